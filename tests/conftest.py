@@ -1,0 +1,1 @@
+pytest_plugins = ["torchdata_ais.pytest_plugin"]

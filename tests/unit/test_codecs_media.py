@@ -1,0 +1,105 @@
+"""Audio and video, and what is said where their libraries are absent."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchdata_ais.codecs import MissingLibraryError, build_decoder, torch_audio, torch_video
+from torchdata_ais.errors import DecodeError, UsageError
+
+
+@pytest.mark.parametrize(("kind", "exact"), [("wav", True), ("flac", True), ("ogg", False), ("mp3", False)])
+def test_audio_is_channels_by_frames_and_the_rate(kind: str, exact: bool) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    time = np.arange(4000) / 8000
+    wave = np.stack([np.sin(2 * np.pi * 440 * time), np.zeros_like(time)], 1) * 0.5
+    stream = io.BytesIO()
+    soundfile.write(stream, wave, 8000, format=kind.upper())
+    for spec in ("audio", "torch_audio", torch_audio):
+        tensor, rate = build_decoder(spec)({"__key__": "a", kind: stream.getvalue()})[kind]
+        assert rate == 8000
+        assert tensor.dtype == torch.float32
+        assert tensor.shape[0] == 2
+        assert tensor.is_contiguous()
+        if exact:
+            assert tensor.shape[1] == 4000
+            assert np.abs(tensor.numpy().T - wave).max() < 1e-4
+
+
+def test_audio_that_is_none_is_a_decode_error_and_other_fields_are_left_alone() -> None:
+    pytest.importorskip("soundfile")
+    with pytest.raises(DecodeError, match="field 'wav'"):
+        build_decoder("audio")({"__key__": "a", "wav": b"RIFF...."})
+    assert torch_audio(".txt", b"x") is None
+    assert build_decoder("audio")({"jpg": b"x"}) == {"jpg": b"x"}
+
+
+def clip(frames: int = 6) -> bytes:
+    av = pytest.importorskip("av")
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="avi") as container:
+        video = container.add_stream("ffv1", rate=Fraction(12))
+        video.width, video.height, video.pix_fmt = 32, 24, "bgr0"
+        audio = container.add_stream("pcm_s16le", rate=8000)
+        audio.layout = "mono"
+        for i in range(frames):
+            pixels = np.full((24, 32, 3), i * 20, np.uint8)
+            container.mux(video.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        sound = av.AudioFrame.from_ndarray(np.full((1, 4000), 8192, np.int16), format="s16", layout="mono")
+        sound.sample_rate = 8000
+        container.mux(audio.encode(sound))
+        container.mux(video.encode(None))
+        container.mux(audio.encode(None))
+    return stream.getvalue()
+
+
+def test_video_is_frames_audio_and_rates() -> None:
+    data = clip()
+    for spec in ("video", "torch_video", torch_video):
+        frames, audio, info = build_decoder(spec)({"__key__": "a", "avi": data})["avi"]
+        assert (frames.dtype, tuple(frames.shape)) == (torch.uint8, (6, 24, 32, 3))
+        assert frames[:, 0, 0, 0].tolist() == [0, 20, 40, 60, 80, 100]
+        assert (audio.dtype, tuple(audio.shape)) == (torch.float32, (1, 4000))
+        assert torch.allclose(audio, torch.tensor(0.25))
+        assert info == {"video_fps": 12.0, "audio_fps": 8000}
+
+
+def test_video_that_is_none_is_a_decode_error() -> None:
+    pytest.importorskip("av")
+    with pytest.raises(DecodeError, match="field 'mp4'"):
+        build_decoder("video")({"__key__": "a", "mp4": b"no video at all"})
+    assert torch_video(".jpg", b"x") is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "module", "extra"),
+    [
+        ("audio", "soundfile", "audio"),
+        (torch_audio, "soundfile", "audio"),
+        ("video", "av", "video"),
+        (torch_video, "av", "video"),
+    ],
+)
+def test_an_absent_library_is_reported_when_the_pipe_is_built(
+    spec: Any, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == module:
+            raise ImportError(f"No module named {name!r}")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("importlib.import_module", without)
+    with pytest.raises(MissingLibraryError, match=rf'pip install "torchdata-ais\[{extra}\]"') as caught:
+        build_decoder(spec)
+    assert isinstance(caught.value, ImportError)
+    assert isinstance(caught.value, UsageError)

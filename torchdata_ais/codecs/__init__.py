@@ -1,0 +1,41 @@
+"""Bytes to values and back: what the fields of a WebDataset sample hold."""
+
+from torchdata_ais.codecs._optional import MissingLibraryError
+from torchdata_ais.codecs.audio import torch_audio
+from torchdata_ais.codecs.decoder import SampleCodec, build_decoder
+from torchdata_ais.codecs.encoder import EncodeError, build_encoder
+from torchdata_ais.codecs.handlers import (
+    MAX_GZ_BYTES,
+    Continue,
+    Decoded,
+    GzipFilter,
+    Handler,
+    gzfilter,
+    handle_extension,
+)
+from torchdata_ais.codecs.image import IMAGE_EXTENSIONS, IMAGE_SPECS, ImageHandler, imagehandler
+from torchdata_ais.codecs.table import FieldTable, basichandlers
+from torchdata_ais.codecs.video import torch_video
+
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "IMAGE_SPECS",
+    "MAX_GZ_BYTES",
+    "Continue",
+    "Decoded",
+    "EncodeError",
+    "FieldTable",
+    "GzipFilter",
+    "Handler",
+    "ImageHandler",
+    "MissingLibraryError",
+    "SampleCodec",
+    "basichandlers",
+    "build_decoder",
+    "build_encoder",
+    "gzfilter",
+    "handle_extension",
+    "imagehandler",
+    "torch_audio",
+    "torch_video",
+]

@@ -1,0 +1,212 @@
+"""Samples of bytes to samples of values: which handler decodes which field, and errors that say where."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from torchdata_ais.codecs.audio import require_audio, torch_audio
+from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler
+from torchdata_ais.codecs.image import ImageHandler, SixteenBit, check_sixteen_bit, imagehandler
+from torchdata_ais.codecs.resize import Size, checked_size
+from torchdata_ais.codecs.table import FieldTable
+from torchdata_ais.codecs.video import require_video, torch_video
+from torchdata_ais.errors import DecodeError, UsageError
+
+_MEDIA: dict[str, Handler] = {
+    "audio": torch_audio,
+    "torch_audio": torch_audio,
+    "video": torch_video,
+    "torch_video": torch_video,
+}
+
+# The machine or the program is at fault, not the sample: never wrapped, so never skipped as a bad sample.
+_NOT_THE_DATA = (MemoryError, ImportError, NameError)
+
+
+class SampleCodec:
+    """Decodes samples; made by `build_decoder`. Picklable, and safe to call from several threads at once."""
+
+    __slots__ = ("_handlers", "_only", "_partial")
+
+    def __init__(self, handlers: Iterable[Handler], only: frozenset[str] | None, partial: bool) -> None:
+        self._handlers = tuple(handlers)
+        self._only = only
+        self._partial = partial
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return a new sample of the same class, with the same attributes, and decoded values.
+
+        Raises:
+            DecodeError: A field cannot be decoded. It names the field, the key of the sample, its object and
+                offset, and what to do; the cause is chained.
+        """
+        if not isinstance(sample, dict):
+            raise UsageError.at(
+                f"decoding takes samples, which are dicts, not {type(sample).__name__}",
+                todo="Put it after .group_samples() and before .to_tuple()",
+            )
+        decoded = copy.copy(sample)
+        for field, value in sample.items():
+            if field.startswith("__"):
+                if isinstance(value, bytes):
+                    decoded[field] = _text_or_bytes(value)
+            elif self._only is None or field in self._only:
+                if isinstance(value, bytes):
+                    decoded[field] = self._decode(sample, field, value)
+                elif isinstance(value, (bytearray, memoryview)):
+                    decoded[field] = self._decode(sample, field, bytes(value))
+                elif not self._partial or value is None:
+                    raise _failure(sample, field, f"its value is {type(value).__name__}, not bytes", _PARTIAL)
+        return decoded
+
+    def decode_field(self, field: str, data: bytes) -> Any:
+        """Return the value of one field: the first handler's that gives one, else `data` as they are."""
+        name = "." + field
+        for handler in self._handlers:
+            value = handler(name, data)
+            if value is None:
+                continue
+            if isinstance(value, Continue):
+                name, data = value.key, value.data
+            elif isinstance(value, Decoded):
+                return value.value
+            else:
+                return value
+        return data
+
+    def _decode(self, sample: dict[str, Any], field: str, data: bytes) -> Any:
+        try:
+            return self.decode_field(field, data)
+        except _NOT_THE_DATA:
+            raise
+        except DecodeError as error:  # ours: it says what is wrong and what to do, but not where
+            raise _failure(sample, field, str(error), "") from error
+        except Exception as error:
+            raise _failure(sample, field, f"{type(error).__name__}: {error}", _SKIP) from error
+
+
+_PARTIAL = "Decode once, or pass partial=True to leave decoded fields alone"
+_SKIP = 'Use on_error="skip" to go on without such samples, or name the fields to decode with only='
+
+
+def _failure(sample: dict[str, Any], field: str, why: str, todo: str) -> DecodeError:
+    key = sample.get("__key__")
+    offset = getattr(sample, "offset", None)
+    return DecodeError.at(
+        f"field {field!r} of sample {key!r} cannot be decoded: {why}",
+        todo=todo,
+        url=sample.get("__url__"),
+        key=key,
+        field=field,
+        offset=None if offset == -1 else offset,
+    )
+
+
+def _text_or_bytes(value: bytes) -> str | bytes:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def build_decoder(
+    *specs: str | Handler,
+    only: Iterable[str] | str | None = None,
+    partial: bool = False,
+    pre: Handler | Iterable[Handler] | None = None,
+    post: Handler | Iterable[Handler] | None = None,
+    size: int | Size | None = None,
+    shorter: int | None = None,
+    allow_pickle: bool = False,
+    sixteen_bit: SixteenBit = "clip",
+    exif: bool = False,
+    max_gz_bytes: int = MAX_GZ_BYTES,
+) -> SampleCodec:
+    """Return a function from samples of bytes to samples of values.
+
+    Every field that does not begin with ``__`` goes to the handlers in turn: those of `pre` (which unpacks
+    ``.gz``), of `specs`, of `post` (the table of `FieldTable`: text, class, json, npy ...). The first value
+    that is not None is taken; `Continue` goes on with the next handler; a field nobody knows stays bytes.
+
+    Takes:
+        *specs: Names of image specs (see `imagehandler`), ``"audio"``, ``"video"``, or handlers
+            ``(name, data) -> value or None``; the name has a leading dot. Without any, images become PIL
+            images.
+        only: Fields to decode, exactly as they are called; the others stay as they are.
+        partial: Leave values alone that are not bytes, instead of failing. None fails in any case.
+        pre: Handlers before `specs`, instead of the one for ``.gz``.
+        post: Handlers after `specs`, instead of the field table.
+        size: Resize images to exactly this many pixels, one number or (height, width), antialiased.
+        shorter: Resize images so that the shorter side has this many pixels; the aspect stays.
+        allow_pickle: Load ``pkl``, object arrays and whole objects in ``pt``. They can run code.
+        sixteen_bit: What 16-bit grey images become in 8-bit specs: ``"clip"`` cuts at 255 as WebDataset
+            does, ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
+        exif: Turn images as their EXIF orientation says.
+        max_gz_bytes: Most bytes a compressed field may unpack to.
+
+    Memory: a decoded field, and the field unpacked; while resizing, also the image in full size (JPEGs at
+    least twice as large as asked for are decoded at half, a quarter or an eighth of it).
+
+    Raises:
+        UsageError: Unknown spec, option without an image spec to act on, contradictory sizes.
+        MissingLibraryError: ``"audio"`` or ``"video"`` without its extra. (Also an ImportError.)
+
+    Example:
+        >>> decode = build_decoder("torchrgb8", size=224)
+        >>> decode({"__key__": "000", "cls": b"7", "txt": b"a cat", "bin": b"raw"})
+        {'__key__': '000', 'cls': 7, 'txt': 'a cat', 'bin': b'raw'}
+    """
+    pair = checked_size(size, shorter)
+    chosen = [_handler(spec) for spec in specs] if specs else [imagehandler("pil")]
+    if not any(isinstance(handler, ImageHandler) for handler in chosen):
+        options = {"size": size, "shorter": shorter, "exif": exif, "sixteen_bit": sixteen_bit != "clip"}
+        for name in [name for name, given in options.items() if given]:
+            raise UsageError.at(f"{name}= has no image spec to act on", todo='Add one, such as "torchrgb8"')
+    check_sixteen_bit(sixteen_bit)
+    filled = [
+        handler.filled(pair, shorter, sixteen_bit, exif) if isinstance(handler, ImageHandler) else handler
+        for handler in chosen
+    ]
+    return SampleCodec(
+        [
+            *_several(pre, GzipFilter(max_gz_bytes), "pre"),
+            *filled,
+            *_several(post, FieldTable(allow_pickle, max_gz_bytes), "post"),
+        ],
+        _fields(only),
+        partial,
+    )
+
+
+def _handler(spec: str | Handler) -> Handler:
+    if isinstance(spec, str):
+        spec = _MEDIA[spec] if spec in _MEDIA else imagehandler(spec)
+    if not callable(spec):
+        raise UsageError.at(
+            f"{spec!r} is neither the name of a spec nor a function",
+            todo='Pass names such as "torchrgb8" and functions of (name, bytes), one by one',
+        )
+    if spec is torch_audio:
+        require_audio()
+    if spec is torch_video:
+        require_video()
+    return spec
+
+
+def _several(handlers: Handler | Iterable[Handler] | None, default: Handler, option: str) -> list[Handler]:
+    if handlers is None:
+        return [default]
+    found = [handlers] if callable(handlers) else list(handlers)
+    for handler in found:
+        if not callable(handler):
+            raise UsageError.at(f"{option}= takes functions of (name, bytes), not {handler!r}")
+    return found
+
+
+def _fields(only: Iterable[str] | str | None) -> frozenset[str] | None:
+    if only is None:
+        return None
+    exact = only.split() if isinstance(only, str) else list(only)
+    return frozenset(exact) | frozenset(field.lstrip(".") for field in exact)

@@ -1,0 +1,256 @@
+"""Samples of values to samples of bytes, for the writers: the field table the other way round."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import operator
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchdata_ais.codecs import tenbin
+from torchdata_ais.codecs._optional import require
+from torchdata_ais.codecs.encode_image import FORMATS, encode_image
+from torchdata_ais.codecs.handlers import ends_with, extension
+from torchdata_ais.errors import SampleError, UsageError
+
+Encoder = Callable[[dict[str, Any]], dict[str, Any]]
+"""From a sample to one whose fields are bytes; fields that begin with ``_`` are handed on as they are."""
+
+
+class EncodeError(SampleError, ValueError):
+    """The value of a field cannot be written as what its name says."""
+
+
+@dataclass(frozen=True)
+class FieldEncoder:
+    """Encodes every field of a sample; made by `build_encoder`. Picklable."""
+
+    custom: Mapping[str, Callable[[Any], Any]] | None = None
+    bytes_only: bool = False
+    allow_pickle: bool = False
+    quality: int = 100
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return a new dict with the encoded fields."""
+        return {
+            field: value if field.startswith("_") else self._field(sample, field, value)
+            for field, value in sample.items()
+        }
+
+    def _field(self, sample: dict[str, Any], field: str, value: Any) -> bytes:
+        try:
+            return self.encode_field(field, value)
+        except (MemoryError, ImportError, NameError):
+            raise
+        except Exception as error:
+            key = sample.get("__key__")
+            raise EncodeError.at(
+                f"field {field!r} of sample {key!r} cannot be written: {error or type(error).__name__}",
+                url=sample.get("__url__"),
+                key=key,
+                field=field,
+            ) from error
+
+    def encode_field(self, field: str, value: Any) -> bytes:
+        """Return the bytes of one field.
+
+        Raises:
+            ValueError: The value cannot be encoded as the field's name says.
+            TypeError: Likewise.
+        """
+        zipped = not self.bytes_only and field.lower().endswith(".gz")
+        name = field[:-3] if zipped else field
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            data = bytes(value)
+            if data[:3] == _GZIP_MAGIC:  # copied from another shard as it was: once is enough
+                return data
+        elif self.bytes_only:
+            if not isinstance(value, str):
+                raise TypeError(f"it is {type(value).__name__}, not bytes, and encoding is switched off")
+            data = value.encode("utf-8")
+        elif self.custom is not None:
+            data = self._by_custom(self.custom, name, value)
+        else:
+            data = self._by_table(extension(name), value)
+        return gzip.compress(data, mtime=0) if zipped else data
+
+    def _by_custom(self, custom: Mapping[str, Callable[[Any], Any]], name: str, value: Any) -> bytes:
+        # The longest ending wins: "seg.png" before "png".
+        for ending in sorted(custom, key=len, reverse=True):
+            if ends_with(name, [ending.lower().lstrip(".")]):
+                data = custom[ending](value)
+                return data.encode("utf-8") if isinstance(data, str) else bytes(data)
+        if isinstance(value, str):
+            return value.encode("utf-8")
+        raise ValueError(f"the encoder has no entry for it, only for {' '.join(custom)}")
+
+    def _by_table(self, last: str, value: Any) -> bytes:
+        if last in FORMATS:
+            return encode_image(value, last, self.quality)
+        encode = _ENCODERS.get(last)
+        if encode is not None:
+            return encode(value, self)
+        if isinstance(value, str):
+            return value.encode("utf-8")
+        raise ValueError(
+            f"no encoder for .{last} takes {type(value).__name__}; pass bytes, or encoder={{...}}"
+        )
+
+
+def build_encoder(
+    spec: bool | Mapping[str, Callable[[Any], Any]] | Encoder | None = True,
+    *,
+    allow_pickle: bool = False,
+    quality: int = 100,
+) -> Encoder:
+    """Return the function that turns the values of a sample into bytes.
+
+    bytes, bytearrays and memoryviews pass as they are in any field; ``.gz`` at the end of a name compresses,
+    with reproducible bytes, what is not compressed yet. A str is UTF-8, also in fields the table does not
+    know; in ``json`` and ``cls`` it is the text of the file and must be valid as such.
+
+    Takes:
+        spec: True for the table of `FieldTable`, images included; False or None for samples of bytes and str;
+            a dict from endings to functions of the value; or a function of the whole sample.
+        allow_pickle: Let ``pkl`` fields be pickled: readers must run code to load them.
+        quality: For JPEG and WebP, 1 to 100; WebP at 100 is lossless.
+
+    Raises:
+        UsageError: `spec` is something else, or `quality` out of range.
+
+    Example:
+        >>> encode = build_encoder()
+        >>> encode({"__key__": "000", "cls": 7, "json": {"a": [1, 2]}, "txt": "cat"})
+        {'__key__': '000', 'cls': b'7', 'json': b'{"a": [1, 2]}', 'txt': b'cat'}
+    """
+    if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
+        raise UsageError.at(f"quality must be 1 to 100, not {quality!r}")
+    if spec is True:
+        return FieldEncoder(allow_pickle=allow_pickle, quality=quality)
+    if spec is False or spec is None:
+        return FieldEncoder(bytes_only=True)
+    if isinstance(spec, Mapping):
+        return FieldEncoder(custom=dict(spec))
+    if callable(spec):
+        return spec
+    raise UsageError.at(f"an encoder is True, False, a dict of functions or a function, not {spec!r}")
+
+
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+
+
+def _text(value: Any, _: FieldEncoder) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"a text field takes str, not {type(value).__name__}")
+    return value.encode("utf-8")
+
+
+def _integer(value: Any, _: FieldEncoder) -> bytes:
+    if isinstance(value, str):
+        int(value)  # what the reader will do
+        return value.encode("ascii")
+    return str(int(operator.index(value))).encode("ascii")
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy scalars and arrays and tensors into Python numbers and lists, for JSON and MessagePack."""
+    if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__} cannot be stored")
+
+
+def _json(value: Any, _: FieldEncoder) -> bytes:
+    if isinstance(value, str):
+        json.loads(value)  # already JSON, as users of WebDataset pass it; anything else is a mistake
+        return value.encode("utf-8")
+    return json.dumps(value, default=_plain).encode("utf-8")
+
+
+def _jsonl(value: Any, _: FieldEncoder) -> bytes:
+    if isinstance(value, str):
+        for line in value.split("\n"):
+            if line.strip():
+                json.loads(line)
+        return value.encode("utf-8")
+    return "".join(json.dumps(item, default=_plain) + "\n" for item in value).encode("utf-8")
+
+
+def _array(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def _npy(value: Any, options: FieldEncoder) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, _array(value), allow_pickle=options.allow_pickle)
+    return stream.getvalue()
+
+
+def _npz(value: Any, options: FieldEncoder) -> bytes:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError("an npz field takes a dict from names to arrays")
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in value.items():
+            # ZipInfo without a date has a fixed one: the same arrays give the same bytes.
+            member = zipfile.ZipInfo(name + ".npy")
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, _npy(array, options))
+    return stream.getvalue()
+
+
+def _ten(value: Any, _: FieldEncoder) -> bytes:
+    arrays = value if isinstance(value, (list, tuple)) else [value]
+    return tenbin.dumps([_array(array) for array in arrays])
+
+
+def _msgpack(value: Any, _: FieldEncoder) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode(value, enc_hook=_plain)
+
+
+def _cbor(value: Any, _: FieldEncoder) -> bytes:
+    data: bytes = require("cbor2", "formats", "a cbor field").dumps(
+        value, default=lambda encoder, item: encoder.encode(_plain(item))
+    )
+    return data
+
+
+def _torch(value: Any, _: FieldEncoder) -> bytes:
+    import torch
+
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+def _pickle(value: Any, options: FieldEncoder) -> bytes:
+    if not options.allow_pickle:
+        raise ValueError(
+            "readers must run code to load a pickle; pass allow_pickle=True, or use json, npy or msgpack"
+        )
+    return pickle.dumps(value)
+
+
+_ENCODERS: dict[str, Callable[[Any, FieldEncoder], bytes]] = {
+    **dict.fromkeys(["txt", "text", "transcript", "html", "htm"], _text),
+    **dict.fromkeys(["cls", "cls2", "class", "count", "index", "inx", "id"], _integer),
+    **dict.fromkeys(["json", "jsn"], _json),
+    "jsonl": _jsonl,
+    "npy": _npy,
+    "npz": _npz,
+    **dict.fromkeys(["ten", "tb", "tenbin"], _ten),
+    **dict.fromkeys(["mp", "msg", "msgpack", "messagepack"], _msgpack),
+    "cbor": _cbor,
+    **dict.fromkeys(["pt", "pth"], _torch),
+    **dict.fromkeys(["pkl", "pickle", "pyd"], _pickle),
+}

@@ -1,0 +1,154 @@
+"""Handlers: functions of a field's name and bytes that return a value, or None to let the next one try.
+
+The name comes with a leading dot (``".seg.png"``), as users of WebDataset expect, so that
+``name.endswith(".png")`` and ``name == ".cls"`` both work.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torchdata_ais.errors import DecodeError, UsageError
+
+Handler = Callable[[str, bytes], Any]
+"""``handler(name, data) -> value | Continue | Decoded | None``."""
+
+MAX_GZ_BYTES = 256 * 1024 * 1024
+"""Most bytes a compressed field may unpack to, unless told otherwise: a 1 MB bomb becomes 1 GB."""
+
+
+@dataclass(frozen=True)
+class Continue:
+    """Go on decoding with the next handler, under another name and with other bytes.
+
+    Example:
+        >>> def reverse(name, data):
+        ...     return Continue(name[:-4], data[::-1]) if name.endswith(".rev") else None
+        >>> reverse(".txt.rev", b"olleh")
+        Continue(key='.txt', data=b'hello')
+    """
+
+    key: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Say that this is the value, even where it is None (JSON's ``null``), which else means "not mine"."""
+
+    value: Any
+
+
+def extension(name: str) -> str:
+    """Return the last component of a field's name in lower case: ``"png"`` of ``".seg.PNG"``."""
+    return name.rpartition(".")[2].lower()
+
+
+def names(fields: str | Iterable[str], what: str = "field names") -> tuple[str, ...]:
+    """Return field names without leading dots, from a string with spaces or from several strings.
+
+    Raises:
+        UsageError: There is none.
+
+    Example:
+        >>> names(".jpg seg.PNG")
+        ('jpg', 'seg.png')
+    """
+    parts = fields.split() if isinstance(fields, str) else list(fields)
+    found = tuple(part.lower().strip().lstrip(".") for part in parts)
+    if not found or not all(found):
+        raise UsageError.at(f"{what} are missing or empty: {fields!r}", todo='Write them like "jpg seg.png"')
+    return found
+
+
+def ends_with(name: str, fields: Iterable[str]) -> bool:
+    """Whether `name` is one of `fields`, or ends with one after a dot. Letter case does not count."""
+    dotted = "." + name.lower()
+    return any(dotted.endswith("." + field) for field in fields)
+
+
+@dataclass(frozen=True)
+class ExtensionHandler:
+    """Calls a function of the bytes for the fields it was made for; see `handle_extension`."""
+
+    fields: tuple[str, ...]
+    function: Callable[[bytes], Any]
+
+    def __call__(self, name: str, data: bytes) -> Any:
+        """Return ``function(data)``, or None where `name` is another field."""
+        return self.function(data) if ends_with(name, self.fields) else None
+
+
+def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> ExtensionHandler:
+    """Return a handler that decodes fields with these endings by ``f(data)``.
+
+    Takes:
+        extensions: Endings, separated by spaces, with or without a leading dot. ``"png"`` stands for ``png``,
+            ``seg.png`` and so on; ``"seg.png"`` for ``seg.png`` and ``left.seg.png``. Case does not count.
+        f: From bytes to the value; None leaves the field to the next handler. A module-level function
+            reaches worker processes under any start method; a lambda does not.
+
+    Raises:
+        UsageError: No extension, or `f` cannot be called.
+
+    Example:
+        >>> shout = handle_extension(".txt seg.txt", lambda data: data.decode().upper())
+        >>> shout(".txt", b"hi"), shout(".jpg", b"hi")
+        ('HI', None)
+    """
+    if not callable(f):
+        raise UsageError.at(f"handle_extension needs a function of the bytes, not {f!r}")
+    return ExtensionHandler(names(extensions, "the extensions"), f)
+
+
+@dataclass(frozen=True)
+class GzipFilter:
+    """Unpacks ``*.gz`` fields and lets the next handlers decode the rest: ``json.gz`` as ``json``.
+
+    Memory: at most `max_bytes` unpacked. All members of a gzip file are read, every checksum is verified.
+
+    Raises:
+        DecodeError: More than `max_bytes`, cut off, or not gzip.
+    """
+
+    max_bytes: int = MAX_GZ_BYTES
+
+    def __call__(self, name: str, data: bytes) -> Continue | None:
+        """Return the unpacked bytes under the name without ``.gz``."""
+        if not name.lower().endswith(".gz"):
+            return None
+        return Continue(name[:-3], gunzip(data, self.max_bytes))
+
+
+gzfilter = GzipFilter()
+
+
+def gunzip(data: bytes, max_bytes: int) -> bytes:
+    """Unpack gzip data without ever holding more than `max_bytes` of it.
+
+    Example:
+        >>> import gzip
+        >>> gunzip(gzip.compress(b"one ") + gzip.compress(b"two"), 100)
+        b'one two'
+    """
+    parts, room, rest = [], max_bytes, data
+    while True:
+        stream = zlib.decompressobj(wbits=31)  # 31: a gzip header and its CRC, nothing else
+        try:
+            parts.append(stream.decompress(rest, room + 1))
+        except zlib.error as error:
+            raise DecodeError.at(f"the gzip data are damaged ({error})") from error
+        room -= len(parts[-1])
+        if room < 0:
+            raise DecodeError.at(
+                f"{len(data)} bytes unpack to more than max_gz_bytes={max_bytes}",
+                todo="Raise max_gz_bytes= if the field may be that large",
+            )
+        if not stream.eof:
+            raise DecodeError.at(f"the gzip data end early, after {len(data)} bytes")
+        rest = stream.unused_data.lstrip(b"\0")  # tape-style padding may follow a member
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)

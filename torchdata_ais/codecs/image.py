@@ -1,0 +1,215 @@
+"""Images: the specs that say what to decode to, and the handler that does it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from torchdata_ais.codecs import jpeg, pillow
+from torchdata_ais.codecs.handlers import ends_with, extension, names
+from torchdata_ais.codecs.resize import Size, checked_size, resize_nearest, resize_pixels
+from torchdata_ais.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+SixteenBit = Literal["clip", "scale"]
+
+
+class ImageSpec(NamedTuple):
+    """What an image becomes: in which container, as which numbers, in which Pillow mode."""
+
+    container: Literal["numpy", "torch", "pil"]
+    numbers: Literal["uint8", "float", "stored"]
+    mode: Literal["L", "RGB", "RGBA", "mask"]
+
+
+IMAGE_SPECS: dict[str, ImageSpec] = {
+    "l8": ImageSpec("numpy", "uint8", "L"),
+    "rgb8": ImageSpec("numpy", "uint8", "RGB"),
+    "rgba8": ImageSpec("numpy", "uint8", "RGBA"),
+    "l": ImageSpec("numpy", "float", "L"),
+    "rgb": ImageSpec("numpy", "float", "RGB"),
+    "rgba": ImageSpec("numpy", "float", "RGBA"),
+    "torchl8": ImageSpec("torch", "uint8", "L"),
+    "torchrgb8": ImageSpec("torch", "uint8", "RGB"),
+    "torchrgba8": ImageSpec("torch", "uint8", "RGBA"),
+    "torchl": ImageSpec("torch", "float", "L"),
+    "torchrgb": ImageSpec("torch", "float", "RGB"),
+    "torch": ImageSpec("torch", "float", "RGB"),
+    "rgbtorch": ImageSpec("torch", "float", "RGB"),
+    "torchrgba": ImageSpec("torch", "float", "RGBA"),
+    "pill": ImageSpec("pil", "uint8", "L"),
+    "pil": ImageSpec("pil", "uint8", "RGB"),
+    "pilrgb": ImageSpec("pil", "uint8", "RGB"),
+    "pilrgba": ImageSpec("pil", "uint8", "RGBA"),
+    "mask": ImageSpec("numpy", "stored", "mask"),
+    "torchmask": ImageSpec("torch", "stored", "mask"),
+}
+
+# Left out on purpose, though Pillow knows the names: h5 hdf mpg mpeg fit fits grib bufr wmf emf are data it
+# cannot decode, and ps eps are programs that it hands to Ghostscript.
+IMAGE_EXTENSIONS = frozenset(
+    names(
+        "png apng jpg jpeg jpe jfif webp gif bmp dib tif tiff avif jp2 j2k jpc jpf jpx j2c "
+        "pbm pgm ppm pnm tga icb vda vst ico cur icns psd dds sgi rgb rgba bw ras pcx dcx pcd "
+        "blp fli flc ftc ftu gbr im iim msp pxr xbm xpm"
+    )
+)
+
+# Names that writers of WebDataset shards give to JPEGs, and that others use for disk images and scans:
+# taken for an image only if the bytes are one.
+_MAYBE_IMAGE = frozenset(["img", "image"])
+_SURE_SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+
+
+@dataclass(frozen=True)
+class ImageHandler:
+    """Decodes image fields as one spec says; made by `imagehandler`.
+
+    Options that are None are taken from the decoding stage the handler is given to.
+    """
+
+    spec: str
+    fields: tuple[str, ...] | None = None
+    size: Size | None = None
+    shorter: int | None = None
+    sixteen_bit: SixteenBit | None = None
+    exif: bool | None = None
+
+    def __call__(self, name: str, data: bytes) -> Any:
+        """Return the decoded image, or None where `name` is not one of the fields."""
+        return self.decode(data) if self._claims(name, data) else None
+
+    def decode(self, data: bytes, out: torch.Tensor | None = None) -> Any:
+        """Decode one image.
+
+        Args:
+            data: The file.
+            out: For specs of tensors: write into this tensor, for example a slot of a batch, and return it.
+        """
+        container, numbers, mode = IMAGE_SPECS[self.spec]
+        options = pillow.Options(self.size, self.shorter, self.sixteen_bit == "scale", bool(self.exif))
+        if container == "pil" and (mode == "RGBA" or not (self.size or self.shorter)):
+            return pillow.load(data, mode, options, resize=True)[0]
+        if mode == "mask":
+            values = resize_nearest(*pillow.load_mask(data, options))
+            return values if container == "numpy" else _values_to_tensor(values, out)
+        pixels, target = _pixels(data, mode, options)
+        if container == "torch":
+            return _pixels_to_tensor(resize_pixels(pixels, target), numbers == "float", out)
+        if pixels.shape[:2] != target:
+            pixels = resize_pixels(pixels, target).numpy()
+        if container == "pil":
+            return Image.fromarray(pixels)
+        return np.divide(pixels, np.float32(255), dtype=np.float32) if numbers == "float" else pixels
+
+    def filled(
+        self, size: Size | None, shorter: int | None, sixteen_bit: SixteenBit, exif: bool
+    ) -> ImageHandler:
+        """Return the handler with these options where it has none of its own."""
+        own_size = self.size is not None or self.shorter is not None
+        return replace(
+            self,
+            size=self.size if own_size else size,
+            shorter=self.shorter if own_size else shorter,
+            sixteen_bit=self.sixteen_bit or sixteen_bit,
+            exif=exif if self.exif is None else self.exif,
+        )
+
+    def _claims(self, name: str, data: bytes) -> bool:
+        if self.fields is not None:
+            return ends_with(name, self.fields)
+        last = extension(name)
+        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and data.startswith(_SURE_SIGNS))
+
+
+def imagehandler(
+    spec: str,
+    extensions: str | Iterable[str] | None = None,
+    *,
+    size: int | Size | None = None,
+    shorter: int | None = None,
+    sixteen_bit: SixteenBit | None = None,
+    exif: bool | None = None,
+) -> ImageHandler:
+    """Return a handler that decodes images as `spec` says, for all image fields or for some.
+
+    ==================================  ==========================================================
+    ``l8 rgb8 rgba8``                   ndarray, uint8 0..255, (H, W), (H, W, 3), (H, W, 4)
+    ``l rgb rgba``                      ndarray, float32 0..1, same shapes
+    ``torchl8 torchrgb8 torchrgba8``    tensor, uint8 0..255, (H, W), (3, H, W), (4, H, W)
+    ``torchl torchrgb torchrgba``       tensor, float32 0..1, same shapes; ``torch`` and
+                                        ``rgbtorch`` are ``torchrgb``
+    ``pill pil pilrgb pilrgba``         PIL image in mode L, RGB, RGB, RGBA
+    ``mask torchmask``                  ndarray or tensor (H, W) of the numbers as stored: palette
+                                        indexes, class ids, 16-bit depth; resized by nearest value
+    ==================================  ==========================================================
+
+    Takes:
+        spec: One of the names above.
+        extensions: Fields to decode, such as ``"trimap.png"``; every image field if None. Put a handler with
+            `extensions` before a spec for all images: the first one that knows the field decodes it.
+        size, shorter, sixteen_bit, exif: As for `build_decoder`; those not given are taken from there.
+
+    Raises:
+        UsageError: Unknown spec, or options that contradict each other.
+
+    Example:
+        >>> from torchdata_ais.codecs import build_decoder
+        >>> decode = build_decoder(imagehandler("mask", "trimap.png"), "torchrgb8", size=224)
+    """
+    if spec not in IMAGE_SPECS:
+        near = difflib.get_close_matches(spec, [*IMAGE_SPECS, "audio", "video"], 3)
+        hint = (
+            f"Did you mean {' or '.join(near)}?"
+            if near
+            else f"The specs are {' '.join(IMAGE_SPECS)} audio video"
+        )
+        raise UsageError.at(f"there is no spec {spec!r} for decoding", todo=hint)
+    check_sixteen_bit(sixteen_bit)
+    fields = None if extensions is None else names(extensions, "the extensions")
+    return ImageHandler(spec, fields, checked_size(size, shorter), shorter, sixteen_bit, exif)
+
+
+def check_sixteen_bit(choice: str | None) -> None:
+    """Raise `UsageError` unless `choice` is one."""
+    if choice not in (None, "clip", "scale"):
+        raise UsageError.at(f'sixteen_bit must be "clip" or "scale", not {choice!r}')
+
+
+def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np.uint8], Size]:
+    """Decode to (H, W) or (H, W, C) pixels and the size they are still to be resized to."""
+    if mode == "RGB" and not (options.exif and (b"Exif\0\0" in data or b"Orientation" in data)):
+        fast = jpeg.decode_rgb(data, options.size, options.shorter)
+        if fast is not None:
+            return fast
+    # Pillow weighs colours by alpha when it resizes; torch does not know which channel is alpha.
+    image, target = pillow.load(data, mode, options, resize=mode == "RGBA")
+    return np.array(image), target
+
+
+def _pixels_to_tensor(pixels: torch.Tensor, as_float: bool, out: torch.Tensor | None) -> torch.Tensor:
+    """Turn (H, W) or (H, W, C) into (H, W) or (C, H, W), contiguous, in `out` if given."""
+    import torch
+
+    planes = pixels if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+    if out is None:
+        planes = planes.contiguous()
+        return planes.to(torch.float32).div_(255) if as_float else planes
+    out.copy_(planes)
+    return out.div_(255) if as_float else out
+
+
+def _values_to_tensor(values: NDArray[Any], out: torch.Tensor | None) -> torch.Tensor:
+    import torch
+
+    wide = values.astype(np.int32) if values.dtype == np.uint16 else values  # torch can do little with uint16
+    tensor = torch.from_numpy(wide)
+    return tensor if out is None else out.copy_(tensor)

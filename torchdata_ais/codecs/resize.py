@@ -1,0 +1,98 @@
+"""Sizes of images: what was asked for, how much of it the JPEG decoder does, and the resize itself.
+
+Measured on one core, 500x375 RGB to 224x224, antialiased bilinear: torch 0.22 ms from an (H, W, 3) array
+(0.45 ms from planes), Pillow 1.05 ms; grey: torch 0.29 ms, Pillow 0.41 ms. The pixels agree within one level.
+So torch resizes whatever is asked for, PIL images too (JPEG to a PIL image of 224x224: 1.35 ms, by Pillow
+alone 2.24 ms); except RGBA, where Pillow weighs colours by alpha and torch does not know it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdata_ais.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+Size = tuple[int, int]
+"""Height and width in pixels."""
+
+
+def checked_size(size: int | Size | None, shorter: int | None) -> Size | None:
+    """Return `size` as (height, width) after checking it together with `shorter`.
+
+    Raises:
+        UsageError: Both are given, or one is not made of whole numbers of at least 1.
+    """
+    if size is not None and shorter is not None:
+        raise UsageError.at(
+            f"size={size!r} and shorter={shorter!r} are both given",
+            todo="Use size= for exactly that size, or shorter= to keep the aspect",
+        )
+    pair = (size, size) if isinstance(size, int) else size
+    if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+        raise UsageError.at(f"size={size!r} is neither a number nor (height, width)")
+    for number in [*(pair or ()), *([] if shorter is None else [shorter])]:
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise UsageError.at(f"an image size must be a whole number of at least 1, not {number!r}")
+    return None if pair is None else (pair[0], pair[1])
+
+
+def target_size(height: int, width: int, size: Size | None, shorter: int | None) -> Size:
+    """Return the (height, width) an image of `height` x `width` is resized to.
+
+    Example:
+        >>> target_size(375, 500, (224, 224), None), target_size(375, 500, None, 256)
+        ((224, 224), (256, 341))
+        >>> target_size(375, 500, None, None)
+        (375, 500)
+    """
+    if size is not None:
+        return size
+    if shorter is None:
+        return height, width
+    if height <= width:
+        return shorter, max(1, shorter * width // height)
+    return max(1, shorter * height // width), shorter
+
+
+def dct_scale(height: int, width: int, target: Size) -> int:
+    """Return by how much (1, 2, 4, 8) a JPEG decoder may shrink and still stay at or above `target`.
+
+    Powers of two only: other factors cost more than they save (500x375 at 5/8: 1.20 ms, in full 0.99 ms).
+
+    Example:
+        >>> dct_scale(375, 500, (224, 224)), dct_scale(1000, 900, (224, 224))
+        (1, 4)
+    """
+    most = min(height // target[0], width // target[1])
+    return next((scale for scale in (8, 4, 2) if most >= scale), 1)
+
+
+def resize_pixels(pixels: NDArray[np.uint8], target: Size) -> torch.Tensor:
+    """Resize (H, W) or (H, W, 3) uint8 pixels, antialiased bilinear, to a tensor of the same layout."""
+    import torch
+
+    tensor = torch.from_numpy(pixels)
+    if tensor.shape[:2] == target:
+        return tensor
+    planes = tensor[None, None] if tensor.ndim == 2 else tensor.permute(2, 0, 1)[None]
+    small = torch.nn.functional.interpolate(
+        planes, size=target, mode="bilinear", align_corners=False, antialias=True
+    )
+    return small[0, 0] if tensor.ndim == 2 else small[0].permute(1, 2, 0)
+
+
+def resize_nearest(values: NDArray[Any], target: Size) -> NDArray[Any]:
+    """Resize (H, W) values of any type by taking the nearest one: for masks, whose values are names."""
+    height, width = values.shape
+    if (height, width) == target:
+        return values
+    rows = (np.arange(target[0]) * 2 + 1) * height // (2 * target[0])
+    columns = (np.arange(target[1]) * 2 + 1) * width // (2 * target[1])
+    picked: NDArray[Any] = values[rows[:, None], columns]
+    return picked

@@ -1,0 +1,155 @@
+"""The field table: what the last component of a field's name says about its bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchdata_ais.codecs import tenbin
+from torchdata_ais.codecs._optional import require
+from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, extension
+from torchdata_ais.errors import DecodeError
+
+
+@dataclass(frozen=True)
+class FieldTable:
+    """Decodes the fields that need no further choice.
+
+    ================================  =====================================================
+    ``txt text transcript html htm``  str (UTF-8)
+    ``cls cls2 class count index``
+    ``inx id``                        int
+    ``json jsn``, ``jsonl``           any JSON value, list of the values of the lines
+    ``npy``, ``npz``                  ndarray, dict of ndarrays; no object arrays
+    ``ten tb tenbin``                 list of ndarrays
+    ``mp msg msgpack messagepack``    any MessagePack value
+    ``cbor``                          any CBOR value (extra ``[formats]``)
+    ``pt pth``                        ``torch.load`` on the CPU, weights only
+    ``pkl pickle pyd``                refused without `allow_pickle`: unpickling runs code
+    ================================  =====================================================
+
+    Takes:
+        allow_pickle: Unpickle, load object arrays, and load whole objects from ``pt``: only for shards
+            that come from someone who may run code here.
+        max_bytes: Most bytes an ``npz`` may unpack to.
+
+    Example:
+        >>> table = FieldTable()
+        >>> table(".cls", b"7"), table(".meta.json", b'{"a": 1}'), table(".jpg", b"...")
+        (7, {'a': 1}, None)
+    """
+
+    allow_pickle: bool = False
+    max_bytes: int = MAX_GZ_BYTES
+
+    def __call__(self, name: str, data: bytes) -> Any:
+        """Return the value, or None where the table does not know the field."""
+        load = _LOADERS.get(extension(name))
+        if load is None:
+            return None
+        value = load(data, self)
+        return Decoded(None) if value is None else value
+
+
+basichandlers = FieldTable()
+
+
+def _text(data: bytes, _: FieldTable) -> str:
+    return data.decode("utf-8")
+
+
+def _integer(data: bytes, _: FieldTable) -> int:
+    return int(data)
+
+
+def _json(data: bytes, _: FieldTable) -> Any:
+    return json.loads(data)
+
+
+def _jsonl(data: bytes, _: FieldTable) -> list[Any]:
+    return [json.loads(line) for line in data.split(b"\n") if line.strip()]
+
+
+def _npy(data: bytes, table: FieldTable) -> Any:
+    try:
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=table.allow_pickle)
+    except MemoryError as error:  # bad data, not a full machine: the header is read before the length
+        raise DecodeError.at("the npy header asks for more memory than there is") from error
+    except ValueError as error:
+        if "Object arrays" in str(error):
+            raise _refused("an npy field with Python objects") from error
+        raise
+
+
+def _npz(data: bytes, table: FieldTable) -> dict[str, Any]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+        if size > table.max_bytes:
+            raise DecodeError.at(
+                f"the npz unpacks to {size} bytes, more than max_gz_bytes={table.max_bytes}",
+                todo="Raise max_gz_bytes= if the field may be that large",
+            )
+        parts = {member.filename.removesuffix(".npy"): archive.read(member) for member in archive.infolist()}
+    # As numpy.load does it, a part that is no array stays bytes.
+    return {name: _npy(part, table) if part[:6] == b"\x93NUMPY" else part for name, part in parts.items()}
+
+
+def _ten(data: bytes, _: FieldTable) -> Any:
+    return tenbin.loads(data)
+
+
+def _msgpack(data: bytes, _: FieldTable) -> Any:
+    import msgspec
+
+    return msgspec.msgpack.decode(data)
+
+
+def _cbor(data: bytes, _: FieldTable) -> Any:
+    return require("cbor2", "formats", "a cbor field").loads(data)
+
+
+def _torch(data: bytes, table: FieldTable) -> Any:
+    import torch
+
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=not table.allow_pickle)
+    except pickle.UnpicklingError as error:
+        if table.allow_pickle:
+            raise
+        # torch's own text runs over many lines and recommends settings that do not apply here.
+        raise _refused("a torch field that is more than tensors and plain containers") from error
+
+
+def _pickle(data: bytes, table: FieldTable) -> Any:
+    if not table.allow_pickle:
+        raise _refused("a pickle field")
+    return pickle.loads(data)  # noqa: S301 -- the caller said allow_pickle
+
+
+def _refused(what: str) -> DecodeError:
+    return DecodeError.at(
+        f"{what} can run code when it is loaded, which is not allowed here",
+        todo="Pass allow_pickle=True if you trust whoever wrote the shards, or leave it out with only=",
+    )
+
+
+_LOADERS: dict[str, Callable[[bytes, FieldTable], Any]] = {
+    **dict.fromkeys(["txt", "text", "transcript", "html", "htm"], _text),
+    **dict.fromkeys(["cls", "cls2", "class", "count", "index", "inx", "id"], _integer),
+    **dict.fromkeys(["json", "jsn"], _json),
+    "jsonl": _jsonl,
+    "npy": _npy,
+    "npz": _npz,
+    **dict.fromkeys(["ten", "tb", "tenbin"], _ten),
+    **dict.fromkeys(["mp", "msg", "msgpack", "messagepack"], _msgpack),
+    "cbor": _cbor,
+    **dict.fromkeys(["pt", "pth"], _torch),
+    **dict.fromkeys(["pkl", "pickle", "pyd"], _pickle),
+}

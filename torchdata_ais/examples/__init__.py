@@ -1,0 +1,1 @@
+"""Example code that runs: a data set drawn on the spot, and a small training loop over it."""

@@ -1,0 +1,16 @@
+"""The machinery under `MultiProcessingReadingService`: processes, channels between them, and who speaks when.
+
+::
+
+    codec     objects <-> bytes and file descriptors; tensors and large buffers in shared memory
+    channel   messages over a socket pair, never blocking without watching the other side
+    failure   an exception as data: caught in one process, raised again in another
+    graph     which part of a pipe runs where; sharding and its one rule
+    worker    the process that runs a replica of the pipe, and the one that dispatches
+    source    the pipes that stand where the graph was cut and read the other side's items
+    pool      the main process's hold on its processes: start, receive, pause, stop
+    ranks     what the ranks of a distributed job must agree on and tell each other
+
+Flow control is by credit: a process may send as many items as it was given credit for, and credit is given back as
+items are taken. That bounds what is under way, needs no thread in the main process, and nobody ever polls.
+"""

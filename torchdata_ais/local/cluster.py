@@ -1,0 +1,389 @@
+"""`LocalCluster`: an AIStore cluster for tests, demos and laptops, in a process of its own."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+from ..errors import ConnectError, UsageError
+from .server.faults import Action, Fault
+
+__all__ = ["ClusterStats", "Faults", "LocalCluster", "RequestRecord"]
+
+_SERVER = Path(__file__).with_name("server") / "__main__.py"
+_START_DEADLINE_S = 30.0
+_COMMAND_DEADLINE_S = 60.0
+_STOP_DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True)
+class ClusterStats:
+    """Counters of a cluster since its start or the last reset.
+
+    Attributes:
+        requests: Number of answered requests by (role of the node, method, status). Status 0: broken off.
+        bytes_sent: Bytes of all bodies sent.
+    """
+
+    requests: dict[tuple[str, str, int], int]
+    bytes_sent: int
+
+    def count(self, method: str | None = None, status: int | None = None, role: str | None = None) -> int:
+        """Number of requests with this method, status and role; `None` counts all."""
+        return sum(
+            number
+            for (row_role, row_method, row_status), number in self.requests.items()
+            if method in (None, row_method) and status in (None, row_status) and role in (None, row_role)
+        )
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One answered request: which node, what was asked, what it got."""
+
+    node: str
+    role: str
+    method: str
+    url: str
+    status: int
+    bytes_sent: int
+    headers: dict[str, str] = field(repr=False)
+
+
+class Faults:
+    """The rules in force in a running cluster; see `torchdata_ais.local.Fault` for their meaning."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    def add(
+        self,
+        action: Action | Fault,
+        *,
+        verb: str = "GET",
+        object: str = "*",  # noqa: A002  the word users look for
+        bucket: str = "*",
+        nth: int | Collection[int] | None = None,
+        times: int | None = None,
+        probability: float = 1.0,
+        seed: int = 0,
+        at_proxy: bool | None = None,
+    ) -> int:
+        """Put a rule in force and return its number, for `clear`."""
+        if isinstance(action, Fault):
+            fault = action
+        else:
+            fault = Fault(action, verb, object, bucket, nth, times, probability, seed, at_proxy)
+        return int(self._cluster._ask("add_fault", fault=fault.to_json()))  # noqa: SLF001
+
+    def clear(self, number: int | None = None) -> None:
+        """Take the rule of this number, or all rules, out of force."""
+        self._cluster._ask("clear_faults", number=number)  # noqa: SLF001
+
+    def fired(self, number: int | None = None) -> int:
+        """On how many requests the rule of this number, or all rules in force, have fired."""
+        counts = self._cluster._ask("fault_counts")  # noqa: SLF001
+        return sum(fired for row, (_, fired) in counts if number in (None, row))
+
+
+class LocalCluster:
+    """An embedded AIStore cluster: one proxy and some targets in one child process, on 127.0.0.1 only.
+
+    It speaks AIStore's HTTP interface well enough for the unmodified SDK, with real redirects from the proxy
+    to the targets, keeps objects on disk, and answers what it does not do with 501 and the name of it.
+    The process ends with `stop`, with the `with` block, or with the process that started it, however that ends.
+
+    Args:
+        targets: Number of targets, each with its own port.
+        root: Folder for the data, kept and read again by the next start. None: a temporary one, removed.
+        port: Port of the proxy; 0 lets the system choose.
+        faults: Rules in force from the start.
+        etl: Whether transforms may be run. They are code of the user, run in child processes.
+
+    Raises:
+        UsageError: The port or the folder is in use, or an argument cannot be.
+        ConnectError: The process did not come up.
+
+    Example:
+        >>> with LocalCluster(targets=2) as cluster:
+        ...     bucket = cluster.client().bucket("pets").create()
+        ...     bucket.object("a.txt").get_writer().put_content(b"cat")
+        ...     bucket.object("a.txt").get_reader().read_all()
+        <Response [200]>
+        b'cat'
+    """
+
+    def __init__(
+        self,
+        targets: int = 2,
+        root: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        faults: Iterable[Fault] | None = None,
+        *,
+        etl: bool = False,
+    ) -> None:
+        if targets < 1:
+            raise UsageError.at(f"targets={targets} cannot work", todo="Give at least one target")
+        self._targets = targets
+        self._root = None if root is None else Path(root).resolve()
+        self._port = port
+        self._initial_faults = list(faults or ())
+        self._etl = etl
+        self._process: subprocess.Popen[str] | None = None
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._temporary: Path | None = None
+        self._ports: dict[str, Any] = {}
+        self.faults = Faults(self)
+
+    # -- life
+
+    def start(self) -> Self:
+        """Start the process and return when it accepts connections. Does nothing when it runs."""
+        if self.running:
+            return self
+        self._clean_up()
+        if self._root is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="ais-local-"))
+        root = self._root or self._temporary
+        assert root is not None
+        root.mkdir(parents=True, exist_ok=True)
+        self._owner = os.getpid()
+        log = root / "server.log"
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SERVER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                bufsize=1,
+                start_new_session=True,  # Ctrl-C in a terminal goes to the parent only
+            )
+        atexit.register(_stop_at_exit, weakref.ref(self))
+        config = {
+            "root": str(root),
+            "remove": self._root is None,
+            "targets": self._targets,
+            "port": self._port,
+            "faults": [fault.to_json() for fault in self._initial_faults],
+            "etl": self._etl,
+            "parent": self._owner,
+        }
+        try:
+            self._write(config)
+            self._ports = self._read(_START_DEADLINE_S)
+        except BaseException:
+            self.stop()
+            raise
+        if "error" in self._ports:
+            answer = self._ports
+            self.stop()
+            raise _start_error(answer, self._port, root)
+        return self
+
+    def stop(self) -> None:
+        """End the process and remove a temporary folder. Does nothing when it is not running."""
+        if self._owner != os.getpid():
+            return  # a fork of the process that started it: the cluster is not ours
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except OSError:
+                        pass  # what was buffered has no reader any more
+            try:
+                process.wait(_STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        self._require_running()
+        assert self._process is not None
+        return self._process.pid
+
+    def __repr__(self) -> str:
+        state = self.endpoint if self.running else "stopped"
+        return f"LocalCluster(targets={self._targets}, {state})"
+
+    # -- use
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the proxy: what `AIS_ENDPOINT` is set to."""
+        self._require_running()
+        return f"http://127.0.0.1:{self._ports['proxy']}"
+
+    @property
+    def target_urls(self) -> list[str]:
+        """URLs of the targets."""
+        self._require_running()
+        return [f"http://127.0.0.1:{port}" for port in self._ports["targets"]]
+
+    @property
+    def root(self) -> Path:
+        """Folder of the data."""
+        self._require_running()
+        root = self._root or self._temporary
+        assert root is not None
+        return root
+
+    def client(self, **options: Any) -> Any:
+        """Return a new `aistore.sdk.Client` of this cluster; `options` go to its constructor."""
+        from aistore.sdk import Client
+
+        return Client(self.endpoint, **options)
+
+    @contextmanager
+    def env(self) -> Iterator[str]:
+        """Set `AIS_ENDPOINT` to this cluster inside the block."""
+        before = os.environ.get("AIS_ENDPOINT")
+        os.environ["AIS_ENDPOINT"] = self.endpoint
+        try:
+            yield self.endpoint
+        finally:
+            if before is None:
+                del os.environ["AIS_ENDPOINT"]
+            else:
+                os.environ["AIS_ENDPOINT"] = before
+
+    def put_dir(self, path: str | os.PathLike[str], to: str) -> list[str]:
+        """PUT all files below a folder, named by their path in it; make the bucket if it is missing.
+
+        Args:
+            path: The folder.
+            to: ``ais://bucket`` or ``ais://bucket/prefix``; a prefix is put before the names as it stands.
+
+        Returns:
+            The names of the objects, sorted.
+        """
+        folder = Path(path)
+        if not to.startswith("ais://") or not folder.is_dir():
+            raise UsageError.at(f"cannot put {folder} to {to}", todo="Give a folder and ais://bucket[/prefix]")
+        bucket_name, _, prefix = to.removeprefix("ais://").partition("/")
+        bucket = self.client().bucket(bucket_name)
+        bucket.create(exist_ok=True)
+        names = []
+        for file in sorted(item for item in folder.rglob("*") if item.is_file()):
+            name = prefix + file.relative_to(folder).as_posix()
+            bucket.object(name).get_writer().put_file(file)
+            names.append(name)
+        return sorted(names)
+
+    def stats(self) -> ClusterStats:
+        """Return the counters."""
+        answer = self._ask("stats")
+        rows = {(role, method, status): count for role, method, status, count in answer["requests"]}
+        return ClusterStats(rows, answer["bytes_sent"])
+
+    def requests(self) -> list[RequestRecord]:
+        """Return the last (up to 100,000) answered requests, oldest first."""
+        return [RequestRecord(**row) for row in self._ask("requests")]
+
+    def reset_stats(self) -> None:
+        """Set the counters to zero and forget the requests."""
+        self._ask("forget_counts")
+
+    def reset(self) -> None:
+        """Back to an empty cluster: no buckets, no jobs, no faults, counters at zero."""
+        self._ask("reset")
+
+    # -- the pipe
+
+    def _require_running(self) -> None:
+        if not self.running:
+            what = "the cluster is not running" if self._process is None else "the cluster's process has ended"
+            raise UsageError.at(what, todo="Use it inside its `with` block, or call start()")
+
+    def _ask(self, what: str, **arguments: Any) -> Any:
+        self._require_running()
+        if self._owner != os.getpid():
+            raise UsageError.at("a fork cannot steer the cluster", todo="Do it in the process that started it")
+        with self._lock:
+            self._write({"do": what, **arguments})
+            return self._read(_COMMAND_DEADLINE_S)
+
+    def _write(self, value: dict[str, Any]) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(value) + "\n")
+            process.stdin.flush()
+        except OSError as cause:
+            raise self._died() from cause
+
+    def _read(self, deadline_s: float) -> Any:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        end = time.monotonic() + deadline_s
+        while not select.select([process.stdout], [], [], 0.1)[0]:
+            if process.poll() is not None:
+                raise self._died()
+            if time.monotonic() > end:
+                raise ConnectError.at(f"the cluster's process did not answer within {deadline_s:g} s")
+        line = process.stdout.readline()
+        if not line:
+            raise self._died()
+        return json.loads(line)
+
+    def _died(self) -> ConnectError:
+        root = self._root or self._temporary
+        log = root / "server.log" if root else None
+        tail = log.read_text(errors="replace")[-2000:].strip() if log and log.exists() else ""
+        code = self._process.wait(_STOP_DEADLINE_S) if self._process else None
+        return ConnectError.at(f"the cluster's process has ended with status {code}: {tail or 'no output'}")
+
+
+def _stop_at_exit(reference: weakref.ref[LocalCluster]) -> None:
+    cluster = reference()
+    if cluster is not None:
+        cluster.stop()
+
+
+def _start_error(answer: dict[str, Any], port: int, root: Path) -> UsageError | ConnectError:
+    if answer.get("errno") == errno.EADDRINUSE:
+        return UsageError.at(f"port {port} on 127.0.0.1 is in use", todo="Stop what uses it, or take another port (0 for any)")
+    if "another cluster" in answer["error"]:
+        return UsageError.at(answer["error"], todo="Stop it, or give another folder")
+    return ConnectError.at(f"the cluster cannot start on {root}: {answer['error']}")

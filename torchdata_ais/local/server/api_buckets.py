@@ -1,0 +1,170 @@
+"""Buckets: create, list, head, rename, copy, remove, and their summaries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .jobs import bucket_json
+from .names import check_bucket_name, new_id, parse_uname
+from .problem import Problem, not_implemented
+from .reply import Reply
+from .routes import Call, route
+from .store import Bucket
+
+
+@route("proxy", "GET", "buckets", "list", sdk="Cluster.list_buckets")
+def list_buckets(call: Call) -> Reply:
+    """All buckets by name."""
+    return Reply.json([bucket_json(name) for name in sorted(call.cluster.store.buckets)])
+
+
+@route("proxy", "POST", "bucket", "create-bck", sdk="Bucket.create")
+def create(call: Call) -> Reply:
+    """Make a bucket; properties other than the defaults are not supported."""
+    if call.message.get("value"):
+        raise not_implemented("properties in create-bck")
+    call.cluster.store.create_bucket(call.bucket)
+    return Reply()
+
+
+@route("proxy", "DELETE", "bucket", "destroy-bck", sdk="Bucket.delete")
+def destroy(call: Call) -> Reply:
+    """Remove a bucket and its objects."""
+    call.cluster.store.drop_bucket(call.bucket)
+    return Reply()
+
+
+@route("proxy", "POST", "bucket", "move-bck", query="bck_to", sdk="Bucket.rename")
+def rename(call: Call) -> Reply:
+    """Give the bucket another name."""
+    to, _ = parse_uname(call.query.get("bck_to", ""))
+    check_bucket_name(to)
+    with call.cluster.jobs.run("move-bck", bucket=to, source=call.bucket, to=to) as job:
+        call.cluster.store.rename_bucket(call.bucket, to)
+    return Reply.text(job.id)
+
+
+@route("proxy", "HEAD", "bucket", sdk="Bucket.head")
+def head(call: Call) -> Reply:
+    """The bucket's properties, in a header."""
+    bucket = call.cluster.store.bucket(call.bucket)
+    return Reply(200, [("Ais-Bucket-Props", json.dumps(_props(bucket), separators=(",", ":")))])
+
+
+@route("proxy", "HEAD", "bucket", "bsumm_remote", query="bsumm_remote presence uuid", sdk="Bucket.info")
+def info(call: Call) -> Reply:
+    """Properties and summary: 202 with the id of a job first, the answer when asked with that id."""
+    bucket = call.cluster.store.bucket(call.bucket)
+    headers = [("Ais-Bucket-Props", json.dumps(_props(bucket), separators=(",", ":")))]
+    job_id = call.query.get("uuid", "")
+    if not job_id:
+        return Reply(202, [*headers, ("Ais-Xaction-Id", new_id())])
+    summary = _summary(call, bucket, call.name, present=True)
+    text = json.dumps(summary, separators=(",", ":"))
+    return Reply(200, [*headers, ("Ais-Bucket-Summ", text), ("Ais-Xaction-Id", job_id)])
+
+
+@route("proxy", "GET", "bucket", "summary-bck", sdk="Bucket.summary")
+def summary(call: Call) -> Reply:
+    """Count and size of the objects: 202 with the id of a job first, the answer when asked with that id."""
+    bucket = call.cluster.store.bucket(call.bucket)
+    wanted = call.fields(uuid="", prefix="", cached=True, present=True)
+    if not wanted["uuid"]:
+        return Reply.text(new_id(), status=202)
+    return Reply.json(
+        [_summary(call, bucket, wanted["prefix"], present=False)], content_type="text/plain; charset=utf-8"
+    )
+
+
+@route("proxy", "POST", "bucket", "copy-bck", query="bck_to", sdk="Bucket.copy")
+def copy(call: Call) -> Reply:
+    """Copy the objects with a prefix into another bucket, which is made if it is missing."""
+    store = call.cluster.store
+    source = store.bucket(call.bucket)
+    to, _ = parse_uname(call.query.get("bck_to", ""))
+    check_bucket_name(to)
+    wanted = call.fields(prefix="", prepend="", dry_run=False, force=False, latest_ver=False, num_workers=0)
+    if to == call.bucket and not wanted["prepend"]:
+        raise Problem(400, f'cannot copy bucket "ais://{to}" onto itself')
+    if to not in store.buckets and not wanted["dry_run"]:
+        store.create_bucket(to)
+    with call.cluster.jobs.run("copy-bck", bucket=to, source=call.bucket, to=to) as job:
+        for name in [n for n in source.names() if n.startswith(wanted["prefix"])]:
+            entry = source.objects.get(name)
+            if entry is None:
+                continue
+            if not wanted["dry_run"]:
+                store.copy(entry, to, wanted["prepend"] + name)
+            job.add(entry.size)
+    return Reply.text(job.id)
+
+
+@route("proxy", "DELETE", "bucket", "evict-remote-bck", query="keep_bck_md", sdk="Bucket.evict")
+def evict(call: Call) -> Reply:
+    """Only remote buckets can be evicted, and there are none."""
+    call.cluster.store.bucket(call.bucket)
+    raise Problem(400, f'cannot evict-remote-bck ais bucket "ais://{call.bucket}" - operation not supported', "ErrUnsupp")
+
+
+def _summary(call: Call, bucket: Bucket, prefix: str, *, present: bool) -> dict[str, Any]:
+    sizes = [entry.size for name, entry in list(bucket.objects.items()) if name.startswith(prefix)]
+    total = sum(sizes)
+    return {
+        **bucket_json(bucket.name),
+        "ObjCount": {"obj_count_present": str(len(sizes)), "obj_count_remote": "0"},
+        "ObjSize": {
+            "obj_min_size": min(sizes, default=0),
+            "obj_avg_size": total // len(sizes) if sizes else 0,
+            "obj_max_size": max(sizes, default=0),
+        },
+        "TotalSize": {
+            "size_on_disk": str(total),
+            "size_all_present_objs": str(total),
+            "size_all_remote_objs": "0",
+            "total_disks_size": str(call.cluster.disk_bytes()),
+        },
+        "used_pct": 0,
+        "is_present": present,
+    }
+
+
+def _props(bucket: Bucket) -> dict[str, Any]:
+    """AIStore's defaults. What is switched off there does not exist here."""
+    disabled_rate = {"interval": "1m", "max_tokens": 1000, "enabled": False}
+    return {
+        "backend_bck": {"name": "", "provider": "", "namespace": {"uuid": "", "name": ""}},
+        "write_policy": {"data": "immediate", "md": "immediate"},
+        "provider": "ais",
+        "Renamed": "",
+        "checksum": {
+            "type": "xxhash2",
+            "validate_cold_get": False,
+            "validate_warm_get": False,
+            "validate_obj_move": False,
+            "enable_read_range": False,
+        },
+        "extra": {"aws": {}, "gcp": {}, "oci": {}},
+        "rate_limit": {
+            "backend": {**disabled_rate, "num_retries": 3},
+            "frontend": {**disabled_rate, "burst_size": 375},
+        },
+        "ec": {
+            "compression": "never",
+            "bundle_multiplier": 2,
+            "burst_buffer": 512,
+            "objsize_limit": 262144,
+            "data_slices": 2,
+            "parity_slices": 2,
+            "enabled": False,
+            "disk_only": False,
+        },
+        "chunks": {"objsize_limit": "0B", "max_monolithic_size": "1TiB", "chunk_size": "1GiB"},
+        "mirror": {"copies": 2, "burst_buffer": 512, "enabled": False},
+        "lru": {"dont_evict_time": "2h0m", "capacity_upd_time": "10m", "batch_size": 32768, "enabled": False},
+        "access": str((1 << 64) - 1),
+        "features": "0",
+        "bid": str(bucket.bid | 1 << 63),
+        "created": str(bucket.created_ns),
+        "versioning": {"enabled": True, "validate_warm_get": False, "synchronize": False},
+    }

@@ -1,0 +1,128 @@
+"""Health, the cluster map, node status, and the states of jobs."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+from .node import HOST, Node
+from .problem import Problem
+from .reply import Reply
+from .routes import Call, route
+
+AIS_VERSION = "5.0"
+
+
+@route("proxy", "GET", "health", query="prr", sdk="Cluster.is_ready")
+@route("target", "GET", "health", query="prr")
+def health(call: Call) -> Reply:
+    """The node answers, so it is up; the whole cluster came up with it."""
+    up = str(time.time_ns() - call.cluster.started_ns)
+    return Reply(200, [("Ais-Cluster-Uptime", up), ("Ais-Node-Uptime", up)])
+
+
+def node_json(node: Node) -> dict[str, Any]:
+    """A node as the cluster map shows it. All three of its networks are the one that exists."""
+    net = {"node_ip_addr": HOST, "daemon_port": str(node.port), "direct_url": node.url}
+    return {
+        "public_net": net,
+        "intra_data_net": net,
+        "intra_control_net": net,
+        "daemon_type": node.role,
+        "daemon_id": node.id,
+        "flags": 2 if node.role == "proxy" else 0,
+        "id_digest": node.digest,
+    }
+
+
+@route("proxy", "GET", "daemon", "smap", query="what", sdk="Cluster.get_info")
+@route("target", "GET", "daemon", "smap", query="what")
+def smap(call: Call) -> Reply:
+    """The cluster map."""
+    cluster = call.cluster
+    proxy = node_json(cluster.proxy)
+    return Reply.json(
+        {
+            "pmap": {cluster.proxy.id: proxy},
+            "proxy_si": proxy,
+            "tmap": {node.id: node_json(node) for node in cluster.targets},
+            "uuid": cluster.uuid,
+            "creation_time": cluster.created,
+            "version": str(len(cluster.targets) + 1),
+        }
+    )
+
+
+@route("proxy", "GET", "reverse", "node_status", query="what", sdk="Cluster.get_performance")
+def node_status(call: Call) -> Reply:
+    """Status of the node named in the header `Ais-Node-Id`, with what this process can measure."""
+    wanted = call.request.headers.get("ais-node-id", "")
+    node = next((node for node in call.cluster.targets if node.id == wanted), None)
+    if node is None:
+        raise Problem(404, f'node "{wanted}" not found', "ErrNotFound")
+    uptime = time.time_ns() - call.cluster.started_ns
+    counts = {f"{method.lower()}.n": 0 for method in ("GET", "PUT", "HEAD", "DELETE")}
+    for role, method, _, count in call.cluster.stats()["requests"]:
+        if role == "target" and f"{method.lower()}.n" in counts:
+            counts[f"{method.lower()}.n"] += count
+    return Reply.json(
+        {
+            "snode": node_json(node),
+            "tracker": {"up.ns.time": {"v": str(uptime)}, **{k: {"v": str(v)} for k, v in counts.items()}},
+            "capacity": {},
+            "rebalance_snap": None,
+            "status": "online",
+            "deployment": "embedded",
+            "ais_version": AIS_VERSION,
+            "build_time": "",
+            "k8s_pod_name": "",
+            "sys_info": {"pct_cpu_used": 0, "mem_used": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10},
+            "smap_version": str(len(call.cluster.targets) + 1),
+        }
+    )
+
+
+@route("proxy", "GET", "cluster", "status", query="what", sdk="Job.status, Job.wait")
+def job_status(call: Call) -> Reply:
+    """How one job ended."""
+    job = call.cluster.jobs.get(_wanted(call)["ID"])
+    if job is None:
+        raise Problem(404, f"x-{_wanted(call)['Kind']}[{_wanted(call)['ID']}] not found", "ErrXactNotFound")
+    return _plain(job.status())
+
+
+@route("proxy", "GET", "cluster", "qryxstats", query="what", sdk="Job.get_details")
+def job_details(call: Call) -> Reply:
+    """What each target did for a job. All of it is booked on the first one."""
+    wanted = _wanted(call)
+    jobs = call.cluster.jobs.select(wanted["ID"], wanted["Kind"])
+    if not jobs:
+        raise Problem(404, f"x-{wanted['Kind']}[{wanted['ID']}] not found", "ErrXactNotFound")
+    return Reply.json({call.cluster.targets[0].id: [job.snapshot() for job in jobs]})
+
+
+@route("proxy", "GET", "cluster", "status_all", query="what", sdk="Cluster.list_jobs_status")
+def all_jobs(call: Call) -> Reply:
+    """How all jobs ended; none is ever still running."""
+    message = call.message
+    if message.get("show_active"):
+        return _plain([])
+    jobs = call.cluster.jobs.select(kind=message.get("kind") or "")
+    return _plain([job.status() for job in jobs])
+
+
+@route("proxy", "GET", "cluster", "running_all", query="what", sdk="Cluster.list_running_jobs")
+def running_jobs(call: Call) -> Reply:  # noqa: ARG001
+    """Nothing: the work of a job is done before its request is answered."""
+    return Reply.json([])
+
+
+def _wanted(call: Call) -> dict[str, str]:
+    message = call.message
+    return {"ID": message.get("ID") or "", "Kind": message.get("Kind") or ""}
+
+
+def _plain(value: Any) -> Reply:
+    # AIStore writes these without a type, and Go guesses text from the bytes.
+    return Reply.json(value, content_type="text/plain; charset=utf-8")

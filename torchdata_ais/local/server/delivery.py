@@ -1,0 +1,156 @@
+"""Sending an answer as a fault wants it: late, slowly, cut, reset, stalled, with a flipped bit."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+from .faults import Plan
+from .reply import FileSlice, Reply, chunk, head_of
+
+__all__ = ["Ended", "deliver"]
+
+BLOCK_BYTES = 1 << 20
+TICK_S = 0.005
+_SIOCOUTQ = 0x5411
+_DRAIN_DEADLINE_S = 5.0
+
+
+class Ended(Exception):
+    """The fault has ended the connection."""
+
+
+def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> int:
+    """Send `reply` under `plan` and return how many bytes of body went out; `Ended` if the connection did."""
+    if plan.wrong_checksum:
+        reply.headers = [_spoiled(header) for header in reply.headers]
+    size, blocks, chunked = _blocks(reply)
+    if method == "HEAD":
+        size, blocks = 0, iter(())
+    extra = ""
+    if method != "HEAD":
+        extra = "Transfer-Encoding: chunked\r\n" if chunked else f"Content-Length: {size}\r\n"
+    sock.sendall(head_of(reply, extra))
+    ends = sorted((_absolute(at, size), how, seconds) for at, how, seconds in plan.ends)
+    flips = [(_absolute(at, size), mask) for at, mask in plan.flips]
+    pace = _Pace(plan.bytes_per_s)
+    sent = 0
+    for block in blocks:
+        for piece in pace.pieces(_flipped(block, sent, flips)):
+            view = memoryview(piece)
+            while ends and ends[0][0] < sent + len(view):
+                at, how, seconds = ends.pop(0)
+                head, view = view[: at - sent], view[at - sent :]
+                sent += _write(sock, head, chunked=chunked)
+                _end(sock, how, seconds)
+            sent += _write(sock, view, chunked=chunked)
+            pace.wait(sent)
+    for at, how, seconds in ends:
+        if at <= sent:
+            _end(sock, how, seconds)
+    if chunked and method != "HEAD":
+        sock.sendall(b"0\r\n\r\n")
+    return sent
+
+
+def _absolute(at: int, size: int) -> int:
+    return max(0, at + size) if at < 0 else at
+
+
+def _blocks(reply: Reply) -> tuple[int, Iterator[bytes], bool]:
+    body = reply.body
+    if isinstance(body, bytes):
+        return len(body), iter((body,)), False
+    if isinstance(body, FileSlice):
+        return body.size, _file_blocks(body), False
+    return 0, body, True
+
+
+def _file_blocks(body: FileSlice) -> Iterator[bytes]:
+    offset, end = body.offset, body.offset + body.size
+    while offset < end:
+        block = os.pread(body.fd, min(BLOCK_BYTES, end - offset), offset)
+        if not block:
+            raise OSError("the file became shorter while it was sent")
+        offset += len(block)
+        yield block
+
+
+def _flipped(block: bytes, start: int, flips: list[tuple[int, int]]) -> bytes:
+    hits = [(at - start, mask) for at, mask in flips if start <= at < start + len(block)]
+    if not hits:
+        return block
+    changed = bytearray(block)
+    for at, mask in hits:
+        changed[at] ^= mask
+    return bytes(changed)
+
+
+def _spoiled(header: tuple[str, str]) -> tuple[str, str]:
+    name, value = header
+    if name == "Ais-Checksum-Value" and value:
+        value = ("1" if value[0] == "0" else "0") + value[1:]
+    return name, value
+
+
+def _write(sock: socket.socket, view: memoryview, *, chunked: bool) -> int:
+    if view:
+        sock.sendall(chunk(bytes(view)) if chunked else view)
+    return len(view)
+
+
+class _Pace:
+    """Keeps the bytes sent below a straight line in time, in pieces of a few milliseconds."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self.rate = bytes_per_s
+        self.begun = time.monotonic()
+        self.piece = max(4096, min(BLOCK_BYTES, int(bytes_per_s * TICK_S)))
+
+    def pieces(self, block: bytes) -> Iterator[bytes | memoryview]:
+        if not self.rate:
+            yield block
+            return
+        view = memoryview(block)
+        for start in range(0, len(view), self.piece):
+            yield view[start : start + self.piece]
+
+    def wait(self, sent: int) -> None:
+        if self.rate:
+            ahead = self.begun + sent / self.rate - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
+
+
+def _end(sock: socket.socket, how: str, seconds: float) -> None:
+    if how == "stall":
+        if _client_left(sock, seconds):
+            raise Ended
+        return
+    if how == "reset":
+        # Lingering for 0 seconds makes close() send RST, and drops what is still queued: let that go first.
+        deadline = time.monotonic() + _DRAIN_DEADLINE_S
+        while _unsent(sock) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raise Ended
+
+
+def _unsent(sock: socket.socket) -> int:
+    try:
+        raw = fcntl.ioctl(sock.fileno(), _SIOCOUTQ, b"\0\0\0\0")
+    except OSError:
+        return 0
+    return int(struct.unpack("i", raw)[0])
+
+
+def _client_left(sock: socket.socket, seconds: float) -> bool:
+    """Wait until the client hangs up; `False` when `seconds` (if not 0) have passed before."""
+    poll = select.poll()
+    poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(seconds * 1000 if seconds else None))

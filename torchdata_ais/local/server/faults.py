@@ -1,0 +1,313 @@
+"""Faults by rule: which requests are met (`Fault`) and what happens to them (the actions).
+
+A rule counts the requests it matches and fires on some of them; several rules may fire on one request, and
+their actions add up. Body actions count bytes of the body of that answer, from 0; a negative `at` counts from
+its end. Actions on objects happen at the target, `DeadRedirect` and `DropEntry` at the proxy.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+__all__ = [
+    "Action",
+    "Bandwidth",
+    "Cut",
+    "DeadRedirect",
+    "Delay",
+    "DropEntry",
+    "Fault",
+    "FaultTable",
+    "FlipBit",
+    "NewVersion",
+    "Plan",
+    "Reset",
+    "Stall",
+    "Status",
+    "WrongChecksum",
+]
+
+
+@dataclass
+class Plan:
+    """What all the rules that fired on one request want done with it."""
+
+    status: Status | None = None
+    delay: float = 0.0
+    bytes_per_s: float = 0.0
+    ends: list[tuple[int, str, float]] = field(default_factory=list)
+    flips: list[tuple[int, int]] = field(default_factory=list)
+    wrong_checksum: bool = False
+    new_version: NewVersion | None = None
+    dead_redirect: bool = False
+    drop_entries: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Action:
+    """Base of what a rule can do."""
+
+    at_proxy: ClassVar[bool] = False
+    """Whether it happens where the request of an object is redirected, not where it is answered."""
+
+    def apply(self, plan: Plan) -> None:
+        """Write this action into `plan`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Status(Action):
+    """Answer with an error status, optionally with a `Retry-After` of so many seconds."""
+
+    code: int
+    retry_after: float | None = None
+
+    def apply(self, plan: Plan) -> None:
+        plan.status = self
+
+
+@dataclass(frozen=True)
+class Delay(Action):
+    """Wait so many seconds before the answer."""
+
+    seconds: float
+
+    def apply(self, plan: Plan) -> None:
+        plan.delay += self.seconds
+
+
+@dataclass(frozen=True)
+class Bandwidth(Action):
+    """Send the body no faster than so many bytes a second, on each connection by itself."""
+
+    bytes_per_s: float
+
+    def apply(self, plan: Plan) -> None:
+        plan.bytes_per_s = min(self.bytes_per_s, plan.bytes_per_s or self.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Cut(Action):
+    """Promise the whole body, send `at` bytes of it, close the connection in good order."""
+
+    at: int
+
+    def apply(self, plan: Plan) -> None:
+        plan.ends.append((self.at, "cut", 0.0))
+
+
+@dataclass(frozen=True)
+class Reset(Action):
+    """Send `at` bytes of the body, then reset the connection."""
+
+    at: int = 0
+
+    def apply(self, plan: Plan) -> None:
+        plan.ends.append((self.at, "reset", 0.0))
+
+
+@dataclass(frozen=True)
+class Stall(Action):
+    """Send `at` bytes of the body, then nothing: for `seconds`, or until the client gives up if 0."""
+
+    at: int = 0
+    seconds: float = 0.0
+
+    def apply(self, plan: Plan) -> None:
+        plan.ends.append((self.at, "stall", self.seconds))
+
+
+@dataclass(frozen=True)
+class FlipBit(Action):
+    """Flip bit number `bit` (0 is the lowest) of byte `at` of the body."""
+
+    at: int
+    bit: int = 0
+
+    def apply(self, plan: Plan) -> None:
+        plan.flips.append((self.at, 1 << self.bit))
+
+
+@dataclass(frozen=True)
+class WrongChecksum(Action):
+    """Send the right body with a wrong `Ais-Checksum-Value`."""
+
+    def apply(self, plan: Plan) -> None:
+        plan.wrong_checksum = True
+
+
+@dataclass(frozen=True)
+class NewVersion(Action):
+    """Replace the object as soon as this answer has its bytes: the next request meets a new version.
+
+    The new object is as long as the old one with every bit inverted, or the same bytes with `same_bytes`.
+    """
+
+    same_bytes: bool = False
+
+    def apply(self, plan: Plan) -> None:
+        plan.new_version = self
+
+
+@dataclass(frozen=True)
+class DeadRedirect(Action):
+    """Redirect to a target that refuses connections."""
+
+    at_proxy: ClassVar[bool] = True
+
+    def apply(self, plan: Plan) -> None:
+        plan.dead_redirect = True
+
+
+@dataclass(frozen=True)
+class DropEntry(Action):
+    """Leave the first entry whose name matches the glob `name` out of a page of a listing."""
+
+    name: str = "*"
+
+    def apply(self, plan: Plan) -> None:
+        plan.drop_entries.append(self.name)
+
+
+ACTIONS: dict[str, type[Action]] = {
+    kind.__name__: kind
+    for kind in (
+        Status,
+        Delay,
+        Bandwidth,
+        Cut,
+        Reset,
+        Stall,
+        FlipBit,
+        WrongChecksum,
+        NewVersion,
+        DeadRedirect,
+        DropEntry,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One rule: what to do with which requests.
+
+    Args:
+        action: What happens, e.g. ``Cut(1000)``.
+        verb: An HTTP method, ``"LIST"`` for pages of a listing, ``"BATCH"`` for GetBatch, or ``"*"``.
+        object: Glob over object names. A request without an object (a listing) has the empty name.
+        bucket: Glob over bucket names.
+        nth: Fire on the n-th matching request only (from 1), or on each of several numbers. None: on every.
+        times: Fire at most so often.
+        probability: Fire with this chance, drawn from a generator seeded with `seed`.
+        seed: See `probability`. The draws depend on the order of arrival only.
+        at_proxy: Act where requests of objects are redirected instead of where they are answered.
+    """
+
+    action: Action
+    verb: str = "GET"
+    object: str = "*"
+    bucket: str = "*"
+    nth: int | Collection[int] | None = None
+    times: int | None = None
+    probability: float = 1.0
+    seed: int = 0
+    at_proxy: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule in the form that goes to the cluster's process."""
+        nth = [self.nth] if isinstance(self.nth, int) else self.nth
+        return {
+            "action": [type(self.action).__name__, asdict(self.action)],
+            "verb": self.verb.upper(),
+            "object": self.object,
+            "bucket": self.bucket,
+            "nth": None if nth is None else sorted(nth),
+            "times": self.times,
+            "probability": self.probability,
+            "seed": self.seed,
+            "at_proxy": self.action.at_proxy if self.at_proxy is None else self.at_proxy,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Fault:
+        """The inverse of `to_json`."""
+        kind, arguments = value.pop("action")
+        return cls(action=ACTIONS[kind](**arguments), **value)
+
+
+class _Rule:
+    """A `Fault` with its counters."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.nth = None if fault.nth is None else frozenset(fault.nth)  # type: ignore[arg-type]
+        self.matched = 0
+        self.fired = 0
+        self.random = random.Random(fault.seed)
+
+    def fires(self) -> bool:
+        """Count one matching request and say whether the rule fires on it."""
+        self.matched += 1
+        fault = self.fault
+        if self.nth is not None and self.matched not in self.nth:
+            return False
+        if fault.probability < 1.0 and self.random.random() >= fault.probability:
+            return False
+        if fault.times is not None and self.fired >= fault.times:
+            return False
+        self.fired += 1
+        return True
+
+
+class FaultTable:
+    """The rules in force. Cheap to ask when there are none."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, _Rule] = {}
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def add(self, fault: Fault) -> int:
+        """Put a rule in force and return its number."""
+        with self._lock:
+            self._last += 1
+            self._rules[self._last] = _Rule(fault)
+            return self._last
+
+    def clear(self, number: int | None = None) -> None:
+        """Take one rule, or all of them, out of force."""
+        with self._lock:
+            if number is None:
+                self._rules.clear()
+            else:
+                self._rules.pop(number, None)
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """By number of the rule: how many requests it matched, and on how many it fired."""
+        with self._lock:
+            return {number: (rule.matched, rule.fired) for number, rule in self._rules.items()}
+
+    def plan(self, *, at_proxy: bool, verb: str, bucket: str, name: str) -> Plan | None:
+        """Return what is to be done with a request, or `None` when no rule fires on it."""
+        plan: Plan | None = None
+        with self._lock:
+            for rule in self._rules.values():
+                fault = rule.fault
+                if (
+                    fault.at_proxy == at_proxy
+                    and fault.verb in (verb, "*")
+                    and fnmatchcase(name, fault.object)
+                    and fnmatchcase(bucket, fault.bucket)
+                    and rule.fires()
+                ):
+                    plan = plan or Plan()
+                    fault.action.apply(plan)
+        return plan

@@ -1,0 +1,135 @@
+"""Jobs: records of work that was done while its request waited, in the forms AIStore reports them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from .names import new_id
+
+__all__ = ["Job", "Jobs"]
+
+IDLE_KINDS = frozenset(
+    ("copy-listrange", "etl-listrange", "archive", "download", "list", "get-batch", "put-copies")
+)
+"""Kinds that AIStore keeps waiting for more work: they report idle rather than an end."""
+
+NEVER = "0001-01-01T00:00:00Z"
+NO_BUCKET = {"name": "", "provider": "", "namespace": {"uuid": "", "name": ""}}
+
+
+def bucket_json(name: str) -> dict[str, Any]:
+    """A bucket as AIStore writes it in JSON."""
+    return {"name": name, "provider": "ais", "namespace": {"uuid": "", "name": ""}}
+
+
+@dataclass(slots=True)
+class Job:
+    """One finished (or failed) piece of work."""
+
+    id: str
+    kind: str
+    bucket: str = ""
+    source: str = ""
+    to: str = ""
+    started_ns: int = 0
+    ended_ns: int = 0
+    objects: int = 0
+    bytes: int = 0
+    errors: list[str] = field(default_factory=list)
+    aborted: bool = False
+
+    def add(self, size: int) -> None:
+        """Count one object of so many bytes."""
+        self.objects += 1
+        self.bytes += size
+
+    @property
+    def error(self) -> str:
+        """All errors in one line, or nothing."""
+        return "; ".join(self.errors[:4])
+
+    def status(self) -> dict[str, Any]:
+        """The answer to ``what=status``."""
+        return {
+            "kind": self.kind,
+            "uuid": self.id,
+            "err": self.error,
+            "end_time": self.ended_ns,
+            "aborted": self.aborted,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """One target's part of the answer to ``what=qryxstats``."""
+        idle = self.kind in IDLE_KINDS
+        return {
+            "ext": None,
+            "start-time": _rfc3339(self.started_ns),
+            "end-time": NEVER if idle and not self.aborted else _rfc3339(self.ended_ns),
+            "bck": bucket_json(self.bucket) if self.bucket else NO_BUCKET,
+            "src-bck": bucket_json(self.source) if self.source else NO_BUCKET,
+            "dst-bck": bucket_json(self.to) if self.to else NO_BUCKET,
+            "id": self.id,
+            "kind": self.kind,
+            "ctlmsg": "",
+            "abort-err": "",
+            "err": self.error,
+            "glob.id": "0",
+            "stats": {
+                "loc-objs": str(self.objects),
+                "loc-bytes": str(self.bytes),
+                "out-objs": "0",
+                "out-bytes": "0",
+                "in-objs": "0",
+                "in-bytes": "0",
+            },
+            "aborted": self.aborted,
+            "is_idle": True,
+        }
+
+
+class Jobs:
+    """The jobs of the cluster by id, in the order of their start."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def run(
+        self, kind: str, *, bucket: str = "", source: str = "", to: str = "", prefix: str = ""
+    ) -> Iterator[Job]:
+        """Record the work done inside the block as one job; an error that leaves the block is no job."""
+        job = Job(prefix + new_id(), kind, bucket, source, to, time.time_ns())
+        yield job
+        job.ended_ns = time.time_ns()
+        with self._lock:
+            self._jobs[job.id] = job
+
+    def get(self, job_id: str) -> Job | None:
+        """Return a job by its id."""
+        with self._lock:
+            return self._jobs.get(job_id)
+
+    def select(self, job_id: str = "", kind: str = "") -> list[Job]:
+        """Return the jobs of an id, of a kind, or all."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        return [job for job in jobs if job_id in ("", job.id) and kind in ("", job.kind)]
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        with self._lock:
+            self._jobs.clear()
+
+
+def _rfc3339(time_ns: int) -> str:
+    if not time_ns:
+        return NEVER
+    whole = datetime.fromtimestamp(time_ns // 1_000_000_000, tz=timezone.utc)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{time_ns % 1_000_000_000:09d}Z"

@@ -1,0 +1,96 @@
+"""Names of buckets and objects, ids of nodes and jobs, and which target owns an object."""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import xxhash
+
+from .problem import Problem, invalid_path
+
+__all__ = [
+    "check_bucket_name",
+    "check_object_name",
+    "digest_of",
+    "new_id",
+    "object_uname",
+    "owner_of",
+    "parse_uname",
+]
+
+_BUCKET = re.compile(r"(?:[A-Za-z0-9_-]|\.(?!\.))+")
+_DIGEST_SEED = 1103515245
+_MASK = (1 << 64) - 1
+_ALPHABET = string.ascii_letters + string.digits
+_MAX_NAME = 1024
+
+
+def check_bucket_name(name: str) -> None:
+    """Refuse what AIStore refuses as the name of a bucket."""
+    if not _BUCKET.fullmatch(name):
+        only = "may only contain letters, numbers, dashes (-), underscores (_), and dots (.)"
+        raise Problem(400, f"bucket name is invalid: {only}")
+
+
+def check_object_name(name: str) -> None:
+    """Refuse names that are empty, end in a slash, begin with ``~/``, or have ``.`` or ``..`` as a part."""
+    bad = not name or name.endswith("/") or name.startswith("~/")
+    if bad or (("." in name) and any(part in (".", "..") for part in name.split("/"))):
+        raise invalid_path("object name", name)
+    if len(name.encode()) > _MAX_NAME:
+        raise Problem(400, f"object name is too long: {len(name.encode())} > {_MAX_NAME}(max length)")
+
+
+def object_uname(bucket: str, name: str) -> str:
+    """The name of an object in the whole cluster, as AIStore's clients build it."""
+    return f"ais/@#/{bucket}/{name}"
+
+
+def parse_uname(uname: str) -> tuple[str, str]:
+    """Split ``ais/@#/bucket/object`` (the object may be missing) into bucket and object."""
+    parts = uname.split("/", 3)
+    if len(parts) < 3 or parts[0] != "ais" or parts[1] != "@#":
+        raise Problem(501, f"the bucket {uname!r}: only ais:// without a namespace - operation not supported", "ErrUnsupp")
+    return parts[2], parts[3] if len(parts) > 3 else ""
+
+
+def digest_of(name: str) -> int:
+    """The hash that AIStore takes of node ids and object names to place objects."""
+    return xxhash.xxh64_intdigest(name.encode(), seed=_DIGEST_SEED)
+
+
+def _splitmix(seed: int) -> int:
+    z = (seed + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def _weight(seed: int) -> int:
+    """The first output of xoshiro256** whose state comes from splitmix64: AIStore's placement."""
+    word = (_splitmix(_splitmix(seed)) * 5) & _MASK
+    return (((word << 7) | (word >> 57)) * 9) & _MASK
+
+
+class _Node(Protocol):
+    digest: int
+
+
+N = TypeVar("N", bound=_Node)
+
+
+def owner_of(nodes: Sequence[N], uname: str) -> N:
+    """The target that stores the object: the one with the highest random weight."""
+    if len(nodes) == 1:
+        return nodes[0]
+    digest = digest_of(uname)
+    return max(nodes, key=lambda node: _weight(node.digest ^ digest))
+
+
+def new_id(length: int = 9, source: random.Random | None = None) -> str:
+    """A short random id of letters and digits."""
+    return "".join((source or random).choices(_ALPHABET, k=length))

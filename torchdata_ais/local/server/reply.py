@@ -1,0 +1,146 @@
+"""Answers, and how they go out: the head with a small body in one write, files by sendfile."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+__all__ = ["FileSlice", "Reply", "head_of", "send"]
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+# AIStore is written in Go, whose phrase for this one is the older one.
+_REASONS[416] = "Requested Range Not Satisfiable"
+
+SMALL_BYTES = 64 * 1024
+SENDFILE_BYTES = 8 << 20
+UNCHUNKED_BYTES = 2048
+"""Up to here a streamed body is sent with a Content-Length, beyond in chunks, as Go's server does."""
+
+Body = "bytes | FileSlice | Iterator[bytes]"
+
+
+class FileSlice:
+    """`size` bytes of an open file from `offset` on. The file is closed when the answer has gone."""
+
+    __slots__ = ("fd", "offset", "size")
+
+    def __init__(self, fd: int, offset: int, size: int) -> None:
+        self.fd = fd
+        self.offset = offset
+        self.size = size
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer. A body of unknown length is an iterator of blocks."""
+
+    status: int = 200
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes | FileSlice | Iterator[bytes] = b""
+
+    @classmethod
+    def text(cls, text: str, status: int = 200) -> Reply:
+        """A bare text, such as the id of a job."""
+        return cls(status, [("Content-Type", "text/plain; charset=utf-8")], text.encode())
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200, content_type: str = "application/json; charset=utf-8") -> Reply:
+        """A JSON value in AIStore's compact form."""
+        body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return cls(status, [("Content-Type", content_type)], body)
+
+    @classmethod
+    def redirect(cls, status: int, location: str, method: str) -> Reply:
+        """A redirect as Go writes it: with a small HTML body for GET only."""
+        headers = [("Location", location)]
+        body = b""
+        if method in ("GET", "HEAD"):
+            headers.insert(0, ("Content-Type", "text/html; charset=utf-8"))
+        if method == "GET":
+            body = f'<a href="{html.escape(location)}">{_REASONS[status]}</a>.\n\n'.encode()
+        return cls(status, headers, body)
+
+
+_date: tuple[int, str] = (0, "")
+
+
+def _now() -> str:
+    """The Date header's value, formatted once a second."""
+    global _date  # noqa: PLW0603  a cache of one immutable pair; a race only formats it twice
+    second = int(time.time())
+    if _date[0] != second:
+        _date = (second, formatdate(second, usegmt=True))
+    return _date[1]
+
+
+def head_of(reply: Reply, extra: str = "") -> bytes:
+    """The status line and the headers."""
+    lines = [f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Unknown')}"]
+    lines += [f"{name}: {value}" for name, value in reply.headers]
+    lines.append(f"Date: {_now()}")
+    return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()
+
+
+def send(sock: socket.socket, reply: Reply, *, method: str) -> int:
+    """Send `reply` whole and return how many bytes of body went out."""
+    body = reply.body
+    if method == "HEAD":
+        sock.sendall(head_of(reply))
+        return 0
+    if isinstance(body, bytes):
+        sock.sendall(head_of(reply, f"Content-Length: {len(body)}\r\n") + body)
+        return len(body)
+    if isinstance(body, FileSlice):
+        return _send_file(sock, reply, body)
+    return _send_blocks(sock, reply, body)
+
+
+def _send_file(sock: socket.socket, reply: Reply, body: FileSlice) -> int:
+    head = head_of(reply, f"Content-Length: {body.size}\r\n")
+    if body.size <= SMALL_BYTES:
+        sock.sendall(head + os.pread(body.fd, body.size, body.offset))
+        return body.size
+    sock.sendall(head, socket.MSG_MORE if hasattr(socket, "MSG_MORE") else 0)
+    offset, end, out = body.offset, body.offset + body.size, sock.fileno()
+    while offset < end:
+        sent = os.sendfile(out, body.fd, offset, min(end - offset, SENDFILE_BYTES))
+        if not sent:
+            raise OSError("the file became shorter while it was sent")
+        offset += sent
+    return body.size
+
+
+def _send_blocks(sock: socket.socket, reply: Reply, blocks: Iterator[bytes]) -> int:
+    first = bytearray()
+    for block in blocks:
+        first += block
+        if len(first) > UNCHUNKED_BYTES:
+            break
+    else:
+        sock.sendall(head_of(reply, f"Content-Length: {len(first)}\r\n") + first)
+        return len(first)
+    sock.sendall(head_of(reply, "Transfer-Encoding: chunked\r\n") + chunk(bytes(first)))
+    total = len(first)
+    for block in blocks:
+        if block:
+            sock.sendall(chunk(block))
+            total += len(block)
+    sock.sendall(b"0\r\n\r\n")
+    return total
+
+
+def chunk(block: bytes) -> bytes:
+    """One block in the chunked transfer coding."""
+    return b"%x\r\n%b\r\n" % (len(block), block)

@@ -1,0 +1,270 @@
+"""Buckets and objects on disk: numbered data files that never change, and a journal that says what they are.
+
+A PUT writes a new file and then puts it into the index, so a reader that has the old file open goes on
+reading the old version, and a write that breaks off leaves nothing. Every change of the index is one line of
+the journal; a cluster that is started on a folder again reads it back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import xxhash
+
+from .problem import bucket_exists, bucket_missing
+
+__all__ = ["Bucket", "Object", "Store"]
+
+FILES_PER_FOLDER = 1000
+
+
+class Object(msgspec.Struct):
+    """What is known of one version of one object."""
+
+    name: str
+    file: int
+    size: int
+    checksum: str
+    version: int
+    atime_ns: int
+    custom: dict[str, str] = {}
+
+
+class Bucket:
+    """One bucket: its objects by name, and their sorted names while nothing changes."""
+
+    def __init__(self, name: str, bid: int, created_ns: int) -> None:
+        self.name = name
+        self.bid = bid
+        self.created_ns = created_ns
+        self.objects: dict[str, Object] = {}
+        self._sorted: list[str] | None = None
+
+    def names(self) -> list[str]:
+        """All names, sorted by their UTF-8 bytes (which is the order of code points)."""
+        names = self._sorted
+        if names is None:
+            names = self._sorted = sorted(self.objects)
+        return names
+
+    def touch(self) -> None:
+        """Forget the sorted names."""
+        self._sorted = None
+
+
+class Store:
+    """All buckets and objects of one cluster below one folder.
+
+    Args:
+        root: The folder; made if missing, read back if it was a store before.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._data = root / "data"
+        self._data.mkdir(parents=True, exist_ok=True)
+        self._path = root / "journal.jsonl"
+        self._lock = threading.RLock()
+        self.buckets: dict[str, Bucket] = {}
+        self._bids = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._recover()
+        self._journal: BinaryIO = self._compact()
+
+    # -- buckets
+
+    def bucket(self, name: str) -> Bucket:
+        """Return the bucket or raise the 404 of AIStore."""
+        found = self.buckets.get(name)
+        if found is None:
+            raise bucket_missing(name)
+        return found
+
+    def create_bucket(self, name: str) -> Bucket:
+        """Make an empty bucket."""
+        with self._lock:
+            if name in self.buckets:
+                raise bucket_exists(name)
+            bucket = Bucket(name, next(self._bids), time.time_ns())
+            self.buckets[name] = bucket
+            self._log("bucket", name, bucket.bid, bucket.created_ns)
+            return bucket
+
+    def drop_bucket(self, name: str) -> None:
+        """Remove a bucket with all its objects."""
+        with self._lock:
+            bucket = self.bucket(name)
+            del self.buckets[name]
+            self._log("drop", name)
+            for entry in bucket.objects.values():
+                self.path(entry).unlink(missing_ok=True)
+
+    def rename_bucket(self, name: str, to: str) -> None:
+        """Give a bucket another name."""
+        with self._lock:
+            bucket = self.bucket(name)
+            if to in self.buckets:
+                raise bucket_exists(to)
+            del self.buckets[name]
+            bucket.name = to
+            self.buckets[to] = bucket
+            self._log("rename", name, to)
+
+    # -- objects
+
+    def path(self, entry: Object) -> Path:
+        """The data file of an object."""
+        return self._file(entry.file)
+
+    def open(self, entry: Object) -> int:
+        """Open an object for reading; `FileNotFoundError` if it was replaced in between."""
+        return os.open(self._file(entry.file), os.O_RDONLY | os.O_CLOEXEC)
+
+    def put(
+        self, bucket: str, name: str, blocks: Iterable[bytes | memoryview], custom: dict[str, str] | None = None
+    ) -> Object:
+        """Store the blocks as a new version of an object, hashing them on the way."""
+        number, path = self.new_file()
+        try:
+            digest = xxhash.xxh64()
+            size = 0
+            with path.open("wb", buffering=0) as file:
+                for block in blocks:
+                    digest.update(block)
+                    size += len(block)
+                    _write_all(file.fileno(), block)
+            return self.commit(bucket, name, number, size, digest.hexdigest(), custom)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def new_file(self) -> tuple[int, Path]:
+        """Return a number not used before and the path that belongs to it."""
+        number = next(self._numbers)
+        path = self._file(number)
+        path.parent.mkdir(exist_ok=True)
+        return number, path
+
+    def commit(
+        self, bucket: str, name: str, number: int, size: int, checksum: str, custom: dict[str, str] | None = None
+    ) -> Object:
+        """Make the written file `number` the newest version of an object."""
+        with self._lock:
+            objects = self.bucket(bucket).objects
+            old = objects.get(name)
+            version = old.version + 1 if old else 1
+            entry = Object(name, number, size, checksum, version, time.time_ns(), custom or {})
+            objects[name] = entry
+            if old is None:
+                self.buckets[bucket].touch()
+            self._log("put", bucket, entry)
+        if old is not None:
+            self.path(old).unlink(missing_ok=True)
+        return entry
+
+    def copy(self, source: Object, bucket: str, name: str) -> Object:
+        """Make an object of the same bytes elsewhere; the files share their blocks where the disk can."""
+        number, path = self.new_file()
+        try:
+            os.link(self.path(source), path)
+        except OSError:
+            shutil.copyfile(self.path(source), path)
+        return self.commit(bucket, name, number, source.size, source.checksum, dict(source.custom))
+
+    def delete(self, bucket: str, name: str) -> bool:
+        """Remove an object; `False` if there is none."""
+        with self._lock:
+            found = self.bucket(bucket).objects.pop(name, None)
+            if found is None:
+                return False
+            self.buckets[bucket].touch()
+            self._log("delete", bucket, name)
+        self.path(found).unlink(missing_ok=True)
+        return True
+
+    def set_custom(self, bucket: str, entry: Object, custom: dict[str, str]) -> None:
+        """Replace the custom properties of an object."""
+        with self._lock:
+            entry.custom = custom
+            self._log("put", bucket, entry)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        for name in list(self.buckets):
+            self.drop_bucket(name)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    # -- the journal
+
+    def _file(self, number: int) -> Path:
+        return self._data / str(number // FILES_PER_FOLDER) / str(number)
+
+    def _log(self, *event: Any) -> None:
+        self._journal.write(msgspec.json.encode(event) + b"\n")
+        self._journal.flush()
+
+    def _recover(self) -> None:
+        last_bid = last_number = 0
+        if self._path.exists():
+            for line in self._path.read_bytes().split(b"\n"):
+                try:
+                    event = msgspec.json.decode(line)
+                except msgspec.DecodeError:
+                    continue  # the last line of a process that was killed while it wrote
+                self._apply(*event)
+        for bucket in self.buckets.values():
+            last_bid = max(last_bid, bucket.bid)
+            last_number = max([last_number, *(entry.file for entry in bucket.objects.values())])
+        self._bids = itertools.count(last_bid + 1)
+        self._numbers = itertools.count(last_number + 1)
+        self._remove_orphans()
+
+    def _apply(self, kind: str, name: str, *rest: Any) -> None:
+        if kind == "bucket":
+            self.buckets[name] = Bucket(name, *rest)
+        elif kind == "drop":
+            self.buckets.pop(name, None)
+        elif kind == "rename":
+            bucket = self.buckets.pop(name)
+            bucket.name = rest[0]
+            self.buckets[bucket.name] = bucket
+        elif kind == "put":
+            entry = msgspec.convert(rest[0], Object)
+            if self._file(entry.file).exists():
+                self.buckets[name].objects[entry.name] = entry
+        elif kind == "delete":
+            self.buckets[name].objects.pop(rest[0], None)
+
+    def _remove_orphans(self) -> None:
+        known = {entry.file for bucket in self.buckets.values() for entry in bucket.objects.values()}
+        for path in self._data.glob("*/*"):
+            if not path.name.isdigit() or int(path.name) not in known:
+                path.unlink()
+
+    def _compact(self) -> BinaryIO:
+        """Write the journal anew, as short as possible, and return it open for more."""
+        fresh = self._path.with_suffix(".new")
+        journal = fresh.open("wb")
+        self._journal = journal
+        for bucket in self.buckets.values():
+            self._log("bucket", bucket.name, bucket.bid, bucket.created_ns)
+            for entry in bucket.objects.values():
+                self._log("put", bucket.name, entry)
+        fresh.replace(self._path)
+        return journal
+
+
+def _write_all(fd: int, block: bytes | memoryview) -> None:
+    view = memoryview(block)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,203 @@
+"""HTTP/1.1 requests read from one socket: the head at once, the body only when somebody asks for it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from urllib.parse import unquote, unquote_plus
+
+__all__ = ["BadRequest", "Body", "Connection", "Hangup", "Request"]
+
+MAX_HEAD_BYTES = 64 * 1024
+BLOCK_BYTES = 1 << 20
+MAX_JSON_BYTES = 64 << 20
+
+
+class Hangup(Exception):
+    """The peer closed the connection, or broke it, in the middle of a message."""
+
+
+class BadRequest(Exception):
+    """What arrived is not HTTP."""
+
+
+class Body:
+    """The body of one request, still in the socket.
+
+    A proxy answers a PUT with a redirect before it reads anything, so a body is read by whoever wants it,
+    and `drain` throws away what nobody wanted, so that the next request on the connection can be read.
+    """
+
+    __slots__ = ("_asked", "_chunked", "_connection", "_expects", "_left", "_started")
+
+    def __init__(self, connection: Connection, length: int, *, chunked: bool, expects: bool) -> None:
+        self._connection = connection
+        self._left = length
+        self._chunked = chunked
+        self._expects = expects
+        self._started = False
+        self._asked = not expects
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes of this body may still be on the way."""
+        return self._chunked or self._left > 0
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Yield the body in views of a buffer that the next step overwrites."""
+        if self._expects and self.pending:
+            self._connection.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._asked = True
+        self._started = True
+        if not self._chunked:
+            yield from self._exactly()
+            return
+        while True:
+            line = self._connection.read_line()
+            try:
+                self._left = int(line.partition(b";")[0], 16)
+            except ValueError as cause:
+                raise BadRequest("a chunk without its size") from cause
+            if self._left == 0:
+                while self._connection.read_line():
+                    pass
+                self._chunked = False
+                return
+            yield from self._exactly()
+            self._connection.read_line()
+
+    def _exactly(self) -> Iterator[memoryview]:
+        connection = self._connection
+        while self._left:
+            block = connection.read_some(self._left)
+            self._left -= len(block)
+            yield block
+
+    def read(self) -> bytes:
+        """Return the whole body; for the JSON bodies of control requests."""
+        out = bytearray()
+        for block in self.blocks():
+            out += block
+            if len(out) > MAX_JSON_BYTES:
+                raise BadRequest("the body of a control request is too long")
+        return bytes(out)
+
+    def drain(self) -> bool:
+        """Throw the rest away; `False` if the connection cannot be used again."""
+        if not self.pending:
+            return True
+        if not self._asked or (self._chunked and self._started):
+            return False
+        for _ in self.blocks():
+            pass
+        return True
+
+
+class Request:
+    """One request: `path` items and `query` are decoded, header names are lower-case."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "query", "target")
+
+    def __init__(
+        self, method: str, target: str, headers: dict[str, str], body: Body, *, keep_alive: bool
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.keep_alive = keep_alive
+        path, _, query = target.partition("?")
+        try:
+            self.path = unquote(path, errors="strict") if "%" in path else path
+            self.query = _parse_query(query) if query else {}
+        except UnicodeDecodeError as cause:
+            raise BadRequest("the URL is not UTF-8") from cause
+
+
+def _parse_query(query: str) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for item in query.split("&"):
+        key, _, value = item.partition("=")
+        if "%" in item or "+" in item:
+            key = unquote_plus(key, errors="strict")
+            value = unquote_plus(value, errors="strict")
+        if key:
+            out.setdefault(key, value)
+    return out
+
+
+class Connection:
+    """The reading side of an accepted socket, with what was read ahead."""
+
+    __slots__ = ("_ahead", "_block", "peer", "sock")
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.sock = sock
+        self.peer = peer
+        self._ahead = b""
+        self._block: bytearray | None = None
+
+    def next_request(self) -> Request | None:
+        """Return the next request, or `None` when the peer has closed the connection between requests."""
+        ahead = self._ahead
+        while (end := ahead.find(b"\r\n\r\n")) < 0:
+            if len(ahead) > MAX_HEAD_BYTES:
+                raise BadRequest("the head of the request is too long")
+            try:
+                data = self.sock.recv(65536)
+            except OSError:
+                return None
+            if not data:
+                return None
+            ahead += data
+        self._ahead = ahead[end + 4 :]
+        return self._parse(ahead[:end].decode("latin-1"))
+
+    def _parse(self, head: str) -> Request:
+        lines = head.split("\r\n")
+        try:
+            method, target, version = lines[0].split(" ")
+        except ValueError as cause:
+            raise BadRequest(f"not a request line: {lines[0][:100]!r}") from cause
+        headers: dict[str, str] = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        try:
+            length = int(headers.get("content-length") or 0)
+        except ValueError as cause:
+            raise BadRequest("Content-Length is not a number") from cause
+        wish = headers.get("connection", "").lower()
+        keep_alive = "close" not in wish and (version == "HTTP/1.1" or "keep-alive" in wish)
+        chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        expects = "100-continue" in headers.get("expect", "").lower()
+        body = Body(self, 0 if chunked else length, chunked=chunked, expects=expects)
+        return Request(method, target, headers, body, keep_alive=keep_alive)
+
+    def read_some(self, most: int) -> memoryview:
+        """Return at least one and at most `most` bytes of a body."""
+        if self._ahead:
+            taken, self._ahead = self._ahead[:most], self._ahead[most:]
+            return memoryview(taken)
+        if self._block is None:
+            self._block = bytearray(BLOCK_BYTES)
+        view = memoryview(self._block)[: min(most, BLOCK_BYTES)]
+        try:
+            count = self.sock.recv_into(view)
+        except OSError as cause:
+            raise Hangup("the connection broke in the body") from cause
+        if not count:
+            raise Hangup("the body ended before its length")
+        return view[:count]
+
+    def read_line(self) -> bytes:
+        """Return the next line of a chunked body, without its end."""
+        while (end := self._ahead.find(b"\r\n")) < 0:
+            if len(self._ahead) > MAX_HEAD_BYTES:
+                raise BadRequest("a line of the body is too long")
+            data = self.sock.recv(65536)
+            if not data:
+                raise Hangup("the body ended inside a chunk")
+            self._ahead += data
+        line, self._ahead = self._ahead[:end], self._ahead[end + 2 :]
+        return line

@@ -1,0 +1,113 @@
+"""Rows to columns: how a list of samples becomes a batch of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from torchdata_ais.errors import UsageError
+
+__all__ = ["Ragged", "collate_columns"]
+
+Ragged = Literal["error", "list", "pad"]
+
+
+def collate_columns(rows: Sequence[Any], ragged: Ragged = "error") -> Any:
+    """Turn rows into columns.
+
+    Args:
+        rows: At least one; tuples, dicts or single values, all of one kind.
+        ragged: What to do about arrays of different shapes in one column: an error, a list of tensors, or zeros
+            appended up to the largest extent of each dimension.
+
+    Returns:
+        A tuple of columns for tuples, a dict of columns for dicts, else one column. A column is a tensor for
+        numbers (bool, int64, or float of torch's default type), numpy scalars, arrays and tensors (stacked, their
+        dtype kept), a dict or tuple for nested rows, and a list for everything else.
+
+    Raises:
+        UsageError: Rows differ in kind, length, keys or (without `ragged`) shape.
+
+    Example:
+        >>> collate_columns([(1, "a"), (2, "b")])
+        (tensor([1, 2]), ['a', 'b'])
+    """
+    first = rows[0]
+    if isinstance(first, Mapping):
+        if any(not isinstance(row, Mapping) or row.keys() != first.keys() for row in rows):
+            keys = sorted(
+                {
+                    tuple(sorted(map(str, row))) if isinstance(row, Mapping) else type(row).__name__
+                    for row in rows
+                },
+                key=str,
+            )
+            raise UsageError.at(
+                f"samples with different fields cannot make one batch: {keys[:3]}",
+                todo='pick the fields first, with .to_tuple("jpg;png", "cls")',
+            )
+        return {name: _named(name, collate_columns, [row[name] for row in rows], ragged) for name in first}
+    if isinstance(first, tuple):
+        if any(not isinstance(row, tuple) or len(row) != len(first) for row in rows):
+            raise UsageError.at(
+                "rows of different kinds or lengths cannot make one batch", todo="yield tuples of one length"
+            )
+        return tuple(
+            [
+                _named(str(i), collate_columns, list(column), ragged)
+                for i, column in enumerate(zip(*rows, strict=True))
+            ]
+        )
+    return _column(rows, ragged)
+
+
+def _named(name: str, collate: Callable[..., Any], column: list[Any], ragged: Ragged) -> Any:
+    try:
+        return collate(column, ragged)
+    except UsageError as error:
+        raise error.noting(f"in column {name!r}") from error
+
+
+def _column(values: Sequence[Any], ragged: Ragged) -> Any:
+    first = values[0]
+    if isinstance(first, torch.Tensor) and all(isinstance(value, torch.Tensor) for value in values):
+        return _stack(values, ragged)
+    if isinstance(first, (np.ndarray, np.generic)) and all(
+        isinstance(v, (np.ndarray, np.generic)) for v in values
+    ):
+        if first.dtype.kind not in "biufc":
+            return list(values)
+        return _stack(
+            [torch.from_numpy(np.ascontiguousarray(value)).reshape(np.shape(value)) for value in values],
+            ragged,
+        )
+    if isinstance(first, (bool, int, float)) and all(
+        isinstance(value, (bool, int, float)) for value in values
+    ):
+        try:
+            return torch.tensor(values)
+        except (OverflowError, RuntimeError):  # an integer beyond 64 bits has no tensor
+            return list(values)
+    return list(values)
+
+
+def _stack(tensors: Sequence[torch.Tensor], ragged: Ragged) -> Any:
+    first = tensors[0]
+    if all(tensor.shape == first.shape for tensor in tensors):
+        return torch.stack(list(tensors))
+    if ragged == "list":
+        return list(tensors)
+    shapes = sorted({tuple(tensor.shape) for tensor in tensors})
+    if ragged == "error" or len({len(shape) for shape in shapes}) > 1:
+        raise UsageError.at(
+            f"arrays of different shapes cannot make one batch: {shapes[:4]}",
+            todo='give images one size with .decode("torchrgb8", size=224), or use .batched(n, ragged="list" or "pad")',
+        )
+    extent = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    batch = first.new_zeros((len(tensors), *extent))
+    for row, tensor in zip(batch, tensors, strict=True):
+        row[tuple(slice(0, size) for size in tensor.shape)] = tensor
+    return batch

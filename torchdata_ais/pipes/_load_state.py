@@ -1,0 +1,164 @@
+"""What `load_tar` is in the middle of: the shards open, those to come, and samples to be read again."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import xxhash
+
+from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.pipes._held import held_runs
+from torchdata_ais.pipes._order import ShardOrder, bitmap, find_sharder, left_of, unsharded
+from torchdata_ais.pipes._pipe import IterDataPipe
+from torchdata_ais.pipes._shard import OpenShard, ShardOptions
+from torchdata_ais.samples import Run
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import parse_url
+
+__all__ = ["LoadState", "Resume", "url_of"]
+
+
+def url_of(item: Any) -> str:
+    """Return the URL in an item: the string itself, or the ``"url"`` of a mapping.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if isinstance(item, str):
+        return item
+    if isinstance(item, Mapping) and isinstance(item.get("url"), str):
+        url: str = item["url"]
+        return url
+    raise UsageError.at(
+        f"an item of type {type(item).__name__} is no URL", todo='pass strings, or mappings {"url": string}'
+    )
+
+
+_SEEN = 64  # shards begun last whose names a checkpoint keeps, to notice that the listing has changed
+
+
+class LoadState:
+    """The running state of `load_tar` in one process.
+
+    Args:
+        source: The pipe of shards, sharding filter included.
+        store: Transport settings.
+        options: How shards are parsed.
+        resume: What is to be resumed, or None to begin the epoch.
+
+    Attributes:
+        order: The shards to come.
+        queue: The open shards; the first is read next.
+        held: Places still to be read again for the stages below.
+    """
+
+    def __init__(
+        self, source: IterDataPipe[Any], store: StoreOptions, options: ShardOptions, resume: Resume | None
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._urls: list[str] = []
+        self._seen: deque[tuple[int, int]] = deque(maxlen=_SEEN)
+        self.queue: deque[OpenShard] = deque()
+        self.held: deque[int] = deque()
+        if resume is None:
+            self.order = ShardOrder(source)
+            return
+        items = list(unsharded(source, find_sharder(source)))
+        self._urls = [url_of(item) for item in items]
+        resume.check(self._urls)
+        self.order = ShardOrder(source, items, bitmap(resume.left(len(items))))
+        self.held.extend(resume.held())
+        for position, offset, version, checksum in resume.open():
+            self.open(items[position], position, offset, version, checksum)
+
+    def open(
+        self,
+        item: Any,
+        position: int,
+        start: int = 0,
+        version: str | None = None,
+        checksum: str | None = None,
+    ) -> None:
+        """Begin to read a shard, behind those already open."""
+        url = url_of(item)
+        self._seen.append((position, url_hash(url)))
+        self.queue.append(
+            OpenShard(
+                url, position, self._store, self._options, start=start, version=version, checksum=checksum
+            )
+        )
+
+    def replay(self) -> Iterator[tuple[str, Run]]:
+        """Yield the held samples again, in order."""
+        if not self.held:
+            return
+        for url, run in held_runs(list(self.held), self._urls, self._store, self._options):
+            self.held.popleft()
+            yield url, run
+
+    def save(self) -> dict[str, Any]:
+        """Return what is left to read, as plain values."""
+        return {
+            **self.order.state(),
+            "open": [
+                [shard.position, shard.next_offset, shard.blocks.version, shard.blocks.checksum]
+                for shard in self.queue
+            ],
+            "seen": [list(pair) for pair in self._seen],
+            "held": array("Q", self.held).tobytes(),
+        }
+
+
+class Resume:
+    """One instance's part of what saved instances had left.
+
+    Args:
+        states: What `LoadState.save` gave in each of them.
+        share: ``(instance, instances)``: which part to take; ``(0, 1)`` of a single state continues it exactly.
+    """
+
+    def __init__(self, states: list[dict[str, Any]], share: tuple[int, int] = (0, 1)) -> None:
+        self._states = states
+        self._instance, self._instances = share
+
+    def left(self, total: int) -> Iterator[int]:
+        """Yield the positions to begin, of `total` in the epoch."""
+        positions = sorted({position for state in self._states for position in left_of(state, total)})
+        return iter(positions[self._instance :: self._instances])
+
+    def open(self) -> list[list[Any]]:
+        """Return position, offset, version and checksum of the shards to go on with."""
+        return [entry for state in self._states for entry in state["open"]][self._instance :: self._instances]
+
+    def held(self) -> list[int]:
+        """Return the places of the samples to read again."""
+        places = array("Q")
+        for state in self._states:
+            places.frombytes(state["held"])
+        return places.tolist()[self._instance :: self._instances]
+
+    def check(self, urls: list[str]) -> None:
+        """Raise `StateError` if the shards are not the ones the checkpoint was taken over."""
+        for state in self._states:
+            for position, known in state["seen"]:
+                if position >= len(urls):
+                    raise StateError.at(
+                        f"the epoch had at least {position + 1} shards when the checkpoint was taken, now {len(urls)}",
+                        todo="restore the bucket as it was, or begin the epoch anew",
+                        url=urls[-1] if urls else None,
+                    )
+                if url_hash(urls[position]) != known:
+                    raise StateError.at(
+                        f"shard {position} of the epoch is another one than when the checkpoint was taken",
+                        todo="restore the bucket as it was (objects were added or removed), or begin the epoch anew",
+                        url=urls[position],
+                    )
+
+
+def url_hash(url: str) -> int:
+    """Return 32 bits that tell one shard from another; host and port do not count, a cluster may have moved."""
+    return xxhash.xxh32_intdigest(parse_url(url).uri.encode())

@@ -1,0 +1,88 @@
+"""What a stage does about an error: raise it, or count it and go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from torchdata_ais.errors import AISError, StateError, UsageError
+from torchdata_ais.pipes._stats import StageStats
+
+__all__ = ["ErrorPolicy", "OnError"]
+
+OnError = Literal["raise", "warn", "skip"] | Callable[[Exception], bool]
+"""``"raise"``; ``"warn"``: log and skip; ``"skip"``: skip; or a webdataset handler (True: go on, False: stop)."""
+
+_FATAL = (MemoryError, ImportError, NameError, StateError, UsageError)
+_RATE_AFTER = 100
+
+logger = logging.getLogger("torchdata_ais")
+
+
+class ErrorPolicy:
+    """Decides whether a stage goes on after an error.
+
+    Errors that mean a broken program or machine (MemoryError, ImportError, NameError, UsageError, StateError) are
+    always raised. Nothing ever sleeps.
+
+    Args:
+        on_error: See `OnError`. ``"warn"`` and ``"skip"`` log the first error of a class in full and count the
+            rest; ``"warn"`` logs at level WARNING, ``"skip"`` at INFO.
+        max_errors: How many items may be given up: a count, or a share of the items seen (a float below 1,
+            looked at from the 100th item on). One more raises the error itself. None: any number.
+    """
+
+    def __init__(self, on_error: OnError = "raise", max_errors: float | None = None) -> None:
+        if not callable(on_error) and on_error not in ("raise", "warn", "skip"):
+            raise UsageError.at(
+                f"on_error={on_error!r} is no policy",
+                todo='use "raise", "warn", "skip" or a function (error) -> bool',
+            )
+        self.on_error = on_error
+        self.max_errors = max_errors
+
+    def goes_on(self, error: Exception, stats: StageStats, stage: str) -> bool:
+        """Return True to go on with the next item, False to end the stream; or raise `error`.
+
+        Args:
+            error: What happened.
+            stats: Where it is counted.
+            stage: The functional name of the stage, for the log.
+        """
+        if self.on_error == "raise" or isinstance(error, _FATAL):
+            raise error
+        if callable(self.on_error):
+            go_on = bool(self.on_error(error))
+            stats.skip(error)
+            return go_on
+        if stats.skip(error) == 0:
+            level = logging.WARNING if self.on_error == "warn" else logging.INFO
+            logger.log(level, "%s skips after %s: %s", stage, type(error).__name__, error)
+        self._check_budget(error, stats, stage)
+        return True
+
+    def _check_budget(self, error: Exception, stats: StageStats, stage: str) -> None:
+        limit = self.max_errors
+        if limit is None:
+            return
+        count = sum(stats.skipped.values())
+        if isinstance(limit, float) and limit < 1:
+            over = stats.items >= _RATE_AFTER and count > limit * stats.items
+        else:
+            over = count > limit
+        if over:
+            text = (
+                f"{stage} gave up {count} of {stats.items} items, over max_errors={limit}; the last: {error}"
+            )
+            raise (type(error)(text) if isinstance(error, AISError) else AISError(text)) from error
+
+    def __repr__(self) -> str:
+        name = (
+            self.on_error if isinstance(self.on_error, str) else getattr(self.on_error, "__name__", "handler")
+        )
+        return (
+            f"on_error={name!r}"
+            if self.max_errors is None
+            else f"on_error={name!r}, max_errors={self.max_errors}"
+        )

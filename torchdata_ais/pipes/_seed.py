@@ -1,0 +1,61 @@
+"""The seed of an epoch: the one the loader sends, else a function of (seed, epoch)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xxhash
+from torch.utils.data.datapipes.iter import Shuffler
+
+from torchdata_ais.pipes._pipe import IterDataPipe, upstream
+
+__all__ = ["EpochSeed", "mix_seed", "seed_shufflers"]
+
+
+def mix_seed(*parts: object) -> int:
+    """Return a 64-bit seed that depends on every part, the same on every machine and in every process.
+
+    Example:
+        >>> mix_seed(0, 1) == mix_seed(0, 1), mix_seed(0, 1) == mix_seed(1, 0)
+        (True, False)
+    """
+    return xxhash.xxh64_intdigest("\x00".join(str(part) for part in parts).encode())
+
+
+class EpochSeed:
+    """Gives each epoch its seed.
+
+    Args:
+        seed: The stage's own seed; it is mixed into what the loader sends, so that two stages can differ.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.epoch = 0
+        self._sent: int | None = None
+
+    def send(self, seed: int) -> None:
+        """Take the loader's seed for the next epoch."""
+        self._sent = int(seed)
+
+    def next_epoch(self) -> int:
+        """Return the seed of the epoch that begins now, and count it."""
+        seed = (
+            mix_seed(self.seed, "epoch", self.epoch)
+            if self._sent is None
+            else mix_seed(self.seed, "sent", self._sent)
+        )
+        self._sent = None
+        self.epoch += 1
+        return seed
+
+
+def seed_shufflers(pipe: IterDataPipe[Any], seed: int) -> None:
+    """Give torch's own ``.shuffle()`` stages above `pipe` a seed, where the loader has sent none.
+
+    Left alone they draw one from torch's global generator: another order in each process, and none that could
+    be had again.
+    """
+    for index, above in enumerate(upstream(pipe)):
+        if type(above) is Shuffler and above._seed is None:
+            above.set_seed(mix_seed(seed, index) >> 1)

@@ -1,0 +1,148 @@
+"""One open shard: blocks fetched, decompressed, parsed and grouped into whole runs, with errors that say all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from torchdata_ais.errors import AISError, BadHeaderError, NotATarError
+from torchdata_ais.samples import Run, is_apple_double, whole_runs
+from torchdata_ais.store import StoreOptions, open_blocks
+from torchdata_ais.tar import TarReader, decompress
+from torchdata_ais.urls import ObjectURL
+
+__all__ = ["OpenShard", "ShardOptions"]
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How the bytes of a shard become runs."""
+
+    require_end: bool = True
+    max_sample_bytes: int | None = 1 << 30
+    max_ratio: float = 1000.0
+    rename_files: Callable[[str], str] | None = None
+    select_files: Callable[[str], bool] | None = None
+
+    def want(self, name: str) -> bool:
+        """Return whether the member's bytes are needed."""
+        if is_apple_double(name):
+            return False
+        if self.select_files is None:
+            return True
+        return bool(self.select_files(self.rename_files(name) if self.rename_files else name))
+
+
+class OpenShard:
+    """A shard being read.
+
+    Args:
+        url: Object URL or path.
+        position: Its place in the epoch's order, before the split over ranks and workers.
+        store: Transport settings.
+        options: See `ShardOptions`.
+        start: Offset in the decompressed shard of the first run wanted. Plain shards are read from there on;
+            others cannot be entered in the middle and are read from 0 and skipped.
+        version: The version that must be met; default what the listing said.
+        checksum: Likewise.
+
+    Attributes:
+        next_offset: Where the next run begins: reading can start again there.
+        passed_on: Runs given out so far.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        position: int,
+        store: StoreOptions,
+        options: ShardOptions,
+        *,
+        start: int = 0,
+        version: str | None = None,
+        checksum: str | None = None,
+    ) -> None:
+        self.url = url
+        self.position = position
+        self.next_offset = start
+        self.passed_on = 0
+        self.bytes = self.retries = 0
+        known = url if isinstance(url, ObjectURL) else ObjectURL(url)
+        self._known = ObjectURL(url, known.size, checksum or known.checksum, version or known.version)
+        self._store = store
+        self._options = options
+        self._start = start
+        self._entered = start if _looks_plain(url) else 0
+        self._runs = self._open()
+
+    def _open(self) -> Iterator[Run]:
+        known, options = self._known, self._options
+        self.blocks = open_blocks(
+            self.url,
+            self._store,
+            start=self._entered,
+            version=known.version,
+            checksum=known.checksum,
+            size=known.size,
+        )
+        reader = TarReader(
+            self.blocks
+            if self._entered
+            else decompress(self.blocks, url=self.url, max_ratio=options.max_ratio),
+            url=self.url,
+            start=self._entered,
+            require_end=options.require_end,
+            max_member_bytes=options.max_sample_bytes,
+            want=options.want if options.select_files else None,
+        )
+        return whole_runs(
+            reader, url=self.url, rename=options.rename_files, max_bytes=options.max_sample_bytes
+        )
+
+    def next_run(self) -> Run | None:
+        """Return the next whole run, or None at the end of the shard.
+
+        Raises:
+            AISError: Of the transport or the shard; the text says how many samples had been passed on.
+        """
+        try:
+            run = self._next_wanted()
+        except AISError as error:
+            if not self.passed_on:
+                raise
+            raise error.noting(f"{self.passed_on} samples of this shard had been passed on") from error
+        if run is not None:
+            self.next_offset = run.end
+            self.passed_on += 1
+            run.shard = self.position
+        return run
+
+    def _next_wanted(self) -> Run | None:
+        try:
+            run = next(self._runs, None)
+        except (BadHeaderError, NotATarError):
+            if not self._entered or self.passed_on:
+                raise
+            # No header where one must stand: compressed under a plain name. Read it from the start.
+            self.close()
+            self._entered = 0
+            self._runs = self._open()
+            run = next(self._runs, None)
+        while run is not None and run.offset < self._start:
+            run = next(self._runs, None)
+        return run
+
+    def close(self) -> None:
+        """Stop fetching and let go of the blocks."""
+        self.blocks.close()
+        self.bytes += self.blocks.stats.bytes
+        self.retries += self.blocks.stats.retries
+
+
+def _looks_plain(url: str) -> bool:
+    """Return whether the name says that the shard can be entered at an offset: plain tar, not transformed."""
+    if "://" not in url:
+        return url.endswith(".tar")
+    parts = urlsplit(url)
+    return parts.path.endswith(".tar") and "etl_name=" not in parts.query

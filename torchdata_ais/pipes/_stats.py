@@ -1,0 +1,65 @@
+"""What a stage counted: items, bytes, and the errors it went on after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["StageStats", "merge_stats"]
+
+_EXAMPLES = 20
+
+
+@dataclass
+class StageStats:
+    """Counts of one stage in one process.
+
+    Attributes:
+        items: Items taken in.
+        bytes: Bytes read (stages that read).
+        skipped: Name of the error class -> how many items were given up for it.
+        examples: The first texts of those errors, at most 20.
+    """
+
+    items: int = 0
+    bytes: int = 0
+    retries: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def skip(self, error: BaseException) -> int:
+        """Count an item given up for `error`; return how many of that class there were before."""
+        before = self.skipped[type(error).__name__]
+        self.skipped[type(error).__name__] += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(f"{type(error).__name__}: {error}")
+        return before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that travel between processes."""
+        return {
+            "items": self.items,
+            "bytes": self.bytes,
+            "retries": self.retries,
+            "skipped": dict(self.skipped),
+            "examples": list(self.examples),
+        }
+
+
+def merge_stats(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sum of what `StageStats.to_dict` gave in several processes.
+
+    Example:
+        >>> merge_stats([StageStats(items=2).to_dict(), StageStats(items=3).to_dict()])["items"]
+        5
+    """
+    total = StageStats()
+    for part in parts:
+        total.items += part["items"]
+        total.bytes += part["bytes"]
+        total.retries += part["retries"]
+        total.skipped.update(part["skipped"])
+        total.examples.extend(part["examples"][: _EXAMPLES - len(total.examples)])
+    return total.to_dict()

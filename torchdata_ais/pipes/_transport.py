@@ -1,0 +1,53 @@
+"""Where a stage gets endpoint, token and transport settings from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torchdata_ais.pipes._pipe import IterDataPipe, upstream
+from torchdata_ais.store import StoreOptions, resolve_options
+
+__all__ = ["StageTransport"]
+
+
+class StageTransport:
+    """The transport arguments of one stage, resolved when an iteration starts.
+
+    The order: what the stage was given, else what the nearest stage upstream was given, else ``AIS_ENDPOINT`` and
+    the SDK's environment variables. Single settings (`overrides`) apply on top. Only plain options are kept, no
+    client: the stage pickles, and each process makes its own connections.
+
+    Args:
+        options: All settings at once.
+        client: An SDK client.
+        endpoint: ``http://proxy:51080``.
+        token: Bearer token.
+        **overrides: Fields of `StoreOptions`; None means not given.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions | None = None,
+        client: Any = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+        **overrides: Any,
+    ) -> None:
+        self.given = options
+        if client is not None or endpoint is not None or token is not None:
+            self.given = resolve_options(client=client, endpoint=endpoint, token=token)
+        self._overrides = {name: value for name, value in overrides.items() if value is not None}
+
+    def resolve(self, pipe: IterDataPipe[Any]) -> StoreOptions:
+        """Return the settings for `pipe`, the stage that holds this object."""
+        given = self.given
+        for above in upstream(pipe):
+            transport = vars(above).get("_transport")
+            if given is None and isinstance(transport, StageTransport):
+                given = transport.given
+        if given is None:
+            given = resolve_options()
+        elif not given.endpoint:
+            given = replace(given, endpoint=resolve_options().endpoint)
+        return replace(given, **self._overrides) if self._overrides else given

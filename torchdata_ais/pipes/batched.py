@@ -1,0 +1,86 @@
+"""``.batched()``: n samples to one batch of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial as bind
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._collate import Ragged, collate_columns
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+
+__all__ = ["Batcher"]
+
+
+@stage("batched")
+class Batcher(Pipe[Any]):
+    """Put `batchsize` items together as columns (``.batched(64)``).
+
+    Batching in the workers, before items cross to the main process, is what makes several workers fast.
+    (``.batch(n)`` is torch's: it makes lists of items.)
+
+    Args:
+        source: Pipe of tuples, dicts or single values.
+        batchsize: Items a batch.
+        collation_fn: Function from a list of items to a batch, instead of the columns; None gives the list itself.
+        partial: Whether to yield the last batch when it is smaller; each worker has one.
+        ragged: Arrays of different shapes in a column: ``"error"``, ``"list"`` or ``"pad"`` (with zeros).
+
+    Yields:
+        Tuples yield a tuple of columns, dicts a dict. Numbers become a tensor of shape ``(n,)``, int64 or float;
+        arrays and tensors are stacked to ``(n, ...)``, dtype kept; everything else becomes a list.
+
+    Order:
+        That of the source.
+
+    Memory:
+        ``2 * batchsize`` items.
+
+    Raises:
+        UsageError: The items do not fit together; names the column.
+
+    Example:
+        >>> list(Batcher([(0, "a"), (1, "b"), (2, "c")], 2))
+        [(tensor([0, 1]), ['a', 'b']), (tensor([2]), ['c'])]
+    """
+
+    resumable = True
+
+    def __init__(
+        self,
+        source: Any,
+        batchsize: int = 20,
+        collation_fn: Callable[[list[Any]], Any] | str | None = "columns",
+        partial: bool = True,
+        *,
+        ragged: Ragged = "error",
+    ) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if batchsize < 1:
+            raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+        if ragged not in ("error", "list", "pad"):
+            raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
+        self._source: IterDataPipe[Any] = source
+        self._batchsize = batchsize
+        self._collate: Any = (
+            bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
+        )
+        self._partial = partial
+
+    def _arguments(self) -> str:
+        return str(self._batchsize)
+
+    def __iter__(self) -> Iterator[Any]:
+        rows: list[Any] = []
+        for row in self._source:
+            rows.append(row)
+            if len(rows) == self._batchsize:
+                yield self._batch(rows)
+                rows = []
+        if rows and self._partial:
+            yield self._batch(rows)
+
+    def _batch(self, rows: list[Any]) -> Any:
+        return rows if self._collate is None else self._collate(rows)

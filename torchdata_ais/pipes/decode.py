@@ -1,0 +1,124 @@
+"""``.decode()``: bytes of fields to values."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from torchdata_ais.codecs import SampleCodec, build_decoder
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.pipes._policy import ErrorPolicy, OnError
+from torchdata_ais.pipes._stats import StageStats
+
+__all__ = ["SampleDecoder"]
+
+
+@stage("decode")
+class SampleDecoder(Pipe[Any]):
+    """Decode the fields of each sample by their names (``.decode(*specs)``).
+
+    Args:
+        source: Pipe of samples.
+        *specs: Image specs (``"pil"``, ``"rgb"``, ``"rgb8"``, ``"torchrgb"``, ``"torchrgb8"``, ``"l8"``, ...) and
+            functions ``(field, bytes) -> value or None``; the first that gives a value wins, then the field table
+            (text, class, json, npy, ...). None at all means the table and images to PIL.
+        only: Fields to decode; the others stay bytes.
+        partial: Whether values that are no bytes (decoded before) pass unchanged instead of being an error.
+        threads: Decode that many samples at once in threads; order is kept. The image libraries let go of
+            Python's lock.
+        on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
+        max_errors: How many samples to give up: a count, or a share of all.
+        **options: ``size=``, ``shorter=``, ``pre=``, ``post=``, ``allow_pickle=`` and the other options of
+            `torchdata_ais.codecs.build_decoder`.
+
+    Yields:
+        A new sample of the same class with decoded values; fields no rule knows stay bytes.
+
+    Order:
+        That of the source, also with threads.
+
+    Memory:
+        One sample; ``2 * threads`` samples with threads.
+
+    Raises:
+        DecodeError: Names key, field, URL, offset and cause.
+        UsageError: A spec that does not exist, or whose library is not installed; when the pipe is built.
+
+    Example:
+        >>> pipe = SampleDecoder([{"__key__": "a", "cls": b"3", "json": b"[1, 2]", "raw": b"x"}])
+        >>> next(iter(pipe))
+        {'__key__': 'a', 'cls': 3, 'json': [1, 2], 'raw': b'x'}
+    """
+
+    resumable = True
+
+    def __init__(
+        self,
+        source: Any,
+        *specs: str | Callable[[str, Any], Any],
+        only: Any = None,
+        partial: bool = False,
+        threads: int = 0,
+        on_error: OnError = "raise",
+        max_errors: float | None = None,
+        **options: Any,
+    ) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if threads < 0:
+            raise UsageError.at(f"threads={threads}", todo="use 0 for none")
+        self._source: IterDataPipe[Any] = source
+        names = [
+            repr(spec) if isinstance(spec, str) else getattr(spec, "__name__", "function") for spec in specs
+        ]
+        self._shown = ", ".join(names + [f"{name}={value!r}" for name, value in options.items()])
+        self._codec: SampleCodec = build_decoder(*specs, only=only, partial=partial, **options)
+        self._threads = threads
+        self._policy = ErrorPolicy(on_error, max_errors)
+        self._stats = StageStats()
+
+    def _arguments(self) -> str:
+        shown = [self._shown] if self._shown else []
+        if self._threads:
+            shown.append(f"threads={self._threads}")
+        if self._policy.on_error != "raise":
+            shown.append(repr(self._policy))
+        return ", ".join(shown)
+
+    def __iter__(self) -> Iterator[Any]:
+        calls = self._in_threads() if self._threads else self._one_by_one()
+        for call in calls:
+            self._stats.items += 1
+            try:
+                sample = call()
+            except Exception as error:  # noqa: BLE001 - handlers of the user may raise anything
+                if not self._policy.goes_on(error, self._stats, "decode"):
+                    return
+                continue
+            yield sample
+
+    def _one_by_one(self) -> Iterator[Callable[[], Any]]:
+        codec = self._codec
+        for sample in self._source:
+            yield lambda sample=sample: codec(sample)  # type: ignore[misc]
+
+    def _held_places(self) -> list[int]:
+        return [place for place, _ in self._live or ()]
+
+    def _in_threads(self) -> Iterator[Callable[[], Any]]:
+        codec = self._codec
+        window: deque[tuple[int, Future[Any]]] = deque()
+        self._live = window
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
+        try:
+            for sample in self._source:
+                window.append((getattr(sample, "place", -1), pool.submit(codec, sample)))
+                if len(window) >= 2 * self._threads:
+                    yield window.popleft()[1].result
+            while window:
+                yield window.popleft()[1].result
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

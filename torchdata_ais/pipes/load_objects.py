@@ -1,0 +1,134 @@
+"""``.load_objects()``: whole objects that are not shards."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata_ais.errors import AISError, SampleError, UsageError
+from torchdata_ais.pipes._load_state import url_of
+from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.pipes._policy import ErrorPolicy, OnError
+from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.store import BlockSource, Retry, StoreOptions, open_blocks
+from torchdata_ais.urls import ObjectURL
+
+__all__ = ["AISObjectLoader"]
+
+
+@stage("load_objects")
+class AISObjectLoader(Pipe[tuple[str, bytes]]):
+    """Read whole objects (``.load_objects()``), each checked against its length and checksum.
+
+    A sharding filter is put in front of every path that has none, as for `load_tar`.
+
+    Args:
+        source: Pipe of URLs, as `load_tar` takes them.
+        endpoint: As for `load_tar`; so are `client`, `token`, `prefetch_bytes`, `retry`, `verify`, `pin`, `options`.
+        open_objects: Objects requested at the same time; order is kept.
+        max_object_bytes: A larger object is a `SampleError`.
+        on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the object is skipped.
+        max_errors: How many objects to give up: a count, or a share of all.
+
+    Yields:
+        ``(url, bytes)``.
+
+    Order:
+        That of the source.
+
+    Memory:
+        ``prefetch_bytes + open_objects * block_bytes + 2 * max(object)``.
+
+    Raises:
+        TransportError: As for `load_tar`.
+        ChecksumError: The body is not the one stored.
+        SampleError: An object larger than `max_object_bytes`.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = file.write_bytes(b"hello")
+        >>> [data for url, data in AISObjectLoader([str(file)])]
+        [b'hello']
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        endpoint: str | None = None,
+        client: Any = None,
+        token: str | None = None,
+        open_objects: int = 4,
+        max_object_bytes: int | None = 1 << 30,
+        prefetch_bytes: int | None = None,
+        retry: Retry | None = None,
+        verify: bool | None = None,
+        pin: bool | None = None,
+        on_error: OnError = "raise",
+        max_errors: float | None = None,
+        options: StoreOptions | None = None,
+    ) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if open_objects < 1:
+            raise UsageError.at(f"open_objects={open_objects}", todo="request at least one object at a time")
+        self._source = ensure_sharded(source)
+        self._open_objects = open_objects
+        self._max_object_bytes = max_object_bytes
+        self._transport = StageTransport(
+            options,
+            client,
+            endpoint,
+            token,
+            prefetch_bytes=prefetch_bytes,
+            retry=retry,
+            verify=verify,
+            pin=pin,
+        )
+        self._policy = ErrorPolicy(on_error, max_errors)
+        self._stats = StageStats()
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        store = self._transport.resolve(self)
+        urls = map(url_of, self._source)
+        queue: deque[tuple[str, BlockSource]] = deque()
+        try:
+            while True:
+                while len(queue) < self._open_objects and (url := next(urls, None)) is not None:
+                    known = url if isinstance(url, ObjectURL) else ObjectURL(url)
+                    queue.append((url, open_blocks(
+                        url, store, version=known.version, checksum=known.checksum, size=known.size)))  # fmt: skip
+                if not queue:
+                    return
+                url, blocks = queue[0]
+                self._stats.items += 1
+                try:
+                    data = self._read(url, blocks)
+                except AISError as error:
+                    if not self._policy.goes_on(error, self._stats, "load_objects"):
+                        return
+                    continue
+                finally:
+                    blocks.close()
+                    queue.popleft()
+                self._stats.bytes += len(data)
+                yield url, data
+        finally:
+            for _, blocks in queue:
+                blocks.close()
+
+    def _read(self, url: str, blocks: BlockSource) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        for block in blocks:
+            size += len(block)
+            if self._max_object_bytes is not None and size > self._max_object_bytes:
+                raise SampleError.at(
+                    f"the object holds more than {self._max_object_bytes} bytes",
+                    todo="raise max_object_bytes, or read shards with .load_tar()", url=url, offset=size,
+                )  # fmt: skip
+            parts.append(block)
+        return b"".join(parts)

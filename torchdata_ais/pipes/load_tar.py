@@ -1,0 +1,192 @@
+"""``.load_tar()``: shards to members, whole samples only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from typing_extensions import override
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._load_state import LoadState, Resume
+from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.pipes._policy import ErrorPolicy, OnError
+from torchdata_ais.pipes._seed import EpochSeed, seed_shufflers
+from torchdata_ais.pipes._shard import OpenShard, ShardOptions
+from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.samples import Run
+from torchdata_ais.store import Retry, StoreOptions
+from torchdata_ais.urls import MemberPath
+
+__all__ = ["AISFileLoader"]
+
+
+@stage("load_tar")
+class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
+    """Stream tar shards and yield their members, only those of whole samples (``.load_tar()``).
+
+    A sharding filter is put in front of every path that has none, so that ranks and workers read different
+    shards. A shard is fetched, checked and parsed while it arrives; none is held whole. The members of a key are
+    yielded when a member with another key follows or when the shard has ended well (end blocks there, length and
+    checksum right): of a shard that breaks off, no incomplete sample is passed on.
+
+    Args:
+        source: Pipe of URLs: object URLs, ``ais://`` and other providers' URIs, ``file://`` and local paths, or
+            mappings ``{"url": ...}``.
+        endpoint: ``http://proxy:51080`` for URIs without host. Default: the lister's, then ``AIS_ENDPOINT``.
+        client: An SDK client to take endpoint, token and TLS settings from.
+        token: Bearer token. Default: the lister's, then ``AIS_AUTHN_TOKEN``.
+        open_shards: Shards read at the same time, one sample from each in turn: mixes shards, and fills a link
+            that one connection cannot.
+        rename_files: Function applied to member names before anything else looks at them.
+        select_files: Function that says, by (renamed) name, which members to read; the rest is passed over.
+        require_end: Whether a shard without end-of-archive block is an error.
+        max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`.
+        max_ratio: Bound on decompressed to compressed bytes.
+        prefetch_bytes: Bytes fetched ahead, for all open shards of the process together.
+        retry: `Retry` for broken requests.
+        verify: Whether to check the body against the object's checksum.
+        pin: Whether another version of the object than the listed one is an error.
+        on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; skipping gives up the rest of the
+            shard (the one sample, for an error of a sample).
+        max_errors: How many errors to go on after: a count, or a share of the shards.
+        seed: Seed of torch's ``.shuffle()`` above this stage, where no loader sends one.
+        options: All transport settings at once, instead of the single ones.
+
+    Yields:
+        ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
+        such as ``README``; macOS's ``._`` files are left out). Links are resolved within their sample.
+
+    Order:
+        That of the shards, and within a shard of its members. With `open_shards` > 1 samples of the open shards
+        alternate, in an order that depends on nothing but the order of the shards.
+
+    Memory:
+        ``prefetch_bytes + open_shards * (max(sample) + max(member) + block_bytes)``, whatever the shard's size.
+
+    Raises:
+        TransportError: `ConnectError`, `ReadError`, `StallError`, `ObjectChangedError`, `NotFoundError`, `AuthError`.
+        ShardError: `TruncatedShardError`, `BadHeaderError`, `ChecksumError`, `NotATarError`.
+        SampleError: A sample larger than `max_sample_bytes`.
+        UsageError: An item that is no URL.
+
+    Example:
+        >>> from torchdata_ais.testing import write_shard
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> shard = write_shard(folder / "s.tar", {"a.cls": b"1", "a.txt": b"cat"})
+        >>> for path, data in AISFileLoader([shard]):
+        ...     print(path.member, data)
+        a.cls b'1'
+        a.txt b'cat'
+    """
+
+    resumable = True
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        endpoint: str | None = None,
+        client: Any = None,
+        token: str | None = None,
+        open_shards: int = 1,
+        rename_files: Callable[[str], str] | None = None,
+        select_files: Callable[[str], bool] | None = None,
+        require_end: bool = True,
+        max_sample_bytes: int | None = 1 << 30,
+        max_ratio: float = 1000.0,
+        prefetch_bytes: int | None = None,
+        retry: Retry | None = None,
+        verify: bool | None = None,
+        pin: bool | None = None,
+        on_error: OnError = "raise",
+        max_errors: float | None = None,
+        seed: int = 0,
+        options: StoreOptions | None = None,
+    ) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if open_shards < 1:
+            raise UsageError.at(f"open_shards={open_shards}", todo="read at least one shard at a time")
+        self._source = ensure_sharded(source)
+        self._open_shards = open_shards
+        self._shard_options = ShardOptions(
+            require_end, max_sample_bytes, max_ratio, rename_files, select_files
+        )
+        self._transport = StageTransport(
+            options,
+            client,
+            endpoint,
+            token,
+            prefetch_bytes=prefetch_bytes,
+            retry=retry,
+            verify=verify,
+            pin=pin,
+        )
+        self._policy = ErrorPolicy(on_error, max_errors)
+        self._stats = StageStats()
+        self._epoch_seed = EpochSeed(seed)
+        self._resume: Resume | None = None
+
+    def _arguments(self) -> str:
+        shown = [f"open_shards={self._open_shards}"] if self._open_shards > 1 else []
+        if self._policy.on_error != "raise":
+            shown.append(repr(self._policy))
+        return ", ".join(shown)
+
+    def __iter__(self) -> Iterator[tuple[MemberPath, bytes]]:
+        for url, run in self.whole_runs():
+            last = len(run.members) - 1
+            for index, member in enumerate(run.members):
+                ends = "" if index < last else "shard" if run.last else "run"
+                yield MemberPath.of(url, member.name, member.offset, ends, run.shard), member.data
+
+    def whole_runs(self) -> Iterator[tuple[str, Run]]:
+        """Yield ``(url, run)`` instead of single members: the short way for `group_samples`."""
+        store = self._transport.resolve(self)
+        seed_shufflers(self._source, self._epoch_seed.next_epoch())
+        live = self._live = LoadState(self._source, store, self._shard_options, self._resume)
+        self._resume = None
+        shards = iter(live.order)
+        queue = live.queue
+        try:
+            yield from live.replay()
+            while True:
+                while len(queue) < self._open_shards and (item := next(shards, None)) is not None:
+                    live.open(item[1], item[0])
+                    self._stats.items += 1
+                if not queue:
+                    return
+                shard = queue[0]
+                try:
+                    run = shard.next_run()
+                except Exception as error:  # noqa: BLE001 - also what the user's functions raise
+                    self._close(queue.popleft())
+                    if not self._policy.goes_on(error, self._stats, "load_tar"):
+                        return
+                    continue
+                if run is None:
+                    self._close(queue.popleft())
+                    continue
+                queue.rotate(-1)
+                if run.error is None:
+                    yield shard.url, run
+                elif not self._policy.goes_on(run.error, self._stats, "load_tar"):
+                    return
+        finally:
+            for shard in queue:
+                self._close(shard)
+
+    def _save(self) -> dict[str, Any] | None:
+        return None if self._live is None else self._live.save()
+
+    @override
+    def _load(self, state: Any, held: int, below: int) -> None:
+        self._resume = state
+
+    def _close(self, shard: OpenShard) -> None:
+        shard.close()
+        self._stats.bytes += shard.bytes
+        self._stats.retries += shard.retries

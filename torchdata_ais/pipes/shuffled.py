@@ -1,0 +1,136 @@
+"""``.shuffled()``: mix samples through a buffer."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.pipes._seed import EpochSeed
+
+__all__ = ["Shuffler"]
+
+
+@stage("shuffled")
+class Shuffler(Pipe[Any]):
+    """Shuffle items through a buffer of bounded size (``.shuffled(bufsize)``).
+
+    webdataset's reservoir: while the buffer fills, two items are taken in for each one given out, so that the
+    first item does not wait for the whole buffer.
+
+    Args:
+        source: Pipe of anything; put it behind `group_samples` and before decoding, where items are small.
+        bufsize: Items in the buffer. More mixes better.
+        initial: Items to have before the first is given out; default ``min(bufsize, 100)``. ``initial=bufsize``
+            mixes the first items as well as the later ones.
+        seed: Mixed into the seed the loader sends; without a loader the order is a function of it and the epoch.
+
+    Yields:
+        The items, each once.
+
+    Order:
+        A function of (order of the source, seed, epoch, worker); new in each epoch.
+
+    Memory:
+        ``bufsize`` items.
+
+    Example:
+        >>> sorted(Shuffler(range(5), 3)) == list(range(5))
+        True
+    """
+
+    resumable = True
+
+    def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if bufsize < 1:
+            raise UsageError.at(f"bufsize={bufsize}", todo="use at least 1, or leave .shuffled() out")
+        self._source: IterDataPipe[Any] = source
+        self._bufsize = bufsize
+        self._initial = min(bufsize, 100 if initial is None else initial)
+        self._enabled = True
+        self._epoch_seed = EpochSeed(seed)
+        self._resume: tuple[Any, int, int] | None = None
+
+    def _arguments(self) -> str:
+        return f"{self._bufsize}"
+
+    def set_shuffle(self, shuffle: bool = True) -> Shuffler:
+        """Turn shuffling on or off: torch's `DataLoader(shuffle=...)` calls it."""
+        self._enabled = shuffle
+        return self
+
+    def set_seed(self, seed: int) -> Shuffler:
+        """Set the seed of the next epoch: loaders call it."""
+        self._epoch_seed.send(seed)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        seed = self._epoch_seed.next_epoch()
+        resume, self._resume = self._resume, None
+        if not self._enabled:
+            yield from self._source
+            return
+        live = self._live = Reservoir(seed)
+        source = iter(self._source)
+        if resume is not None:
+            state, held, below = resume
+            yield from islice(source, below)  # shuffled before, and held by a stage below
+            for item in islice(source, held):
+                live.put(item)
+            live.rng.setstate((state["version"], tuple(array("I", state["rng"])), None))
+        for item in source:
+            live.put(item)
+            if len(live.items) < self._bufsize:
+                more = next(source, _END)
+                if more is not _END:
+                    live.put(more)
+            if len(live.items) >= self._initial:
+                yield live.take()
+        while live.items:
+            yield live.take()
+
+    def _held_places(self) -> list[int]:
+        return self._live.places if self._live is not None else []
+
+    def _save(self) -> dict[str, Any] | None:
+        if self._live is None:
+            return None
+        version, words, _ = self._live.rng.getstate()
+        return {"version": version, "rng": array("I", words).tobytes()}
+
+    def _load(self, state: Any, held: int, below: int) -> None:
+        self._resume = (state, held, below) if state is not None else None
+
+
+_END = object()
+
+
+class Reservoir:
+    """The buffer: items, and beside each its place in the data set for checkpoints."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.items: list[Any] = []
+        self.places: list[int] = []
+
+    def put(self, item: Any) -> None:
+        """Add an item."""
+        self.items.append(item)
+        self.places.append(getattr(item, "place", -1))
+
+    def take(self) -> Any:
+        """Remove and return a random item in constant time: the last one takes its place."""
+        items, places = self.items, self.places
+        index = int(self.rng.random() * len(items))
+        item = items[index]
+        items[index] = items[-1]
+        places[index] = places[-1]
+        items.pop()
+        places.pop()
+        return item

@@ -1,0 +1,121 @@
+"""``.to_tuple()``: samples to tuples of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchdata_ais.errors import MissingFieldError, UsageError
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.pipes._policy import ErrorPolicy, OnError
+from torchdata_ais.pipes._stats import StageStats
+
+__all__ = ["TupleMaker", "first_field"]
+
+_MISSING = object()
+
+
+def first_field(sample: Mapping[str, Any], spec: str) -> Any:
+    """Return the first field of `sample` that `spec` names.
+
+    Args:
+        sample: The sample.
+        spec: One name, or alternatives: ``"jpg;png"``.
+
+    Raises:
+        MissingFieldError: None of them is there.
+
+    Example:
+        >>> first_field({"png": 1}, "jpg;png")
+        1
+    """
+    for name in spec.split(";"):
+        value = sample.get(name, _MISSING)
+        if value is not _MISSING:
+            return value
+    fields = sorted(name for name in sample if not name.startswith("__"))
+    raise MissingFieldError.at(
+        f"the sample {sample.get('__key__')!r} has no field {spec!r}, only {fields}",
+        todo="name alternatives with ;, give a value for it with missing=, or skip with on_error='skip'",
+        url=sample.get("__url__"), key=sample.get("__key__"), field=spec,
+        offset=None if getattr(sample, "offset", -1) < 0 else getattr(sample, "offset", None),
+    )  # fmt: skip
+
+
+@stage("to_tuple")
+class TupleMaker(Pipe[tuple[Any, ...]]):
+    """Pick fields of each sample as a tuple (``.to_tuple("jpg;png", "cls")``).
+
+    Args:
+        source: Pipe of samples.
+        *specs: Field names, with alternatives ``"jpg;png"``; ``"__key__"`` works, too. One string with spaces is
+            several: ``"jpg;png cls"``.
+        missing: Value for a field that is not there; without it, that is an error.
+        missing_is_error: webdataset's switch: False gives None for a missing field.
+        on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler.
+        max_errors: How many samples to give up: a count, or a share of all.
+
+    Yields:
+        Tuples, one value a spec. The sample's place in the data set is lost from here on.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One sample.
+
+    Raises:
+        MissingFieldError: Names key, URL and the fields there are.
+
+    Example:
+        >>> list(TupleMaker([{"__key__": "a", "png": 1, "cls": 2}], "jpg;png cls"))
+        [(1, 2)]
+    """
+
+    resumable = True
+
+    def __init__(
+        self,
+        source: Any,
+        *specs: str,
+        missing: Any = _MISSING,
+        missing_is_error: bool = True,
+        on_error: OnError = "raise",
+        max_errors: float | None = None,
+    ) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if len(specs) == 1:
+            specs = tuple(specs[0].split())
+        if not specs:
+            raise UsageError.at("to_tuple() was given no field", todo='write to_tuple("jpg;png", "cls")')
+        self._source: IterDataPipe[Any] = source
+        self._specs = specs
+        self._default: Any = missing if missing_is_error else None
+        self._has_default = missing is not _MISSING or not missing_is_error
+        if not self._has_default:
+            self._default = None
+        self._policy = ErrorPolicy(on_error, max_errors)
+        self._stats = StageStats()
+
+    def _arguments(self) -> str:
+        return ", ".join(map(repr, self._specs))
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for sample in self._source:
+            self._stats.items += 1
+            try:
+                picked = tuple([self._pick(sample, spec) for spec in self._specs])
+            except MissingFieldError as error:
+                if not self._policy.goes_on(error, self._stats, "to_tuple"):
+                    return
+                continue
+            yield picked
+
+    def _pick(self, sample: Mapping[str, Any], spec: str) -> Any:
+        try:
+            return sample[spec] if spec in sample else first_field(sample, spec)
+        except MissingFieldError:
+            if not self._has_default:
+                raise
+            return self._default

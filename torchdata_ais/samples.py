@@ -1,0 +1,228 @@
+"""From members to samples: WebDataset's naming rule, and whole runs of members.
+
+The rule (as webdataset 1.0.2 applies it): the *key* of a member is its path up to the first dot of the last
+component, the *field* is the rest, lower-cased. ``train/cat.seg.PNG`` is field ``seg.png`` of the sample
+``train/cat``. A sample is a run of consecutive members with one key. Members without a key (``README``,
+``.hidden``, ``__meta__``) belong to no sample.
+
+A run is known to be whole only when a member with another key follows, or when its shard has ended well.
+`whole_runs` therefore holds each run back until then: a shard that breaks off gives up its last, perhaps
+incomplete, run instead of passing it on.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
+from torchdata_ais.tar import Link, Member
+
+__all__ = ["Run", "RunMember", "Sample", "pack_place", "split_name", "unpack_place", "whole_runs"]
+
+_KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)\Z", re.DOTALL)
+_META = re.compile(r"__[^/]*__(?:/|\Z)")
+
+
+class Sample(dict[str, Any]):
+    """One sample: ``{"__key__": str, "__url__": str, field: value, ...}``, fields in the shard's order.
+
+    Attributes:
+        place: Where in the data set it stands, as one integer (`pack_place`); -1 if it does not come from
+            `load_tar`. A checkpoint names the samples it holds by it.
+
+    Example:
+        >>> sample = Sample({"__key__": "a"}, place=pack_place(shard=3, offset=1024))
+        >>> sample.shard, sample.offset
+        (3, 1024)
+    """
+
+    __slots__ = ("place",)
+
+    place: int
+
+    def __init__(self, *args: Any, place: int = -1) -> None:
+        super().__init__(*args)
+        self.place = place
+
+    @property
+    def shard(self) -> int:
+        """The position of its shard in the epoch's order, before the split over ranks and workers; or -1."""
+        return unpack_place(self.place)[0]
+
+    @property
+    def offset(self) -> int:
+        """Where its first header begins, in bytes of the (decompressed) shard; or -1."""
+        return unpack_place(self.place)[1]
+
+    def __copy__(self) -> Sample:
+        return Sample(self, place=self.place)
+
+    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any], int]]:
+        return _sample, (dict(self), self.place)
+
+
+def _sample(fields: dict[str, Any], place: int) -> Sample:
+    return Sample(fields, place=place)
+
+
+def pack_place(shard: int, offset: int) -> int:
+    """Return one 63-bit integer for a place: 23 bits of shard, 40 bits of offset in blocks of 512 bytes.
+
+    Headers stand at multiples of 512, so this reaches 8 million shards of 512 TiB.
+    """
+    return -1 if shard < 0 or offset < 0 else (shard << 40) | (offset >> 9)
+
+
+def unpack_place(place: int) -> tuple[int, int]:
+    """Return ``(shard, offset)`` of a packed place; ``(-1, -1)`` for -1."""
+    return (-1, -1) if place < 0 else (place >> 40, (place & 0xFF_FFFF_FFFF) << 9)
+
+
+class RunMember(NamedTuple):
+    """One member of a run; `field` is None for a member without a key."""
+
+    name: str
+    data: bytes
+    offset: int
+    field: str | None
+
+
+class Run:
+    """Consecutive members with one key, known to be whole.
+
+    Attributes:
+        key: The key, or None if only key-less members were left at the end of the shard.
+        members: All of them in the shard's order, key-less ones that stood between them included.
+        offset: Where the first header of the run begins.
+        end: Where the header after the run begins: reading can start again there.
+        error: Why the run cannot be used, or None. Its members are then empty.
+        last: Whether the shard ends with this run.
+        shard: The position of the shard in the order of the epoch; -1 if not known.
+    """
+
+    __slots__ = ("end", "error", "key", "last", "members", "offset", "shard")
+
+    def __init__(
+        self,
+        key: str | None,
+        members: list[RunMember],
+        offset: int,
+        end: int,
+        error: AISError | None = None,
+        last: bool = False,
+    ) -> None:
+        self.key = key
+        self.members = members
+        self.offset = offset
+        self.end = end
+        self.error = error
+        self.last = last
+        self.shard = -1
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Return the key and the field of a member name, or None for a member that belongs to no sample.
+
+    Example:
+        >>> split_name("d.x/cat.seg.PNG")
+        ('d.x/cat', 'seg.png')
+        >>> split_name("README"), split_name(".hidden"), split_name("__index__/a.json")
+        (None, None, None)
+    """
+    start = name.rfind("/") + 1
+    dot = name.find(".", start)
+    if dot > start and not name.startswith("__"):
+        return name[:dot], name[dot + 1 :].lower()
+    if dot < 0 or _META.match(name):
+        return None
+    # Rare names (dot files in folders, leading underscores): the letter of the rule decides.
+    found = _KEY.match(name)
+    return (found[1], found[2].lower()) if found else None
+
+
+def is_apple_double(name: str) -> bool:
+    """Return whether macOS made this member beside the real one (``._cat.jpg``): it is never data."""
+    return name.startswith("._", name.rfind("/") + 1)
+
+
+def whole_runs(
+    members: Iterable[Member],
+    *,
+    url: str,
+    rename: Callable[[str], str] | None = None,
+    max_bytes: int | None = None,
+) -> Iterator[Run]:
+    """Yield the runs of one shard, each only when it is known to be whole.
+
+    Args:
+        members: ``(name, data, offset, end)`` in the shard's order; links carry a `Link` as data.
+        url: The shard, for errors.
+        rename: Applied to each name before the key rule.
+        max_bytes: A run that holds more is given up: it is yielded without members and with an error.
+
+    Yields:
+        `Run`. If `members` raises, the run begun is dropped and the error passes through.
+
+    Memory:
+        One run: at most `max_bytes` plus its largest member.
+    """
+    key: str | None = None
+    held: list[RunMember] = []
+    begin = end = 0
+    size = 0
+    error: AISError | None = None
+    for name, data, offset, after in members:
+        if is_apple_double(name):
+            continue
+        if rename is not None:
+            name = rename(name)  # noqa: PLW2901 - the name before renaming has no further use
+        parts = split_name(name)
+        field: str | None = None
+        if parts is not None:
+            if parts[0] != key and key is not None:
+                yield Run(key, held, begin, offset, error)
+                held, size, error = [], 0, None
+                begin = offset
+            key, field = parts
+        if not held and error is None:
+            begin = offset
+        end = after
+        if isinstance(data, Link):
+            data, error = _resolve(name, data, held, url, offset, key, error)  # noqa: PLW2901
+        size += len(data)
+        if max_bytes is not None and size > max_bytes and error is None:
+            error = SampleError.at(
+                f"the sample holds more than {max_bytes} bytes",
+                todo="raise max_sample_bytes, or check that keys differ between samples",
+                url=url, member=name, offset=begin, key=key,
+            )  # fmt: skip
+        if error is None:
+            held.append(RunMember(name, data, offset, field))
+        else:
+            held = []
+    if held or error is not None:
+        yield Run(key, held, begin, end, error, last=True)
+
+
+def _resolve(
+    name: str,
+    link: Link,
+    held: list[RunMember],
+    url: str,
+    offset: int,
+    key: str | None,
+    error: AISError | None,
+) -> tuple[bytes, AISError | None]:
+    """Return the bytes a link stands for; its target must be a member of the same run, read before."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(name), link)) if link.symbolic else str(link)
+    for member in held:
+        if member.name == target or posixpath.normpath(member.name) == posixpath.normpath(target):
+            return member.data, error
+    return b"", error or UnsupportedMemberError.at(
+        f"the member is a link to {str(link)!r}, which is no earlier member of its sample",
+        todo="store the file itself (tar --hard-dereference --dereference)",
+        url=url, member=name, offset=offset, key=key,
+    )  # fmt: skip

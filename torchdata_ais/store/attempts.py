@@ -1,0 +1,142 @@
+"""The one retry policy: when to try again, how long to pause, when to give up, and what to say then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torchdata_ais.errors import TransportError
+from torchdata_ais.store.options import Retry
+from torchdata_ais.store.pools import Cancel
+
+__all__ = ["Attempts", "Cancelled", "Failed", "retried"]
+
+_T = TypeVar("_T")
+_log = logging.getLogger("torchdata_ais")
+_MIB = 1 << 20
+
+
+class Cancelled(Exception):  # noqa: N818 - not an error: the reader was closed
+    """The object was closed while a request was under way."""
+
+
+@dataclass
+class Failed(Exception):  # noqa: N818 - one try failed; the error is raised when no other follows
+    """One try of a request failed.
+
+    Attributes:
+        kind: The error to raise if no other try follows.
+        what: What happened, one sentence.
+        todo: What the reader of the error should do.
+        again: Whether another try can help.
+        after_s: Seconds the server asked to wait.
+    """
+
+    kind: type[TransportError]
+    what: str
+    todo: str = ""
+    again: bool = True
+    after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__(self.what)
+
+
+class Attempts:
+    """Counts the tries of one object and knows when the last one has failed.
+
+    Attributes:
+        total: Tries begun so far.
+        retries: Pauses made so far.
+    """
+
+    def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str) -> None:
+        self._retry = retry
+        self._cancel = cancel
+        self._name = name
+        self._url = url
+        self._failures = 0
+        self._bytes = 0
+        self._waited_s = 0.0
+        self.total = 0
+        self.retries = 0
+
+    def progress(self, size: int) -> None:
+        """Note that `size` new bytes arrived: failures before them do not count any more."""
+        self._bytes += size
+        self._failures = 0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside towards the deadline."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited_s += time.monotonic() - begin
+
+    def waited(self, seconds: float) -> None:
+        """Count `seconds` towards the deadline: the cheap form for the loop over blocks."""
+        self._waited_s += seconds
+
+    def left_s(self) -> float | None:
+        """Return the seconds left of the deadline; None without one."""
+        if self._retry.deadline is None:
+            return None
+        return self._retry.deadline + self._bytes / _MIB - self._waited_s
+
+    def bound(self, timeout: float | None) -> float | None:
+        """Return `timeout`, or what is left of the deadline if that is less (at least a moment)."""
+        left = self.left_s()
+        if left is None:
+            return timeout
+        left = max(left, 0.05)
+        return left if timeout is None else min(timeout, left)
+
+    def failed(self, failed: Failed, offset: int | None = None) -> None:
+        """Pause and return if another try should follow, else raise the error.
+
+        Args:
+            failed: What went wrong.
+            offset: The byte reached.
+        """
+        if self._cancel.cancelled:
+            raise Cancelled
+        self._failures += 1
+        left = self.left_s()
+        if not failed.again:
+            raise self._error(failed, "", offset) from (failed.__cause__ or failed.__context__)
+        if self._failures >= self._retry.attempts:
+            raise self._error(failed, f"tried {self.total} times", offset) from failed.__cause__
+        pause = failed.after_s if failed.after_s is not None else self._retry.delay(self._failures)
+        if left is not None and pause >= left:
+            reason = f"tried {self.total} times within the deadline of {self._retry.deadline:g} s"
+            if failed.after_s is not None:
+                reason += f"; the server asks to wait {failed.after_s:g} s"
+            raise self._error(failed, reason, offset) from failed.__cause__
+        self.retries += 1
+        _log.info("%s: %s; trying again in %.1f s", self._name, failed.what, pause)
+        with self.waiting():
+            if self._cancel.wait(pause):
+                raise Cancelled
+
+    def _error(self, failed: Failed, reason: str, offset: int | None) -> TransportError:
+        what = f"{self._name}: {failed.what}" + (f" ({reason})" if reason else "")
+        return failed.kind.at(what, todo=failed.todo, url=self._url, offset=offset, attempt=self.total)
+
+
+def retried(call: Callable[[Attempts], _T], retry: Retry, name: str, url: str) -> _T:
+    """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
+    with Cancel() as cancel:
+        attempts = Attempts(retry, cancel, name, url)
+        while True:
+            attempts.total += 1
+            try:
+                with attempts.waiting():
+                    return call(attempts)
+            except Failed as failed:
+                attempts.failed(failed)

@@ -1,0 +1,266 @@
+"""The body of one object over HTTP: read in blocks, continued after breaks, verified at its end.
+
+A body that breaks off is continued where the last whole read ended. By ``Range`` if the object can be
+recognised (version or checksum, both the same as before). Otherwise (transforms, servers without ranges or
+versions) it is read again from its first byte, and what was passed on before must come again, by its hash:
+the bytes handed out are then exactly those of the last response.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+from urllib3 import exceptions as fault
+from urllib3.response import BaseHTTPResponse
+
+from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
+from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
+from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length, length_of
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import Cancel
+from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.store.request import send
+from torchdata_ais.store.wire import refused, root
+from torchdata_ais.urls import Location, redact
+
+__all__ = ["HTTPReader"]
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)$")
+_NODE = "look at the node that holds the object"
+_NO_RANGES = ("etl_name", "etl_args", "etl_pipeline", "archpath", "archregx")
+
+
+class HTTPReader(Reader):
+    """Reads one object or web file; used by one thread.
+
+    Attributes:
+        facts: What is known about the object, more once the response has begun.
+        verified: True after the whole body had the checksum stored; False after a body that was not
+            compared; None before the end.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        options: StoreOptions,
+        start: int,
+        known: Facts,
+        cancel: Cancel,
+        stats: Stats,
+    ) -> None:
+        super().__init__()
+        self._location = location
+        self._url = location.url()
+        self._options = options
+        self._start = start
+        self._offset = start
+        self._cancel = cancel
+        self._stats = stats
+        self._attempts = Attempts(options.retry, cancel, location.uri, redact(self._url))
+        # The output of a transform, or a part of an object, is not what the cluster has a checksum of.
+        self._derived = any(name in location.params for name in _NO_RANGES)
+        self._ranges = not self._derived
+        # The middle of an object continues a known version of it, whatever pin says.
+        pinned = (options.pin or start > 0) and not self._derived
+        self.facts = known if pinned else Facts()
+        self._begun = False
+        # Of the bytes passed on: compared with the checksum at the end, or with a second reading.
+        self._hash: Hash | None = None
+        self._hash_name = ""
+        self._compare = False
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the bytes from `start` on, in blocks of at most ``block_bytes``."""
+        attempts = self._attempts
+        while True:
+            attempts.total += 1
+            try:
+                response = self._open()
+                try:
+                    yield from self._read(response)
+                finally:
+                    self._cancel.watch(None)
+                    if not response.closed:
+                        response.close()
+                break
+            except Failed as failed:
+                attempts.failed(failed, self._offset)
+                self._stats.retries = attempts.retries
+        self._check_end()
+
+    def _open(self) -> BaseHTTPResponse:
+        """Return a response whose body stands at the present offset."""
+        headers = {}
+        ranged = self._offset > 0 and self._ranges and (self.facts.identifying or self._offset == self._start)
+        if ranged:
+            headers["Range"] = f"bytes={self._offset}-"
+            if self._location.kind == "http" and (self.facts.version or "").startswith('"'):
+                headers["If-Range"] = self.facts.version or ""
+        home = (self._options.endpoint or self._url) if self._location.kind == "object" else ""
+        begin = time.monotonic()
+        with self._attempts.waiting():
+            response = send("GET", self._url, self._options, self._attempts, home=home, headers=headers)
+        if self._stats.first_byte_s is None:
+            self._stats.first_byte_s = time.monotonic() - begin
+        try:
+            self._accept(response, ranged)
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def _accept(self, response: BaseHTTPResponse, ranged: bool) -> None:
+        """Check the headers against what is known; read over what was passed on already."""
+        status = response.status
+        if status == 416 and self.facts.size is not None and self._offset < self.facts.size:
+            raise self._changed(f"it has no byte {self._offset} any more")
+        if status not in (200, 206):
+            raise refused(response, self._options)
+        Cancel.limit(self._attempts.bound(self._options.stall_timeout))
+        found = self._facts_of(response)
+        if status == 206:
+            given = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+            if not ranged or given is None or int(given[1]) != self._offset:
+                self._ranges = False
+                raise Failed(ReadError, "the server sent a range nobody asked for", _NODE)
+            found.size = None if given[3] == "*" else int(given[3])
+        difference = self.facts.difference(found)
+        if status == 206 and difference.startswith("checksum"):
+            # It may be the checksum of the range (a setting of the bucket): the whole object's decides.
+            self._ranges = False
+            raise Failed(ReadError, f"of the rest, the {difference}", after_s=0.0)
+        if difference:
+            raise self._changed(difference)
+        if status == 206 and self._begun and not self.facts.identifying:
+            raise self._changed("neither version nor checksum is known")
+        self.facts.adopt(found)
+        self._begin_hash()
+        if status == 200 and self._offset:
+            self._skip(response)
+
+    def _facts_of(self, response: BaseHTTPResponse) -> Facts:
+        headers = response.headers
+        found = Facts(size=length_of(response) if response.status == 200 else None)
+        if self._location.kind == "http":
+            found.version = headers.get("ETag") or headers.get("Last-Modified")
+        elif not self._derived:
+            found.version = headers.get("Ais-Version")
+            kind, value = headers.get("Ais-Checksum-Type", ""), headers.get("Ais-Checksum-Value")
+            if value and kind != "none":
+                found.checksum, found.hash_name = value.lower(), kind
+        return found
+
+    def _begin_hash(self) -> None:
+        """Choose the hash of this body, before its first byte."""
+        if self._begun:
+            return
+        self._begun = True
+        facts = self.facts
+        if self._options.verify and self._start == 0 and facts.checksum:
+            self._hash_name = facts.hash_name or hash_of_length(facts.checksum)
+            self._hash = hash_named(self._hash_name)
+            self._compare = self._hash is not None
+        if self._hash is None and not (facts.identifying and self._ranges):
+            self._hash_name = "xxhash2"
+            self._hash = hash_named(self._hash_name)
+
+    def _skip(self, response: BaseHTTPResponse) -> None:
+        """Read what was passed on already; it must be the same again."""
+        again = hash_named(self._hash_name) if self._offset > self._start and self._hash is not None else None
+        position = 0
+        while position < self._offset:
+            edge = self._start if position < self._start else self._offset
+            data = self._read1(response, min(self._options.block_bytes, edge - position))
+            if not data:
+                raise Failed(ReadError, f"the body broke off at byte {position}", _NODE)
+            if again is not None and position >= self._start:
+                again.update(data)
+            position += len(data)
+        if again is not None and self._hash is not None and again.hexdigest() != self._hash.hexdigest():
+            raise self._changed(f"its first {position} bytes are not those read before")
+
+    def _read(self, response: BaseHTTPResponse) -> Iterator[bytes]:
+        attempts, stats, block_bytes = self._attempts, self._stats, self._options.block_bytes
+        update = self._hash.update if self._hash is not None else None
+        while data := self._read1(response, block_bytes):
+            if self._past_end(len(data)):
+                raise Failed(ReadError, f"more bytes than the {self.facts.size} of the object", again=False)
+            if update is not None:
+                update(data)
+            self._offset += len(data)
+            stats.bytes += len(data)
+            attempts.progress(len(data))
+            yield data
+        if self.facts.size is not None and self._offset < self.facts.size:
+            raise Failed(
+                ReadError,
+                f"the body broke off at byte {self._offset} of {self.facts.size}",
+                _NODE,
+            )
+
+    def _past_end(self, more: int) -> bool:
+        return self.facts.size is not None and self._offset + more > self.facts.size
+
+    def _read1(self, response: BaseHTTPResponse, size: int) -> bytes:
+        """Return the next bytes, at most `size`; ``b""`` at the end of the body."""
+        attempts = self._attempts
+        begin = time.monotonic()
+        left = attempts.left_s()
+        if left is not None:
+            if left <= 0:
+                raise Failed(
+                    StallError,
+                    f"the deadline of {self._options.retry.deadline:g} s has passed at byte {self._offset}",
+                    "raise Retry(deadline=) or look for what slows the network",
+                    again=False,
+                )
+            if self._options.stall_timeout is None or left < self._options.stall_timeout:
+                Cancel.limit(left)
+        try:
+            return response.read1(size)
+        except fault.ReadTimeoutError as error:
+            waited = time.monotonic() - begin
+            raise Failed(
+                StallError,
+                f"no byte came for {waited:.1f} s at byte {self._offset}",
+                "look at the load of the node, or raise stall_timeout=",
+            ) from error
+        except (fault.HTTPError, OSError, ValueError) as error:
+            if self._cancel.cancelled:
+                raise Cancelled from error
+            size_text = "" if self.facts.size is None else f" of {self.facts.size}"
+            raise Failed(
+                ReadError,
+                f"the body broke off at byte {self._offset}{size_text} ({root(error)})",
+                _NODE,
+            ) from error
+        finally:
+            attempts.waited(time.monotonic() - begin)
+
+    def _check_end(self) -> None:
+        if not self._compare or self._hash is None:
+            self.verified = False
+            return
+        checksum = self.facts.checksum
+        digest = self._hash.hexdigest()
+        if digest != checksum:
+            raise ChecksumError.at(
+                f"{self._location.uri}: the body has the checksum {digest}, the cluster stored {checksum}",
+                todo="read it again; if it fails again the object is damaged or changed under way: store it anew",
+                url=redact(self._url),
+                offset=self._offset,
+                attempt=self._attempts.total,
+            )
+        self.verified = True
+
+    def _changed(self, difference: str) -> ObjectChangedError:
+        begun = f" after {self._offset} bytes were read" if self._offset > self._start else ""
+        return ObjectChangedError.at(
+            f"{self._location.uri}: the object changed{begun}: {difference}",
+            todo="list again, and write new versions under new names; pin=False takes what is there at the start",
+            url=redact(self._url),
+            offset=self._offset,
+            attempt=self._attempts.total,
+        )

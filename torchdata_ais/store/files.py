@@ -1,0 +1,168 @@
+"""Local files and standard input, read with the same promises as objects."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Iterator
+
+from torchdata_ais.errors import (
+    AuthError,
+    ChecksumError,
+    NotFoundError,
+    ObjectChangedError,
+    ReadError,
+    UsageError,
+)
+from torchdata_ais.store.attempts import Cancelled
+from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import Cancel
+from torchdata_ais.store.reader import Reader, Stats
+
+__all__ = ["FileReader"]
+
+_POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
+
+
+class FileReader(Reader):
+    """Reads a file, a pipe or standard input (``-``); used by one thread.
+
+    A file that has another size or time of change at its end than at its beginning is an error. Nothing is
+    read again: what a disk does not give once, it does not give twice.
+    """
+
+    def __init__(
+        self, path: str, options: StoreOptions, start: int, known: Facts, cancel: Cancel, stats: Stats
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._options = options
+        self._start = start
+        self._offset = start
+        self._cancel = cancel
+        self._stats = stats
+        self.facts = known if options.pin or start > 0 else Facts()
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the bytes from `start` on, in blocks of at most ``block_bytes``."""
+        begin = time.monotonic()
+        if self._path == "-":
+            yield from self._stream(sys.stdin.fileno())
+            return
+        try:
+            # Without O_NONBLOCK, a named pipe that nobody writes to could not even be closed.
+            fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._failed_to_open(error) from error
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISDIR(status.st_mode):
+                raise self._failed_to_open(IsADirectoryError(21, "is a directory"))
+            self._stats.first_byte_s = time.monotonic() - begin
+            if stat.S_ISREG(status.st_mode):
+                yield from self._file(fd, status)
+            else:
+                yield from self._stream(fd)
+        finally:
+            os.close(fd)
+
+    def _file(self, fd: int, status: os.stat_result) -> Iterator[bytes]:
+        found = Facts(size=status.st_size, version=_version(status))
+        difference = self.facts.difference(found)
+        if difference:
+            raise self._changed(difference)
+        self.facts.adopt(found)
+        digest = self._hash()
+        if self._start:
+            os.lseek(fd, self._start, os.SEEK_SET)
+        while True:
+            try:
+                block = os.read(fd, self._options.block_bytes)
+            except OSError as error:
+                raise ReadError.at(
+                    f"{self._path}: reading failed at byte {self._offset} ({error})",
+                    todo="look at the disk or the network file system",
+                    url=self._path,
+                    offset=self._offset,
+                ) from error
+            if not block:
+                break
+            if digest is not None:
+                digest.update(block)
+            yield self._passed(block)
+        after = os.fstat(fd)
+        if self._offset != max(status.st_size, self._start) or _version(after) != found.version:
+            raise self._changed(
+                f"{status.st_size} bytes at the start, {after.st_size} at the end, {self._offset} read"
+            )
+        self._check_end(digest)
+
+    def _stream(self, fd: int) -> Iterator[bytes]:
+        """Yield what a pipe brings: no size, no version, no way back."""
+        skip = self._start
+        while True:
+            while not select.select([fd], [], [], _POLL_S)[0]:
+                if self._cancel.cancelled:
+                    raise Cancelled
+            try:
+                block = os.read(fd, min(self._options.block_bytes, skip or self._options.block_bytes))
+            except BlockingIOError:
+                continue
+            if not block:
+                break
+            if skip:
+                skip -= len(block)
+            else:
+                yield self._passed(block)
+        self.verified = False
+
+    def _passed(self, block: bytes) -> bytes:
+        self._offset += len(block)
+        self._stats.bytes += len(block)
+        return block
+
+    def _hash(self) -> Hash | None:
+        if not self._options.verify or self._start or not self.facts.checksum:
+            return None
+        return hash_named(hash_of_length(self.facts.checksum))
+
+    def _check_end(self, digest: Hash | None) -> None:
+        self.verified = digest is not None
+        if digest is not None and digest.hexdigest() != self.facts.checksum:
+            raise ChecksumError.at(
+                f"{self._path}: the file has the checksum {digest.hexdigest()}, not {self.facts.checksum}",
+                todo="copy it anew",
+                url=self._path,
+                offset=self._offset,
+            )
+
+    def _failed_to_open(self, error: OSError) -> NotFoundError | AuthError | UsageError | ReadError:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return NotFoundError.at(
+                f"{self._path}: there is no such file",
+                todo="check the path (for an object write ais://bucket/name)",
+                url=self._path,
+            )
+        if isinstance(error, IsADirectoryError):
+            return UsageError.at(
+                f"{self._path}: this is a directory", todo="name files, or a pattern", url=self._path
+            )
+        if isinstance(error, PermissionError):
+            return AuthError.at(f"{self._path}: no right to read it", todo="change its mode", url=self._path)
+        return ReadError.at(f"{self._path}: {error}", todo="look at the file system", url=self._path)
+
+    def _changed(self, difference: str) -> ObjectChangedError:
+        return ObjectChangedError.at(
+            f"{self._path}: the file changed: {difference}",
+            todo="do not write to a file that is being read",
+            url=self._path,
+            offset=self._offset,
+        )
+
+
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns}-{status.st_size}"

@@ -1,0 +1,318 @@
+"""Sources to object URLs: buckets listed, templates expanded, everything else taken as it is."""
+
+from __future__ import annotations
+
+import glob
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchdata_ais.errors import NotFoundError, ReadError, UsageError
+from torchdata_ais.store.attempts import Failed
+from torchdata_ais.store.options import StoreOptions, resolve_options
+from torchdata_ais.store.sdk import call, sdk_client, translated
+from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url, redact
+
+__all__ = ["list_objects"]
+
+_PROPS = "name,size,checksum,version"
+_SHARD = re.compile(r"\.(tar(\.\w+)?|tgz)$")
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """What is wanted of a source."""
+
+    prefix: str
+    template: str | None
+    pattern: re.Pattern[str] | None
+    etl_params: dict[str, str] = field(default_factory=dict)
+    etl: Any = None
+
+    def takes(self, name: str) -> bool:
+        return self.pattern is None or self.pattern.search(name) is not None
+
+
+def list_objects(
+    source: Any,
+    *,
+    prefix: str = "",
+    etl: Any = None,
+    etl_name: str | None = None,
+    template: str | None = None,
+    regex: str | None = None,
+    options: StoreOptions,
+    allow_empty: bool = False,
+) -> list[ObjectURL]:
+    """Return the URLs of the objects of one source.
+
+    ===============================  ====================================================================
+    source                           gives
+    ===============================  ====================================================================
+    ``ais://bucket/prefix``          all objects whose names begin so (one named exactly ``x.tar``: only it)
+    ``ais://bucket/s-{000..099}.tar``  these names, without asking the cluster
+    SDK ``Bucket``                   all its objects
+    SDK object group                 its names, without asking the cluster
+    other ``AISSource`` objects      what their ``list_urls(prefix, etl)`` gives
+    object URL, web URL, ``-``       itself; braces are expanded
+    local path                       itself; braces and ``* ? [`` are expanded
+    ===============================  ====================================================================
+
+    ``s3://``, ``gs://``, ``az://``, ``oci://`` stand for buckets behind AIStore, as ``ais://`` does.
+
+    Args:
+        source: One of the above.
+        prefix: Only names that begin so; comes after the prefix that the source itself has.
+        etl: SDK ``ETLConfig`` of a transform to be applied to each object.
+        etl_name: The transform's name, if it has no arguments.
+        template: Brace template of names in the bucket; nothing is listed.
+        regex: Only names in which this is found.
+        options: Endpoint, token, retries. An SDK bucket brings its own endpoint, token and TLS settings.
+        allow_empty: Return ``[]`` where there is nothing, instead of an error.
+
+    Returns:
+        `ObjectURL`s, with size, checksum and version if they were listed and no transform changes them.
+
+    Order: listings by name; templates and groups in their own order, as a shell would.
+    Memory: about 400 bytes for each object.
+
+    Raises:
+        NotFoundError: No such bucket, or nothing in it that was asked for.
+        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+        UsageError: No source of these kinds, or no endpoint.
+
+    Example:
+        >>> options = StoreOptions(endpoint="http://h:51080")
+        >>> list_objects("ais://pets/s-{0..1}.tar", options=options)[1]
+        'http://h:51080/v1/objects/pets/s-1.tar?provider=ais'
+    """
+    try:
+        pattern = re.compile(regex) if regex else None
+    except re.error as error:
+        raise UsageError.at(f"regex={regex!r} is no regular expression: {error}") from error
+    wanted = _Selection(prefix, template, pattern, _etl_params(etl, etl_name), etl)
+    listed = 0
+    found: list[ObjectURL] = []
+    for name, url in _candidates(source, wanted, options):
+        listed += 1
+        if wanted.takes(name):
+            found.append(url)
+    if not found and not allow_empty:
+        raise _nothing(source, wanted, regex, listed)
+    return found
+
+
+def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    """Yield names and URLs of a source, before the regular expression."""
+    if isinstance(source, str | Path):
+        return _of_text(source if isinstance(source, str) else str(source), wanted, options)
+    if "aistore.sdk" in sys.modules:
+        from aistore.sdk import Bucket
+        from aistore.sdk.multiobj import ObjectGroup
+
+        # A subclass with a listing of its own is asked for it, like any other source.
+        method = getattr(type(source), "list_urls", None)
+        if isinstance(source, Bucket) and method is Bucket.list_urls:
+            return _of_bucket(_place_of(source), wanted, _options_of(source, options))
+        if isinstance(source, ObjectGroup) and method is ObjectGroup.list_urls:
+            return _of_group(source, wanted)
+    if not hasattr(source, "list_urls"):
+        raise UsageError.at(
+            f"a {type(source).__name__} is no source",
+            todo="pass an SDK bucket or object group, ais://bucket/prefix, a brace template, an object URL or a path",
+        )
+    return _of_foreign(source, wanted, options)
+
+
+def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    place = parse_url(text).at(options.endpoint)
+    is_uri = place.kind == "object" and not text.lower().startswith(("http://", "https://"))
+    if is_uri and not place.endpoint:
+        raise UsageError.at(
+            f"{place.uri}: no cluster is named",
+            todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
+            url=redact(text),
+        )
+    if is_uri and "{" not in place.name:
+        yield from _of_bucket(place, wanted, options)
+        return
+    if wanted.template is not None:
+        raise UsageError.at(
+            f"template= needs a bucket, and {redact(text)} is none",
+            todo="pass ais://bucket",
+            url=redact(text),
+        )
+    if place.kind == "object":
+        # Braces of the query are arguments of a transform, not a template.
+        path, mark, query = (place.name, "", "") if is_uri else text.partition("?")
+        for one in expand_template(path):
+            item = replace(place, name=one) if is_uri else parse_url(one + mark + query)
+            if item.name.startswith(wanted.prefix):
+                yield item.name, _url(item, wanted, text if one == text.partition("?")[0] else None)
+    elif place.kind == "file":
+        for path in _local(place.name):
+            yield path, ObjectURL(path)
+    else:
+        yield from ((one, ObjectURL(one)) for one in (expand_template(text) if "?" not in text else [text]))
+
+
+def _local(pattern: str) -> Iterable[str]:
+    for path in expand_template(pattern):
+        if glob.has_magic(path) and not Path(path).exists():
+            # Path.glob knows no absolute patterns and drops a leading ./
+            yield from sorted(glob.glob(path, recursive=True))  # noqa: PTH207
+        else:
+            yield path
+
+
+def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    """List a bucket, or expand the template in it. The name in `place` is the source's own prefix."""
+    prefix = place.name + wanted.prefix
+    if wanted.template is not None:
+        for end in expand_template(wanted.template):
+            name = place.name + end
+            if name.startswith(prefix):
+                yield name, _url(replace(place, name=name), wanted)
+        return
+    entries = sorted(_pages(place, prefix, options), key=lambda entry: str(entry.name))
+    exact = [entry for entry in entries if entry.name == place.name and _SHARD.search(entry.name)]
+    last = None
+    for entry in exact or entries:
+        if entry.name == last:
+            continue  # the same on two pages
+        last = entry.name
+        url = _url(replace(place, name=last), wanted)
+        if not wanted.etl_params:
+            url = ObjectURL(url, entry.size, entry.checksum or None, entry.version or None)
+        yield last, url
+
+
+def _pages(place: Location, prefix: str, options: StoreOptions) -> Iterator[Any]:
+    """Yield the entries of a listing, page by page, each asked for again if it fails."""
+    from aistore.sdk.types import Namespace
+
+    name = f"listing {replace(place, name=prefix).uri}"
+    uuid, _, space = place.namespace.removeprefix("@").partition("#")
+    namespace = Namespace(uuid=uuid, name=space) if place.namespace else None
+    with sdk_client(replace(options, endpoint=place.endpoint)) as client:
+        bucket = client.bucket(place.bucket, provider=place.provider, namespace=namespace)
+        listing = token = ""
+        while True:
+            page = call(
+                lambda listing=listing, token=token: bucket.list_objects(  # type: ignore[misc]
+                    prefix=prefix, props=_PROPS, uuid=listing, continuation_token=token
+                ),
+                replace(options, endpoint=place.endpoint),
+                name,
+                replace(place, name=prefix).uri,
+            )
+            yield from page.entries
+            if not page.continuation_token:
+                return
+            if page.continuation_token == token:
+                raise ReadError.at(f"{name}: the same page came twice", todo="look at the log of the proxy")
+            listing, token = page.uuid, page.continuation_token
+
+
+def _of_group(group: Any, wanted: _Selection) -> Iterator[tuple[str, ObjectURL]]:
+    if wanted.template is not None:
+        raise UsageError.at("template= needs a bucket, not an object group", todo="leave it out")
+    place = _place_of(group.bck)
+    for item in group.list_all_objects_iter(prefix=wanted.prefix, props=None):
+        yield item.name, _url(replace(place, name=item.name), wanted)
+
+
+def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    """Ask a source that only has the SDK's interface."""
+    if wanted.template is not None:
+        raise UsageError.at(f"template= needs a bucket, not a {type(source).__name__}", todo="leave it out")
+    etl = wanted.etl
+    if etl is None and wanted.etl_params:
+        from aistore.sdk.etl import ETLConfig
+
+        etl = ETLConfig(name=wanted.etl_params["etl_name"])
+    try:
+        with translated(options):
+            urls = sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str)
+    except Failed as failed:
+        raise failed.kind.at(f"{_describe(source)}: {failed.what}", todo=failed.todo) from failed.__cause__
+    for url in urls:
+        place = parse_url(url).at(options.endpoint)
+        yield place.name, url if isinstance(url, ObjectURL) else ObjectURL(place.url())
+
+
+def _place_of(bucket: Any) -> Location:
+    """Return where an SDK bucket is."""
+    client = resolve_options(client=bucket.client)
+    provider = str(getattr(bucket.provider, "value", bucket.provider))
+    namespace = bucket.namespace.get_path() if bucket.namespace else ""
+    return Location("object", "", bucket.name, provider, namespace, client.endpoint)
+
+
+def _options_of(bucket: Any, options: StoreOptions) -> StoreOptions:
+    """Return `options` with what the client of an SDK bucket says about reaching its cluster."""
+    own = resolve_options(client=bucket.client)
+    return replace(
+        options,
+        endpoint=own.endpoint,
+        token=own.token or options.token,
+        ca_cert=own.ca_cert or options.ca_cert,
+        client_cert=own.client_cert or options.client_cert,
+        skip_verify=own.skip_verify or options.skip_verify,
+    )
+
+
+def _url(place: Location, wanted: _Selection, original: str | None = None) -> ObjectURL:
+    """Return the URL of an object, transformed if that is asked for."""
+    if wanted.etl_params:
+        return ObjectURL(replace(place, params={**place.params, **wanted.etl_params}).url())
+    if isinstance(original, ObjectURL):
+        return original
+    return ObjectURL(place.url())
+
+
+def _etl_params(etl: Any, etl_name: str | None) -> dict[str, str]:
+    """Return the query parameters of a transform."""
+    import json
+
+    if etl is None:
+        return {"etl_name": etl_name} if etl_name else {}
+    config = getattr(etl, "name", etl)  # an ETLConfig, an Etl, or a name
+    params = {"etl_name": str(getattr(config, "name", config))}
+    pipeline = getattr(config, "pipeline", None) or getattr(etl, "pipeline", None)
+    if pipeline:
+        params["etl_pipeline"] = ",".join(pipeline)
+    arguments = getattr(etl, "args", None)
+    if arguments:
+        params["etl_args"] = (
+            arguments if isinstance(arguments, str) else json.dumps(arguments, separators=(",", ":"))
+        )
+    return params
+
+
+def _describe(source: Any) -> str:
+    if isinstance(source, str):
+        try:
+            return parse_url(source).uri
+        except UsageError:
+            return redact(source)
+    name = getattr(source, "name", None) or getattr(getattr(source, "bck", None), "name", "")
+    return f"{type(source).__name__} {name}".strip()
+
+
+def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) -> NotFoundError:
+    what = f"{_describe(source)}: no object"
+    if wanted.prefix:
+        what += f" with the prefix {wanted.prefix!r}"
+    if wanted.template is not None:
+        what += f" in the template {wanted.template!r}"
+    if regex and listed:
+        what += f" matches regex={regex!r}; {listed} were listed"
+    return NotFoundError.at(
+        what,
+        todo="check bucket and prefix (AIS_ENDPOINT may name another cluster), or pass allow_empty=True",
+        url=redact(source) if isinstance(source, str) else None,
+    )

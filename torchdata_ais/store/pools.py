@@ -1,0 +1,209 @@
+"""Connections: one urllib3 pool manager per process and kind of endpoint, kept alive between objects.
+
+A process that was forked starts with no connections: two processes on one socket would mix their bodies.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.store.options import StoreOptions
+
+__all__ = ["Cancel", "pool_for", "proxy_for"]
+
+_HOSTS = 256  # pools kept per manager; a cluster has a pool for each target
+
+
+class Cancel:
+    """A flag that also wakes a thread which waits for a socket.
+
+    The thread enters `running` around its requests; connections report their sockets to the flag of the
+    thread they run in. `cancel` may be called from any thread, at any moment, more than once.
+    """
+
+    _current = threading.local()
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.RLock()
+        self._socket: socket.socket | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._event.is_set()
+
+    def cancel(self) -> None:
+        """Set the flag and end the read or write under way."""
+        self._event.set()
+        with self._lock:
+            _shut(self._socket)
+            self._socket = None
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but not longer than until `cancel`; return whether it was called."""
+        return self._event.wait(seconds)
+
+    def watch(self, sock: socket.socket | None) -> None:
+        """Make `sock` the one to shut down; None when its connection goes back to the pool."""
+        with self._lock:
+            self._socket = sock
+            if self._event.is_set():
+                _shut(sock)
+
+    def __enter__(self) -> Cancel:
+        Cancel._current.flag = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Cancel._current.flag = None
+        self.watch(None)
+
+    @classmethod
+    def report(cls, sock: Any) -> None:
+        """Tell the flag of this thread, if there is one, about the socket in use."""
+        flag = getattr(cls._current, "flag", None)
+        if flag is not None and sock is not None:
+            flag.watch(sock)
+
+    @classmethod
+    def limit(cls, seconds: float | None) -> None:
+        """Set the timeout of the socket in use in this thread: for the body, after the headers have come."""
+        flag = getattr(cls._current, "flag", None)
+        if flag is not None:
+            with flag._lock, suppress(OSError):
+                if flag._socket is not None:
+                    flag._socket.settimeout(seconds)
+
+
+def _shut(sock: socket.socket | None) -> None:
+    if sock is not None:
+        with suppress(OSError):
+            # Not SSLSocket.shutdown: that would also drop the TLS layer under the reading thread.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class _Connection(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        Cancel.report(self.sock)
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        Cancel.report(self.sock)  # None if not connected yet
+        super().request(*args, **kwargs)
+
+
+class _TLSConnection(HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        Cancel.report(self.sock)
+        self.is_verified = True  # skip_verify was asked for: no InsecureRequestWarning for each request
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        Cancel.report(self.sock)
+        super().request(*args, **kwargs)
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TLSPool(HTTPSConnectionPool):
+    ConnectionCls = _TLSConnection
+
+
+_managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
+_lock = threading.Lock()
+
+
+def _forget() -> None:
+    """Start a forked process without its parent's connections."""
+    global _lock  # noqa: PLW0603 - the parent may have held the lock while it forked
+    _lock = threading.Lock()
+    _managers.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
+    """Return this process's pool manager for `url`: direct, or through the proxy the environment names.
+
+    Raises:
+        UsageError: A certificate file is missing or is none.
+    """
+    parts = urlsplit(url)
+    proxy = proxy_for(url)
+    tls = (options.ca_cert, options.client_cert, options.skip_verify) if parts.scheme == "https" else None
+    key = (tls, proxy, options.pool_size)
+    with _lock:
+        manager = _managers.get(key)
+        if manager is None:
+            manager = _managers[key] = _make_manager(tls is not None, proxy, options)
+    return manager
+
+
+def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib3.PoolManager:
+    settings: dict[str, Any] = {"num_pools": _HOSTS, "maxsize": options.pool_size}
+    if tls:
+        settings["ssl_context"] = _tls_context(options)
+    manager: urllib3.PoolManager
+    if proxy is None:
+        manager = urllib3.PoolManager(**settings)
+    else:
+        parts = urlsplit(proxy)
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+        headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
+        manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
+    manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
+    return manager
+
+
+def _tls_context(options: StoreOptions) -> ssl.SSLContext:
+    ca = options.ca_cert
+    try:
+        if ca and os.path.isdir(ca):  # noqa: PTH112 - the value may be bytes-like or a str, as ssl takes it
+            context = ssl.create_default_context(capath=ca)
+        else:
+            context = ssl.create_default_context(cafile=ca)
+        if options.client_cert:
+            pair = options.client_cert
+            context.load_cert_chain(*((pair,) if isinstance(pair, str) else pair))
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError.at(
+            f"the TLS files cannot be used ({error}): ca_cert={ca!r}, client_cert={options.client_cert!r}",
+            todo="correct the paths (or AIS_CLIENT_CA, AIS_CRT, AIS_CRT_KEY); they must be PEM",
+        ) from error
+    if options.skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the HTTP proxy that the environment names for `url`. This machine is always reached directly."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return None
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return None
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"

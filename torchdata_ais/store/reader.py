@@ -1,0 +1,45 @@
+"""What the fetching thread runs: something that yields the blocks of one object."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchdata_ais.store.facts import Facts
+
+__all__ = ["Reader", "Stats"]
+
+
+@dataclass
+class Stats:
+    """Measurements of one open object.
+
+    Attributes:
+        retries: Requests made again after a failure.
+        bytes: Bytes fetched.
+        first_byte_s: Seconds until the response began; None before.
+        wait_s: Seconds the consumer waited for blocks.
+    """
+
+    retries: int = 0
+    bytes: int = 0
+    first_byte_s: float | None = None
+    wait_s: float = 0.0
+
+
+class Reader(ABC):
+    """Yields the blocks of one object, and learns about it meanwhile.
+
+    Attributes:
+        facts: What is known about the object.
+        verified: Whether the whole body was compared with a checksum; None before its end.
+    """
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.verified: bool | None = None
+
+    @abstractmethod
+    def blocks(self) -> Iterator[bytes]:
+        """Yield blocks, never an empty one."""

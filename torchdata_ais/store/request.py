@@ -1,0 +1,71 @@
+"""A request to the store: redirects followed, the token shown to the cluster only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import urllib3
+from urllib3.response import BaseHTTPResponse
+
+from torchdata_ais.errors import ReadError
+from torchdata_ais.store import tokens
+from torchdata_ais.store.attempts import Attempts, Failed
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.wire import drain, send_once
+from torchdata_ais.urls import redact
+
+__all__ = ["send"]
+
+_REDIRECTS = 8
+_MOVED = (301, 302, 303, 307, 308)
+
+
+def send(
+    method: str,
+    url: str,
+    options: StoreOptions,
+    attempts: Attempts,
+    *,
+    home: str,
+    headers: Mapping[str, str] | None = None,
+    body: Any = None,
+    follow: bool = True,
+) -> BaseHTTPResponse:
+    """Send a request, follow its redirects, and return the response with its body unread.
+
+    The token goes to the cluster only (see `tokens`). A redirect is followed for this request alone: the
+    next one asks the proxy again, so that a dead target is routed around.
+
+    Args:
+        method: The HTTP method.
+        url: The address.
+        options: Token, TLS, timeouts.
+        attempts: Bounds the timeouts by its deadline.
+        home: The endpoint the token belongs to; ``""`` sends none.
+        headers: Further headers.
+        body: The body, sent again to each address that a redirect names.
+        follow: Whether to follow redirects.
+
+    Raises:
+        Failed: No response. A response with an error status is returned.
+    """
+    login = tokens.basic_login(url)
+    for _ in range(_REDIRECTS):
+        sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
+        sent.update(tokens.authorization(url, home, options))
+        if login and tokens.origin(url) == login[0]:
+            sent.update(login[1])
+        timeout = urllib3.Timeout(
+            connect=attempts.bound(options.connect_timeout), read=attempts.bound(options.first_byte_timeout)
+        )
+        response = send_once(method, url, options, timeout, headers=sent, body=body)
+        location = response.headers.get("Location")
+        if not follow or response.status not in _MOVED or not location:
+            return response
+        drain(response)
+        url = urljoin(url, location)
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise Failed(ReadError, f"redirected to {redact(url)!r}, which is no web address", again=False)
+    raise Failed(ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)}", again=False)

@@ -1,0 +1,273 @@
+"""An open object: a thread fetches its blocks ahead of the consumer, within the budget of the process.
+
+The thread knows the channel, never the `BlockSource`: a source that nobody holds any more is collected, and
+its finalizer ends the thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+from typing_extensions import Self
+
+from torchdata_ais.errors import AISError, ReadError, UsageError
+from torchdata_ais.store.attempts import Cancelled
+from torchdata_ais.store.body import HTTPReader
+from torchdata_ais.store.budget import open_share
+from torchdata_ais.store.facts import Facts
+from torchdata_ais.store.files import FileReader
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import Cancel
+from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.urls import parse_url, redact
+
+__all__ = ["BlockSource", "open_blocks"]
+
+_JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
+_LIVENESS_S = 1.0
+_SMALL = 128 << 10  # blocks below this are joined while they wait: servers may send in crumbs
+
+
+class _Channel:
+    """What the thread and the consumer share."""
+
+    def __init__(
+        self, url: str, options: StoreOptions, make_reader: Callable[[Cancel, Stats], Reader]
+    ) -> None:
+        self.url = url
+        self.pid = os.getpid()
+        self.stats = Stats()
+        self._cancel = Cancel()
+        self._block_bytes = options.block_bytes
+        self.reader = make_reader(self._cancel, self.stats)
+        self._share = open_share(options.prefetch_bytes)
+        self._ready = threading.Condition(threading.RLock())
+        self._blocks: deque[bytes] = deque()
+        self._error: BaseException | None = None
+        self._done = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._fetch, name="torchdata_ais.fetch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _fetch(self) -> None:
+        blocks = self.reader.blocks()
+        error: BaseException | None = None
+        try:
+            with self._cancel:
+                while self._share.take(self._block_bytes):
+                    block = next(blocks, None)
+                    if block is None:
+                        break
+                    self._share.give(self._block_bytes - len(block))
+                    self._put(block)
+                    del block  # the consumer may be its last owner
+        except Cancelled:
+            pass
+        except BaseException as caught:  # noqa: BLE001 - raised again in the consumer's thread
+            error = caught
+        finally:
+            blocks.close()  # type: ignore[attr-defined]  # a generator
+            with self._ready:
+                self._error = error
+                self._done = True
+                self._ready.notify_all()
+
+    def _put(self, block: bytes) -> None:
+        with self._ready:
+            if self._closed:
+                return
+            if self._blocks and len(self._blocks[-1]) + len(block) <= min(_SMALL, self._block_bytes):
+                self._blocks[-1] += block
+            else:
+                self._blocks.append(block)
+            self._ready.notify_all()
+
+    def take(self) -> bytes:
+        """Wait for the next block."""
+        begin = time.monotonic()
+        with self._ready:
+            while True:
+                if self._closed:
+                    raise UsageError.at("the source was closed", todo="open it again", url=redact(self.url))
+                if self._blocks:
+                    block = self._blocks.popleft()
+                    break
+                if self._done:
+                    raise self._end()
+                if not self._thread.is_alive():
+                    raise ReadError.at("the fetching thread is gone", url=redact(self.url))
+                self._ready.wait(_LIVENESS_S)
+        self.stats.wait_s += time.monotonic() - begin
+        self._share.give(len(block))
+        return block
+
+    def _end(self) -> BaseException:
+        error = self._error
+        if error is None:
+            return StopIteration()
+        if isinstance(error, AISError | MemoryError) or not isinstance(error, Exception):
+            return error
+        unexpected = ReadError.at(f"{type(error).__name__}: {error}", url=redact(self.url))
+        unexpected.__cause__ = error
+        return unexpected
+
+    def cancel(self) -> None:
+        """Let everybody go who waits. Called by the garbage collector, too: it waits for nobody."""
+        if self.pid != os.getpid():
+            return  # the thread, its socket and its locks are the parent's
+        self._closed = True
+        self._cancel.cancel()
+        self._share.close()
+        with self._ready:
+            self._blocks.clear()
+            self._ready.notify_all()
+
+    def join(self) -> None:
+        if self.pid == os.getpid() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+
+class BlockSource:
+    """The blocks of one object, in order: an iterator of ``bytes``, and a context manager.
+
+    A thread fetches ahead, as far as the budget of the process allows. An error is raised in the place of
+    the first block that is missing, and again at each further call; `ChecksumError` comes where the end
+    would be.
+
+    Attributes:
+        url: The object.
+        stats: ``retries``, ``bytes``, ``first_byte_s``, ``wait_s``.
+
+    Memory: this object's part of ``prefetch_bytes``, at least one block, and the block in your hand.
+    """
+
+    def __init__(
+        self, url: str, options: StoreOptions, make_reader: Callable[[Cancel, Stats], Reader]
+    ) -> None:
+        self.url = url
+        self._channel = _Channel(url, options, make_reader)
+        self._finalizer = weakref.finalize(self, _Channel.cancel, self._channel)
+        self._channel.start()
+
+    @property
+    def stats(self) -> Stats:
+        """Measurements so far."""
+        return self._channel.stats
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the whole object; None if unknown. Certain once a block has come."""
+        return self._channel.reader.facts.size
+
+    @property
+    def checksum(self) -> str | None:
+        """The checksum the cluster stored, in hexadecimal digits; None if unknown."""
+        return self._channel.reader.facts.checksum
+
+    @property
+    def version(self) -> str | None:
+        """The object's version; None if unknown."""
+        return self._channel.reader.facts.version
+
+    @property
+    def verified(self) -> bool | None:
+        """None before the end; then whether the whole body was compared with its checksum."""
+        return self._channel.reader.verified
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._channel.pid != os.getpid():
+            raise UsageError.at(
+                "the source was opened in another process",
+                todo="open objects in the process that reads them",
+                url=redact(self.url),
+            )
+        return self._channel.take()
+
+    def close(self) -> None:
+        """End the fetching within half a second, from any thread; a consumer that waits gets an error."""
+        self._finalizer()
+        self._channel.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_blocks(
+    url: str,
+    options: StoreOptions,
+    *,
+    start: int = 0,
+    version: str | None = None,
+    checksum: str | None = None,
+    size: int | None = None,
+) -> BlockSource:
+    """Open an object, a web file, a local file or standard input, and begin to fetch it.
+
+    Args:
+        url: Whatever `torchdata_ais.urls.parse_url` understands; an `ObjectURL` brings size, checksum and version.
+        options: Where and how.
+        start: The first byte wanted. Not verified by checksum, as that is the whole object's.
+        version: What the object must be; else what `url` says.
+        checksum: Likewise.
+        size: Likewise.
+
+    Returns:
+        An iterator of blocks of at most ``options.block_bytes`` bytes. Close it, or exhaust it.
+
+    Raises:
+        UsageError: No endpoint, a malformed URL, or a negative `start`. Everything else is raised by the
+            iterator: `NotFoundError`, `AuthError`, `ConnectError`, `StallError`, `ReadError`,
+            `ObjectChangedError`, `ChecksumError`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     _ = file.write(b"12345") + file.flush() if file.flush() else file.write(b"12345")
+        ...     file.flush()
+        ...     with open_blocks(file.name, StoreOptions(block_bytes=2)) as source:
+        ...         list(source)
+        [b'12', b'34', b'5']
+    """
+    location = parse_url(url).at(options.endpoint)
+    if start < 0:
+        raise UsageError.at(f"start={start} is no offset", todo="pass 0 or more", url=redact(url))
+    if location.kind == "object":
+        if not location.name:
+            raise UsageError.at(
+                f"{location.uri} names a bucket, not an object", todo="list it first", url=redact(url)
+            )
+        if not location.endpoint:
+            raise UsageError.at(
+                f"{location.uri}: no cluster is named",
+                todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
+                url=redact(url),
+            )
+    checksum = checksum or getattr(url, "checksum", None)
+    known = Facts(
+        size=getattr(url, "size", None) if size is None else size,
+        version=version or getattr(url, "version", None),
+        checksum=checksum.lower() if checksum else None,
+    )
+
+    def make_reader(cancel: Cancel, stats: Stats) -> Reader:
+        if location.kind in ("file", "stdin"):
+            return FileReader(location.name, options, start, known, cancel, stats)
+        return HTTPReader(location, options, start, known, cancel, stats)
+
+    return BlockSource(str(url), options, make_reader)

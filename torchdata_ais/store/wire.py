@@ -1,0 +1,175 @@
+"""One exchange with one host: what it answered, or what went wrong, in our words."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3 import exceptions as fault
+from urllib3.response import BaseHTTPResponse
+
+from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
+from torchdata_ais.store.attempts import Failed
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import Cancel, pool_for
+from torchdata_ais.urls import redact
+
+__all__ = ["drain", "message_in", "refusal", "refused", "root", "send_once"]
+
+_SMALL = 64 << 10  # more than this, or for longer than _SOON_S, is not read of a body nobody wants
+_SOON_S = 2.0
+_TRANSIENT = {408, 409, 425, 429}
+_PERMANENT_5XX = {501, 505, 507}
+
+
+def send_once(
+    method: str,
+    url: str,
+    options: StoreOptions,
+    timeout: urllib3.Timeout,
+    *,
+    headers: Mapping[str, str],
+    body: Any = None,
+) -> BaseHTTPResponse:
+    """Send one request and return the response to it, whatever its status."""
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    try:
+        return pool_for(url, options).urlopen(
+            method,
+            url,
+            body=body,
+            headers=dict(headers),
+            timeout=timeout,
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            decode_content=False,
+        )
+    except fault.SSLError as error:
+        again = not isinstance(root(error), ssl.SSLCertVerificationError)
+        raise Failed(
+            ConnectError,
+            f"TLS with {host} failed: {root(error)}",
+            "check ca_cert= (AIS_CLIENT_CA) and that the endpoint speaks https",
+            again,
+        ) from error
+    except (fault.NewConnectionError, fault.ConnectTimeoutError, fault.ProxyError) as error:
+        raise Failed(
+            ConnectError,
+            f"no connection to {host}: {root(error)}",
+            "check that the cluster is up and that endpoint= or AIS_ENDPOINT is right",
+        ) from error
+    except fault.ReadTimeoutError as error:
+        raise Failed(
+            StallError,
+            f"{host} sent no answer for {_seconds(timeout.read_timeout)}",
+            "look at the load and the log of that node, or raise first_byte_timeout=",
+        ) from error
+    except fault.LocationValueError as error:
+        raise UsageError.at(f"no usable address: {error}", todo="correct the URL", url=redact(url)) from error
+    except (fault.HTTPError, HTTPException, OSError) as error:
+        raise Failed(
+            ReadError, f"the connection to {host} broke before an answer: {root(error)}", "look at that node"
+        ) from error
+
+
+def root(error: BaseException) -> BaseException:
+    """Return the innermost cause: the one with the errno."""
+    seen = {id(error)}
+    while True:
+        inner = error.__cause__ or error.__context__
+        if inner is None or id(inner) in seen:
+            return error
+        seen.add(id(inner))
+        error = inner
+
+
+def _seconds(value: object) -> str:
+    return f"{value:g} s" if isinstance(value, int | float) else "long"
+
+
+def drain(response: BaseHTTPResponse) -> None:
+    """Read a small rest, so that the connection can be used again; give up on a large or slow one."""
+    _read_small(response)
+    if response.closed:
+        response.release_conn()
+    else:
+        response.close()
+
+
+def _read_small(response: BaseHTTPResponse) -> bytes:
+    """Return the body, or as much of it as comes at once."""
+    data = b""
+    deadline = time.monotonic() + _SOON_S
+    Cancel.limit(_SOON_S)
+    with suppress(fault.HTTPError, OSError, ValueError):
+        while len(data) < _SMALL and time.monotonic() < deadline:
+            more = response.read1(_SMALL - len(data))
+            if not more:
+                break
+            data += more
+    return data
+
+
+def _message_of(response: BaseHTTPResponse) -> str:
+    """Return what the server says about its error: AIStore's JSON, its header, or the text."""
+    data = _read_small(response)
+    drain(response)
+    headers = response.headers
+    return message_in(
+        data.decode("utf-8", "replace") or headers.get("Ais-Error") or headers.get("Hdr-Error") or ""
+    )
+
+
+def message_in(text: str) -> str:
+    """Return the message in AIStore's JSON, or `text` itself, as one line of bounded length."""
+    with suppress(ValueError, AttributeError):
+        text = str(json.loads(text).get("message") or text)
+    if text.lstrip()[:1] == "<":
+        text = re.sub(r"<(style|script|title).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def refused(response: BaseHTTPResponse, options: StoreOptions) -> Failed:
+    """Return what the error status of `response` means. Its body is read."""
+    message = _message_of(response) or response.reason or "no message"
+    after_s = _retry_after(response.headers.get("Retry-After", ""))
+    return refusal(response.status, message, options, after_s)
+
+
+def refusal(status: int, message: str, options: StoreOptions, after_s: float | None = None) -> Failed:
+    """Return what an error status means: which error it is, and whether to try again."""
+    what = f"the server answered {status} ({message})"
+    if status in (404, 410):
+        return Failed(NotFoundError, what, "check the spelling of bucket and object", again=False)
+    if status in (401, 403):
+        todo = (
+            "check that the token is valid and may do this"
+            if options.token
+            else "pass token= or set AIS_AUTHN_TOKEN"
+        )
+        return Failed(AuthError, what, todo, again=False)
+    if status in _TRANSIENT or (status >= 500 and status not in _PERMANENT_5XX):
+        return Failed(ReadError, what, "look at the log of the cluster", after_s=after_s)
+    return Failed(ReadError, what, "correct the request or the cluster's configuration", again=False)
+
+
+def _retry_after(text: str) -> float | None:
+    """Return the seconds that a ``Retry-After`` header asks for: a number or a date."""
+    if not text:
+        return None
+    with suppress(ValueError):
+        return max(0.0, float(int(text)))
+    with suppress(ValueError, TypeError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return None

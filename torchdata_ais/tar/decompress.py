@@ -1,0 +1,187 @@
+"""Blocks of a gz, bz2, xz or zst stream in, blocks of what it holds out."""
+
+from __future__ import annotations
+
+import bz2
+import functools
+import itertools
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torchdata_ais.errors import BadHeaderError, ChecksumError, ShardError, TruncatedShardError
+from torchdata_ais.tar.window import Window
+from torchdata_ais.tar.zstd import load_zstd
+
+__all__ = ["DEFAULT_MAX_RATIO", "decompress", "is_compressed"]
+
+DEFAULT_MAX_RATIO = 1000.0
+"""A little less than gzip reaches on zeros alone (1030), some twenty times what text reaches."""
+
+_FREE_BYTES = 8 << 20  # output not held against the ratio: a small shard of blank masks is no attack
+_FEED_BYTES = 128 << 10
+_CHUNK_BYTES = 1 << 20
+_XZ_MEMORY_BYTES = 256 << 20  # four times what `xz -9` needs; a header may ask for 4 GiB
+_HEAD_BYTES = 10  # what it takes to tell the formats apart
+
+
+class _Format(NamedTuple):
+    name: str
+    new: Callable[[], Any]  # a decompressor of one stream, with the interface of bz2.BZ2Decompressor
+    errors: tuple[type[Exception], ...]  # what it raises on damaged data
+
+
+class _Inflater:
+    """`zlib` with the interface of `bz2` and `lzma`."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=31)  # gzip framing; its CRC and length are checked
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        out = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+        self.needs_input = not self._zlib.unconsumed_tail and len(out) < max_length
+        return out
+
+
+def _format_of(head: bytes) -> _Format | None:
+    if head.startswith(b"\x1f\x8b\x08"):
+        return _Format("gzip", _Inflater, (zlib.error,))
+    # "BZh9" alone may be the beginning of a member's name.
+    if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
+        return _Format("bzip2", bz2.BZ2Decompressor, (OSError,))
+    if head.startswith(b"\xfd7zXZ\0"):
+        new = functools.partial(lzma.LZMADecompressor, format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+        return _Format("xz", new, (lzma.LZMAError,))
+    # Parallel compressors begin with a skippable frame.
+    if head.startswith(b"\x28\xb5\x2f\xfd") or (head[:1] in b"PQRSTUVWXYZ[\\]^_" and head[1:4] == b"*M\x18"):
+        return _Format("Zstandard", *load_zstd())
+    return None
+
+
+def is_compressed(head: bytes) -> bool:
+    r"""Whether a body that begins with `head` (10 bytes are enough) is one that `decompress` expands.
+
+    Example:
+        >>> is_compressed(b"\x1f\x8b\x08" + bytes(7)), is_compressed(b"000000.jpg")
+        (True, False)
+    """
+    return _format_of(head) is not None
+
+
+def decompress(
+    blocks: Iterable[bytes], *, url: str = "", max_ratio: float = DEFAULT_MAX_RATIO
+) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a gz, bz2, xz or zst body; any other body passes through as it is.
+
+    The format is told by content, never by name. Streams that follow each other (``cat a.gz b.gz``, parallel
+    compressors) are one body; zeros after a stream are padding. The checksums of the format are verified.
+
+    Takes:
+        `blocks`: the body as `bytes` of any size, pulled as needed, to the very end.
+
+    Yields:
+        `bytes`, at most 1 MiB each; of an uncompressed body, the very blocks that came in.
+
+    Memory: one block in, 1 MiB out, and the window of the format (xz: refused above 256 MiB; zst: 128 MiB).
+
+    Args:
+        blocks: See above.
+        url: What the body is called in errors.
+        max_ratio: The largest ratio of bytes out to bytes in, once more than 8 MiB came out.
+
+    Raises:
+        TruncatedShardError: The body ends before the stream does.
+        ChecksumError: The stream is damaged: a checksum of the format or its structure is wrong.
+        BadHeaderError: Something that is not a stream of the same format follows the stream.
+        ShardError: The ratio exceeds `max_ratio`, or the stream asks for too much memory.
+        UsageError: The body is zst and no library for it is installed.
+
+    Example:
+        >>> import gzip
+        >>> b"".join(decompress([gzip.compress(b"one "), gzip.compress(b"two")]))
+        b'one two'
+    """
+    source = iter(blocks)
+    first = []
+    head = b""
+    for block in source:
+        first.append(block)
+        head += bytes(block[: _HEAD_BYTES - len(head)])
+        if len(head) == _HEAD_BYTES:
+            break
+    body = itertools.chain(first, source)
+    format_ = _format_of(head)
+    if format_ is None:
+        yield from body
+        return
+    del first, block  # the chain alone holds on to them, until they are passed on
+    window = Window(body)
+    made = 0
+    for chunk in _expand(window, format_, url):
+        made += len(chunk)
+        if made > _FREE_BYTES and made > max_ratio * window.offset:
+            raise ShardError.at(
+                f"{window.offset} compressed bytes became {made}: above max_ratio={max_ratio:g}",
+                todo="raise max_ratio if the shard is meant to be so",
+                url=url or None,
+                offset=window.offset,
+            )
+        yield chunk
+
+
+def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
+    """Yield the output of all streams in the window, in chunks."""
+    stream = format_.new()
+    is_first = True
+    is_empty = True  # nothing came out of this stream so far
+    while data := window.take(_FEED_BYTES):
+        while True:
+            if stream.eof:
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                stream = format_.new()
+                is_first, is_empty = False, True
+            try:
+                chunk = stream.decompress(data, _CHUNK_BYTES)
+            except format_.errors as error:
+                follows = not is_first and is_empty
+                raise _damaged(format_.name, error, follows, url, window.offset) from error
+            if chunk:
+                is_empty = False
+                yield chunk
+            if stream.eof:
+                data = stream.unused_data
+            elif stream.needs_input:
+                break
+            else:
+                data = b""
+    if not stream.eof:
+        raise TruncatedShardError.at(
+            f"the {format_.name} stream ends in the middle, at byte {window.offset} of the compressed object",
+            todo="write the object again: what is stored is only its beginning",
+            url=url or None,
+            offset=window.offset,
+        )
+
+
+def _damaged(name: str, error: Exception, follows: bool, url: str, offset: int) -> ShardError:
+    place = {"url": url or None, "offset": offset}
+    if follows:
+        what = f"data that is not {name} follows the {name} stream, before byte {offset} of the compressed object"
+        return BadHeaderError.at(what, todo="write the object again without it", **place)
+    if "memory" in str(error).lower():
+        what = f"the {name} stream asks for too large a window: {error}"
+        return ShardError.at(what, todo="compress the shard again with a smaller one", **place)
+    what = f"the {name} stream is damaged before byte {offset} of the compressed object: {error}"
+    return ChecksumError.at(what, todo="write the object again if it is stored so", **place)

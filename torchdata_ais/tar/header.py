@@ -1,0 +1,100 @@
+"""What one 512-byte tar header says, and the records of a PAX header.
+
+v7, ustar and GNU headers alike. What cannot be right is a `ValueError` whose text says why; the reader, which
+knows the place, makes the package's error of it.
+"""
+
+from __future__ import annotations
+
+import re
+from zlib import adler32
+
+__all__ = ["NUL", "is_ustar", "link_target", "pax_records", "read_header", "text_field"]
+
+NUL = b"\0"
+
+_OCTAL = re.compile(rb" *([0-7]*) *")
+_RECORD = re.compile(rb"([1-9][0-9]*) ([^=]+)=")
+
+
+def read_header(header: bytes) -> tuple[int, int, str]:
+    """Return kind, size and name of a header whose checksum is right.
+
+    The checksum is the sum of all bytes, those of the checksum field itself counted as blanks.
+    """
+    field = header[148:156]
+    stored = number(field)
+    # The low half of an Adler-32 is 1 + the sum of the bytes, modulo 65521. The sum of 512 bytes below 128
+    # stays under that, so for an ASCII header it is the exact sum, in a tenth of the time of sum().
+    if not header.isascii():
+        _check_signed(header, stored)
+    elif (adler32(header) & 0xFFFF) - 1 - sum(field) + 256 != stored:
+        raise ValueError("the checksum of the header is wrong")
+    end = header.find(0, 0, 100)
+    name = header[: 100 if end < 0 else end].decode("utf-8", "surrogateescape")
+    # POSIX splits a prefix off a name above 100 bytes. GNU headers, known by a blank, have times in its place.
+    if header[345] and header[262] != 0x20:
+        name = f"{text_field(header[345:500])}/{name}"
+    return header[156], number(header[124:136]), name
+
+
+def _check_signed(header: bytes, stored: int) -> None:
+    """Raise unless `stored` is the sum of the bytes, or of the signed bytes that some old writers summed."""
+    counted = header[:148] + header[156:]
+    total = sum(counted) + 256
+    if stored not in (total, total - 256 * sum(byte > 127 for byte in counted)):
+        raise ValueError("the checksum of the header is wrong")
+
+
+def number(raw: bytes) -> int:
+    """Return a number field: octal digits, or base-256 behind a first byte of 0x80."""
+    digits = raw.rstrip(b" \0")
+    if digits.isdigit():  # unlike int(), isdigit() lets no sign, underscore or prefix pass
+        return int(digits, 8)
+    if raw[0] == 0x80:
+        return int.from_bytes(raw[1:], "big")
+    match = _OCTAL.fullmatch(raw.split(NUL, 1)[0])  # what follows the first NUL does not count
+    if match is None:
+        raise ValueError(f"the number field {raw!r} is neither octal nor a base-256 number above zero")
+    return int(match[1] or b"0", 8)
+
+
+def text_field(raw: bytes) -> str:
+    """Return a text field: up to its first NUL, as UTF-8; bytes that are not UTF-8 become surrogates."""
+    return raw.partition(NUL)[0].decode("utf-8", "surrogateescape")
+
+
+def is_ustar(header: bytes) -> bool:
+    """Whether the block calls itself a tar header, POSIX or GNU; the oldest kind, v7, does not."""
+    return header[257:262] == b"ustar"
+
+
+def link_target(header: bytes) -> str:
+    """Return the target that stands in the header of a link."""
+    return text_field(header[157:257])
+
+
+def pax_records(payload: bytes) -> dict[str, str]:
+    r"""Return what a PAX header says of path, linkpath and size, and whether it makes the member sparse.
+
+    Each record is ``b"%d %s=%s\n"``: its length, keyword, value. All are checked, most are not needed.
+
+    Example:
+        >>> pax_records(b"14 path=a.jpg\n" b"16 comment=none\n")
+        {'path': 'a.jpg'}
+    """
+    said = {}
+    pos = 0
+    while pos < len(payload) and payload[pos]:
+        match = _RECORD.match(payload, pos)
+        end = pos + int(match[1]) if match else 0
+        if not match or not match.end() < end <= len(payload) or payload[end - 1] != 0x0A:
+            raise ValueError(f"byte {pos} of a PAX header is not the beginning of a record")
+        keyword = match[2]
+        if keyword in (b"path", b"linkpath", b"size"):
+            value = payload[match.end() : end - 1]
+            said[keyword.decode()] = value.decode("utf-8", "surrogateescape")
+        elif keyword.startswith(b"GNU.sparse."):
+            said["sparse"] = "yes"
+        pos = end
+    return said

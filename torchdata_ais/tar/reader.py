@@ -1,0 +1,240 @@
+"""Blocks of a tar archive in, members out; whatever is missing or damaged is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from torchdata_ais.tar.faults import Faults
+from torchdata_ais.tar.header import NUL, is_ustar, link_target, pax_records, read_header, text_field
+from torchdata_ais.tar.link import Link
+from torchdata_ais.tar.window import BLOCK, Window
+
+__all__ = ["Member", "TarReader", "read_members"]
+
+Member = tuple[str, "bytes | Link", int, int]
+"""Name, data, offset of the first header (extension headers included), offset of the next header."""
+
+_EXTENSION_LIMIT = 1 << 20  # bytes of one long name or PAX header, far above any real one
+
+# Kinds of member. Those that are not named here are regular files, as POSIX has it.
+_V7_FILE = 0
+_LINKS = {ord("1"): False, ord("2"): True}  # whether symbolic
+_DIRECTORY = ord("5")
+_NO_FILES = frozenset(b"3456")  # devices, directories, pipes
+_NOTES = frozenset(b"VDAI")  # GNU volume label and directory dump, Solaris ACL and inode: with data
+_REFUSED = {
+    ord("S"): "a sparse member",
+    ord("M"): "a member that begins in another volume",
+    ord("N"): "a table of long names, of a kind given up long ago,",
+}
+_SPECIAL = frozenset(_LINKS) | _NO_FILES | _NOTES | frozenset(_REFUSED)
+# Kinds of header that say something of the members after them.
+_LONG_NAMES = {ord("L"): "path", ord("K"): "linkpath"}  # GNU's, by the words that PAX has for the same
+_PAX_GLOBAL = ord("g")
+_EXTENSIONS = frozenset(b"LKxXg")
+
+
+class TarReader:
+    """The members of one tar archive that arrives in blocks, each checked to be whole.
+
+    Takes:
+        `blocks`: the archive (decompressed) as `bytes` of any size, pulled one by one as members are asked
+        for, to the very end, so that checksums over the whole of it get their turn.
+
+    Yields:
+        `Member` tuples ``(name, data, offset, next_offset)``. `data` is `bytes` for a regular file and for a
+        kind unknown to POSIX, `Link` for a hard or symbolic link. Directories, devices and pipes are passed
+        over. Reading can begin again at `next_offset`: pass it as `start`, with the blocks from there.
+
+    Order: that of the archive. A second archive after the end of the first (``cat a.tar b.tar``) is read, too.
+
+    Memory: the largest member and an eighth of it, plus two blocks.
+
+    Args:
+        blocks: See above. A reader reads them once.
+        url: What the archive is called in errors.
+        start: The offset in the archive at which `blocks` begins. A header must stand there.
+        require_end: Whether the end marker, at least one block of zeros, must be there. Without it an archive
+            cut between two members cannot be told from a whole one.
+        max_member_bytes: Larger members are an error, before any memory is spent on them.
+        want: Called with every name; where it returns False the member is passed over without a copy.
+
+    Attributes:
+        seekable: False once a global PAX header was met that changes the members after it. Then the header at
+            `next_offset` does not say everything, and reading cannot begin there.
+
+    Raises:
+        TruncatedShardError: The archive ends in a header, in a member, or without its end marker.
+        BadHeaderError: A header is damaged, or of a kind that cannot be read as a stream; or a block of zeros
+            stands alone between members; or what follows the end is not an archive.
+        NotATarError: The first block is not a tar header.
+        ShardError: A member is larger than `max_member_bytes`.
+
+    Example:
+        >>> from torchdata_ais.tar.writer import encode_archive
+        >>> archive = encode_archive([("a.cls", b"3"), ("a.txt", b"tree")])
+        >>> [(name, data, offset) for name, data, offset, _ in TarReader(archive)]
+        [('a.cls', b'3', 0), ('a.txt', b'tree', 1024)]
+    """
+
+    def __init__(
+        self,
+        blocks: Iterable[bytes],
+        *,
+        url: str = "",
+        start: int = 0,
+        require_end: bool = True,
+        max_member_bytes: int | None = None,
+        want: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.seekable = True
+        self._window = Window(blocks, start)
+        self._faults = Faults(url)
+        self._start = start
+        self._require_end = require_end
+        self._max_member_bytes = max_member_bytes
+        self._want = want
+        self._extended_at = -1  # where the extension headers of the next member begin; -1: it has none
+        self._next: dict[str, str] = {}  # what they say
+        self._all: dict[str, str] = {}  # what global headers say of all members from here on
+        self._joint = -1  # where another archive was found after the end of one
+
+    def __iter__(self) -> Iterator[Member]:
+        window, want, limit = self._window, self._want, self._max_member_bytes
+        while True:
+            begin = offset = window.offset
+            header = window.take(BLOCK)
+            if len(header) < BLOCK or not (header[0] or header.strip(NUL)):
+                if self._goes_on(header, offset):
+                    continue
+                return
+            try:
+                kind, size, name = read_header(header)
+            except ValueError as error:
+                if offset == self._start == 0 and not is_ustar(header):
+                    raise self._faults.not_a_tar(header) from None
+                if offset == self._joint:
+                    raise self._faults.after_the_end(offset) from None
+                raise self._faults.bad_header(str(error), offset) from None
+            if kind in _EXTENSIONS:
+                self._extend(kind, size, offset)
+                continue
+            if kind == _V7_FILE and name.endswith("/"):
+                kind = _DIRECTORY
+            target = ""
+            if self._extended_at >= 0 or self._all:
+                begin, name, size, target = self._override(offset, name, size)
+            wanted = want is None or want(name)
+            if kind in _SPECIAL:
+                if kind in _REFUSED:
+                    raise self._faults.refused(_REFUSED[kind], offset, name)
+                if kind in _LINKS and wanted:
+                    yield name, Link(target or link_target(header), _LINKS[kind]), begin, window.offset
+                if kind not in _NOTES:
+                    continue  # links, devices and the like have no data, whatever their size field says
+                wanted = False
+            if not wanted:
+                if window.skip(size + -size % BLOCK):
+                    raise self._faults.truncated("inside a member that is passed over", window.offset, name)
+                continue
+            if limit is not None and size > limit:
+                raise self._faults.too_large(size, limit, name, offset)
+            data = window.take_padded(size)
+            if data is None:
+                raise self._faults.truncated(f"inside a member of {size} bytes", window.offset, name)
+            yield name, data, begin, window.offset
+
+    def _extend(self, kind: int, size: int, offset: int) -> None:
+        """Read an extension header, and keep what it says of the next member or, if global, of all."""
+        if size > _EXTENSION_LIMIT:
+            raise self._faults.refused(f"an extension header of {size} bytes", offset)
+        payload = self._window.take_padded(size)
+        if payload is None:
+            raise self._faults.truncated("inside an extension header", self._window.offset)
+        if kind in _LONG_NAMES:
+            said = {_LONG_NAMES[kind]: text_field(payload)}
+        else:
+            try:
+                said = pax_records(payload)
+            except ValueError as error:
+                raise self._faults.bad_header(str(error), offset) from None
+        if kind == _PAX_GLOBAL:
+            self._all |= said
+            self.seekable = self.seekable and not self._all
+            return
+        if self._extended_at < 0:
+            self._extended_at = offset
+        self._next = said | self._next  # where two headers of one member disagree, the first is right
+
+    def _override(self, offset: int, name: str, size: int) -> tuple[int, str, int, str]:
+        """Return where the member begins and its name, size and link target, as extension headers have them."""
+        begin = offset if self._extended_at < 0 else self._extended_at
+        said = self._all | self._next
+        self._extended_at = -1
+        self._next = {}
+        name = said.get("path", "").rstrip("/") or name
+        if said.get("sparse"):
+            raise self._faults.refused(_REFUSED[ord("S")], begin, name)
+        if digits := said.get("size"):
+            if not (digits.isascii() and digits.isdigit()):
+                raise self._faults.bad_header(f"the PAX header has a size of {digits[:40]!r}", begin, name)
+            size = int(digits)
+        return begin, name, size, said.get("linkpath", "")
+
+    def _goes_on(self, block: bytes, offset: int) -> bool:
+        """Judge what stands in the place of a header: a block of zeros, or what is left of the stream.
+
+        Returns whether another archive follows; False is the end of the stream.
+        """
+        if block.strip(NUL):
+            if offset == self._start == 0 and NUL not in block:
+                raise self._faults.not_a_tar(block)
+            raise self._faults.truncated("inside a header", self._window.offset)
+        if self._extended_at >= 0:
+            raise self._faults.truncated("between an extension header and its member", self._window.offset)
+        if len(block) < BLOCK:
+            if offset == 0:
+                where = "before the first header" if block else "an empty object"
+                raise self._faults.truncated(where, self._window.offset)
+            if self._require_end:
+                raise self._faults.no_end(self._window.offset)
+            return False
+        if not self._window.skip_zeros():
+            return False
+        self._joint = self._window.offset
+        blocks, rest = divmod(self._joint - offset, BLOCK)
+        if blocks == 1:
+            raise self._faults.lone_zeros(offset)
+        if rest:
+            raise self._faults.after_the_end(self._joint)
+        self._all = {}
+        return True
+
+
+def read_members(
+    blocks: Iterable[bytes],
+    *,
+    url: str = "",
+    start: int = 0,
+    require_end: bool = True,
+    max_member_bytes: int | None = None,
+    want: Callable[[str], bool] | None = None,
+) -> Iterator[Member]:
+    """Yield the members of a tar archive that arrives in blocks: `TarReader` for those who need no attribute.
+
+    Example:
+        >>> from torchdata_ais.tar.writer import encode_archive
+        >>> for name, data, offset, next_offset in read_members(encode_archive([("a.cls", b"3")])):
+        ...     print(name, data, offset, next_offset)
+        a.cls b'3' 0 1024
+    """
+    return iter(
+        TarReader(
+            blocks,
+            url=url,
+            start=start,
+            require_end=require_end,
+            max_member_bytes=max_member_bytes,
+            want=want,
+        )
+    )

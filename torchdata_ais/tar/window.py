@@ -1,0 +1,98 @@
+"""A window on a stream of blocks: take bytes, skip bytes, know the offset."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+__all__ = ["BLOCK", "Window"]
+
+BLOCK = 512
+"""Tar's unit: headers are one long, data is filled up to a multiple."""
+
+
+class Window:
+    """The part of a stream that has arrived and was not consumed yet: one block.
+
+    Pulls the next block only when bytes are asked for that are not there.
+
+    Args:
+        blocks: The stream, in blocks of any size, empty ones included.
+        start: The offset of its first byte.
+
+    Memory: the current block, and what one `take` returns (plus an eighth while it is put together).
+
+    Example:
+        >>> window = Window([b"abc", b"defg"])
+        >>> window.take(4), window.skip(1), window.offset, window.take(9)
+        (b'abcd', 0, 5, b'fg')
+    """
+
+    __slots__ = ("_base", "_block", "_blocks", "_pos")
+
+    def __init__(self, blocks: Iterable[bytes], start: int = 0) -> None:
+        self._blocks = iter(blocks)
+        self._block = b""
+        self._pos = 0
+        self._base = start  # the offset of the first byte of _block
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next byte."""
+        return self._base + self._pos
+
+    def take(self, size: int) -> bytes:
+        """Return the next `size` bytes, fewer only at the end of the stream. Each byte is copied once."""
+        end = self._pos + size
+        if end <= len(self._block):
+            taken = self._block[self._pos : end]
+            self._pos = end
+            return taken
+        # BytesIO hands its buffer over without a copy, so that a member of many blocks is held once, and it
+        # grows with what has arrived, so that a size that cannot be true costs no memory of its own.
+        parts = io.BytesIO()
+        missing = size
+        while missing and (self._pos < len(self._block) or self._pull()):
+            piece = memoryview(self._block)[self._pos : self._pos + missing]
+            missing -= parts.write(piece)
+            self._pos += len(piece)
+        return parts.getvalue()
+
+    def take_padded(self, size: int) -> bytes | None:
+        """Return the next `size` bytes and pass over their padding; None if the stream ends in either."""
+        end = self._pos + size
+        padded = end + -size % BLOCK
+        if padded <= len(self._block):
+            taken = self._block[self._pos : end]
+            self._pos = padded
+            return taken
+        taken = self.take(size)
+        return None if len(taken) < size or self.skip(-size % BLOCK) else taken
+
+    def skip(self, size: int) -> int:
+        """Move on by `size` bytes and return how many of them were missing: 0 unless the stream ended."""
+        self._pos += size
+        while self._pos > len(self._block):
+            beyond = self._pos - len(self._block)
+            if not self._pull():
+                return beyond
+            self._pos = beyond
+        return 0
+
+    def skip_zeros(self) -> bool:
+        """Move on to the next byte that is not zero; return False if the stream ends before."""
+        while True:
+            rest = self._block[self._pos :].lstrip(b"\0")
+            self._pos = len(self._block) - len(rest)
+            if rest:
+                return True
+            if not self._pull():
+                return False
+
+    def _pull(self) -> bool:
+        """Put the next block in the place of the current one, all of which is consumed."""
+        self._base += len(self._block)
+        self._pos = 0
+        block = next(self._blocks, None)
+        self._block = b"" if block is None else bytes(block)  # bytes() of bytes is the same object
+        return block is not None
