@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["shard_bytes", "write_shard"]
+__all__ = ["example_shards", "shard_bytes", "write_shard"]
 
 Members = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 
@@ -33,3 +34,28 @@ def write_shard(path: str | os.PathLike[str], members: Members) -> str:
     """Write a shard with these members and return its path."""
     Path(path).write_bytes(shard_bytes(members))
     return os.fspath(path)
+
+
+def example_shards(
+    folder: str | os.PathLike[str] | None = None, counts: Iterable[int] = (1, 3, 2)
+) -> list[str]:
+    """Write small shards and return their paths: sample ``n`` has key ``0000n``, ``cls`` n and ``txt`` n times "x".
+
+    Args:
+        folder: Where to write; default a new temporary folder.
+        counts: Samples of each shard.
+
+    Example:
+        >>> [os.path.basename(path) for path in example_shards()]
+        ['shard-000.tar', 'shard-001.tar', 'shard-002.tar']
+    """
+    root = Path(tempfile.mkdtemp(prefix="torchdata_ais-") if folder is None else folder)
+    number = 0
+    paths = []
+    for index, count in enumerate(counts):
+        members = []
+        for _ in range(count):
+            members += [(f"{number:05d}.cls", b"%d" % number), (f"{number:05d}.txt", b"x" * number)]
+            number += 1
+        paths.append(write_shard(root / f"shard-{index:03d}.tar", members))
+    return paths

@@ -15,7 +15,7 @@ import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
@@ -35,6 +35,15 @@ VOLATILE_KEYS = {
 }  # fmt: skip
 # Keys of the real node that this cluster has no use for.
 OPTIONAL_KEYS = {"verifying_key"}
+
+
+# Groups in which this cluster differs from the recorded one on purpose, or because the recorded one was not empty.
+DIFFERENT = {
+    "bucket-list": "the recorded cluster had three more buckets",
+    "jobs-status": "the recorded cluster had done more jobs before",
+    "jobs-running": "jobs are done before their request is answered, so none is running",
+    "batch-stream-raise-missing": "the real one sends a tar that ends early; this one answers 404",
+}
 
 
 def load() -> list[dict[str, Any]]:
@@ -91,7 +100,9 @@ class Replay:
             return self.location
         url = url.replace("PROXY", self.proxy.removeprefix("http://"))
         url = url.replace("TARGET", self.target.removeprefix("http://"))
-        url = re.sub(r"append_handle=[^&]+", lambda _: "append_handle=" + quote(self.append_handle, safe=""), url)
+        url = re.sub(
+            r"append_handle=[^&]+", lambda _: "append_handle=" + quote(self.append_handle, safe=""), url
+        )
         return self.translate(url)
 
     def translate(self, text: str) -> str:
@@ -135,9 +146,9 @@ def differences(row: dict[str, Any], answer: Answer) -> list[str]:
 
 def _same_header(name: str, recorded: str, ours: str, row: dict[str, Any]) -> bool:
     if name == "content-length":
-        # Bodies with ids, addresses and numbers in them are as long as these are.
-        free = row["status"] >= 300 or "b64" not in row["response"] and "octet-stream" not in str(row["response_headers"])
-        return free or recorded == ours
+        # A body with ids, addresses and numbers in it is as long as these are.
+        binary = "b64" in row["response"] or "octet-stream" in str(row["response_headers"])
+        return row["status"] >= 300 or not binary or recorded == ours
     if name == "content-type" and "boundary=" in recorded:
         return ours.startswith("multipart/mixed; boundary=")
     return recorded == ours
@@ -147,14 +158,9 @@ def _compare_locations(recorded: str, ours: str) -> list[str]:
     def form(url: str) -> tuple[str, list[tuple[str, str]]]:
         parts = urlsplit(url)
         path = re.sub(r"/moss/([^/]+)/.*", r"/moss/\1/XID", parts.path)
-        query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True)]
+        query = parse_qsl(parts.query, keep_blank_values=True)
         hidden = {"pid", "utm", "append_handle", "uploadId"}
-        return path_items(path), sorted((k, "" if k in hidden else v) for k, v in query)
-
-    def path_items(path: str) -> str:
-        from urllib.parse import unquote
-
-        return unquote(path)
+        return unquote(path), sorted((k, "" if k in hidden else v) for k, v in query)
 
     return [] if form(recorded) == form(ours) else [f"redirect to {form(ours)}, recorded {form(recorded)}"]
 
@@ -164,7 +170,11 @@ def _compare_bodies(row: dict[str, Any], answer: Answer) -> list[str]:
     if row["status"] != answer.status:
         return [f"body {answer.body[:300]!r}"]
     if row["status"] in (301, 307):
-        return [] if bool(recorded.get("text")) == bool(answer.body) else ["one redirect has a body, one has none"]
+        return (
+            []
+            if bool(recorded.get("text")) == bool(answer.body)
+            else ["one redirect has a body, one has none"]
+        )
     if "msgpack" in recorded:
         return _compare(recorded["msgpack"], msgspec.msgpack.decode(answer.body), "page")
     if "json" in recorded and isinstance(recorded["json"], dict | list):
@@ -178,7 +188,9 @@ def _compare_bodies(row: dict[str, Any], answer: Answer) -> list[str]:
         return _compare_multipart(want, answer.body)
     if "x-tar" in kind:
         return _compare_tars(want, answer.body)
-    return [] if want == answer.body else [f"body of {len(answer.body)} bytes, recorded {len(want)}, not equal"]
+    return (
+        [] if want == answer.body else [f"body of {len(answer.body)} bytes, recorded {len(want)}, not equal"]
+    )
 
 
 def _compare_multipart(recorded: bytes, ours: bytes) -> list[str]:
@@ -189,7 +201,10 @@ def _compare_multipart(recorded: bytes, ours: bytes) -> list[str]:
     (meta_head, meta), (archive_head, archive) = parts(recorded)
     (our_meta_head, our_meta), (our_archive_head, our_archive) = parts(ours)
     out = _compare(json.loads(meta), json.loads(our_meta), "metadata") + _compare_tars(archive, our_archive)
-    if re.sub(rb"\[.*\]", b"", archive_head) != re.sub(rb"\[.*\]", b"", our_archive_head) or meta_head != our_meta_head:
+    if (
+        re.sub(rb"\[.*\]", b"", archive_head) != re.sub(rb"\[.*\]", b"", our_archive_head)
+        or meta_head != our_meta_head
+    ):
         out.append("heads of the parts differ")
     return out
 
@@ -223,7 +238,11 @@ def _compare(recorded: Any, ours: Any, where: str) -> list[str]:
     if isinstance(recorded, list) and isinstance(ours, list):
         if len(recorded) != len(ours):
             return [f"{where}: {len(ours)} items, recorded {len(recorded)}"]
-        return [text for i, (a, b) in enumerate(zip(recorded, ours, strict=True)) for text in _compare(a, b, f"{where}[{i}]")]
+        return [
+            text
+            for i, (a, b) in enumerate(zip(recorded, ours, strict=True))
+            for text in _compare(a, b, f"{where}[{i}]")
+        ]
     if isinstance(recorded, str) and isinstance(ours, str):
         return [] if _plain(recorded) == _plain(ours) else [f"{where}: {ours!r}, recorded {recorded!r}"]
     return [] if recorded == ours else [f"{where}: {ours!r}, recorded {recorded!r}"]

@@ -163,10 +163,9 @@ def test_a_value_that_is_not_bytes_fails_unless_partial() -> None:
 
 
 def test_bytearrays_and_memoryviews_are_bytes() -> None:
-    assert build_decoder()({"cls": memoryview(b"x7y")[1:2], "txt": bytearray(b"hi")}) == {
-        "cls": 7,
-        "txt": "hi",
-    }
+    sample = {"json": memoryview(b"x[7]y")[1:4], "txt": bytearray(b"hi"), "bin": memoryview(b"raw")}
+    assert build_decoder()(sample) == {"json": [7], "txt": "hi", "bin": b"raw"}
+    assert type(build_decoder()(sample)["bin"]) is bytes
 
 
 def test_the_result_is_a_new_sample_of_the_same_kind() -> None:

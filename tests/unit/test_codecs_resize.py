@@ -86,8 +86,9 @@ def test_transparent_colours_do_not_bleed_when_resized() -> None:
     pixels = np.zeros((8, 8, 4), np.uint8)
     pixels[:, :4] = (255, 0, 0, 255)
     pixels[:, 4:] = (0, 255, 0, 0)  # invisible green
-    small = imagehandler("rgba8", size=(8, 3)).decode(png_of(PIL.Image.fromarray(pixels)))
-    assert small[..., 1].max() == 0
+    for spec in ("rgba8", "pilrgba"):
+        small = np.asarray(imagehandler(spec, size=(8, 3)).decode(png_of(PIL.Image.fromarray(pixels))))
+        assert small[..., 1].max() == 0
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
@@ -95,9 +96,9 @@ def test_shrunk_jpegs_are_the_same_with_and_without_simplejpeg(
     subsampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("simplejpeg")
-    for height, width in [(257, 391), (256, 256), (100, 517), (131, 64), (509, 510)]:
+    for height, width in [(257, 391), (256, 256), (100, 517), (131, 64), (509, 510), (9, 9), (17, 15)]:
         data = jpeg_of(picture(height, width), subsampling=subsampling)
-        for target in (31, 64, 100):
+        for target in (4, 31, 64, 100):
             handler = imagehandler("rgb8", size=target)
             fast = handler.decode(data)
             with monkeypatch.context() as patch:
@@ -150,6 +151,8 @@ def test_a_handlers_own_size_wins_over_the_stages() -> None:
     sample = decode({"__key__": "a", "small.png": png_of(picture(40, 60)), "png": png_of(picture(40, 60))})
     assert sample["small.png"].shape == (8, 8, 3)
     assert sample["png"].shape == (16, 24, 3)
+    decode = build_decoder(imagehandler("rgb8", shorter=8), size=16)
+    assert decode({"__key__": "a", "png": png_of(picture(40, 60))})["png"].shape == (8, 12, 3)
 
 
 def test_sizes_that_make_no_sense_are_refused_when_built() -> None:

@@ -263,6 +263,13 @@ def test_tenbin_stores_scalars_big_endian_and_non_contiguous_arrays() -> None:
     assert back[1].dtype.isnative
 
 
+@pytest.mark.parametrize("length", [-80, -1, 2**62, 25])
+def test_tenbin_refuses_lengths_that_lie(length: int) -> None:
+    data = tenbin.dumps([np.arange(2, dtype="u1")])
+    with pytest.raises(DecodeError):
+        tenbin.loads(data[:8] + struct.pack("<q", length) + data[16:])
+
+
 def test_tenbin_refuses_headers_that_lie() -> None:
     data = bytearray(tenbin.dumps([np.arange(4, dtype="i4")]))
     for position in range(len(data)):

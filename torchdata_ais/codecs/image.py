@@ -96,8 +96,8 @@ class ImageHandler:
         """
         container, numbers, mode = IMAGE_SPECS[self.spec]
         options = pillow.Options(self.size, self.shorter, self.sixteen_bit == "scale", bool(self.exif))
-        if container == "pil" and (mode == "RGBA" or not (self.size or self.shorter)):
-            return pillow.load(data, mode, options, resize=True)[0]
+        if container == "pil" and not (self.size or self.shorter):
+            return pillow.load(data, mode, options, resize=False)[0]
         if mode == "mask":
             values = resize_nearest(*pillow.load_mask(data, options))
             return values if container == "numpy" else _values_to_tensor(values, out)

@@ -10,7 +10,7 @@ import io
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw
 
@@ -25,7 +25,7 @@ Point = tuple[float, float]
 Shape = Sequence[Point]
 
 
-def make_pet(index: int, seed: int = 0) -> dict[str, bytes | str]:
+def make_pet(index: int, seed: int = 0) -> dict[str, Any]:
     """Return one sample of the data set `seed`.
 
     Args:
@@ -53,7 +53,7 @@ def make_pet(index: int, seed: int = 0) -> dict[str, bytes | str]:
     }
 
 
-def make_pets(count: int, seed: int = 0, start: int = 0) -> Iterator[dict[str, bytes | str]]:
+def make_pets(count: int, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the samples ``start ... start + count - 1`` of the data set `seed`; see `make_pet`."""
     for index in range(start, start + count):
         yield make_pet(index, seed)
@@ -85,7 +85,7 @@ def make_shards(sizes: Iterable[int], seed: int = 0, start: int = 0) -> Iterator
             (f"{sample['__key__']}.{field}", value)
             for sample in make_pets(size, seed, start)
             for field, value in sample.items()
-            if isinstance(value, bytes)
+            if field != "__key__"
         )
         start += size
 

@@ -34,7 +34,7 @@ def pets_pipe(
     Yields:
         ``(images, labels, keys)``: uint8 of shape ``(n, 3, size, size)``, int64 of shape ``(n,)``, list of strings.
     """
-    shards: Any = AISSourceLister(source, regex=r"\.tar$", endpoint=endpoint)
+    shards: Any = AISSourceLister(source, endpoint=endpoint)
     if shuffle:
         shards = shards.shuffle()
     samples = shards.load_tar().group_samples()
@@ -57,14 +57,13 @@ class SmallCNN(nn.Sequential):
         layers: list[nn.Module] = []
         channels = 3
         for width in (16, 32, 64, 128):
-            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-            layers += [nn.MaxPool2d(2)]
+            layers += [nn.Conv2d(channels, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
             channels = width
         super().__init__(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the scores."""
-        scores: Tensor = super().forward(images.float().div(127.5).sub(1.0))
+        scores: Tensor = super().forward(images.float().div(127.5).sub(1.0))  # type: ignore[no-untyped-call]
         return scores
 
 

@@ -1,4 +1,4 @@
-"""What drives a pipe: the reading service for DataLoader2.
+"""What drives a pipe: the reading service for DataLoader2, `ais_loader`, datasets for torch's loaders, state.
 
 Names are imported on first use, so that importing this package imports neither torch nor torchdata.
 """
@@ -8,11 +8,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdata_ais.loaders.ais_loader import AISLoader, ais_loader
+    from torchdata_ais.loaders.bare import load_state_dict, state_dict
+    from torchdata_ais.loaders.dataset import as_dataset
     from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
+    from torchdata_ais.loaders.state import merge_states, state_from_json, state_to_json
 
-__all__ = ["MultiProcessingReadingService"]
+__all__ = [
+    "AISLoader",
+    "MultiProcessingReadingService",
+    "ais_loader",
+    "as_dataset",
+    "load_state_dict",
+    "merge_states",
+    "state_dict",
+    "state_from_json",
+    "state_to_json",
+]
 
-_HOMES = {"MultiProcessingReadingService": "torchdata_ais.loaders.reading_service"}
+_HOMES = {
+    "AISLoader": "ais_loader",
+    "MultiProcessingReadingService": "reading_service",
+    "ais_loader": "ais_loader",
+    "as_dataset": "dataset",
+    "load_state_dict": "bare",
+    "merge_states": "state",
+    "state_dict": "bare",
+    "state_from_json": "state",
+    "state_to_json": "state",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -21,7 +45,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(home), name)
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value  # also in place of a submodule of the same name
+    return value
 
 
 def __dir__() -> list[str]:

@@ -119,7 +119,9 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         if worker_prefetch_cnt < 0 or main_prefetch_cnt < 0:
             raise UsageError.at("a prefetch count is negative", todo="use 0 to make nothing ahead")
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Please use `InProcessReadingService` for num_workers=0")
+            warnings.filterwarnings(
+                "ignore", message="Please use `InProcessReadingService` for num_workers=0"
+            )
             super().__init__(
                 num_workers,
                 multiprocessing_context,

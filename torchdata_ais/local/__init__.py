@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .cluster import ClusterStats, LocalCluster, RequestRecord
+from .coverage import coverage_table
 from .server.faults import (
     Action,
     Bandwidth,
@@ -36,4 +37,5 @@ __all__ = [
     "Stall",
     "Status",
     "WrongChecksum",
+    "coverage_table",
 ]

@@ -15,14 +15,15 @@ import threading
 import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import Self
 
-from ..errors import ConnectError, UsageError
+from torchdata_ais.errors import ConnectError, UsageError
+
 from .server.faults import Action, Fault
 
 __all__ = ["ClusterStats", "Faults", "LocalCluster", "RequestRecord"]
@@ -91,15 +92,15 @@ class Faults:
             fault = action
         else:
             fault = Fault(action, verb, object, bucket, nth, times, probability, seed, at_proxy)
-        return int(self._cluster._ask("add_fault", fault=fault.to_json()))  # noqa: SLF001
+        return int(self._cluster._ask("add_fault", fault=fault.to_json()))
 
     def clear(self, number: int | None = None) -> None:
         """Take the rule of this number, or all rules, out of force."""
-        self._cluster._ask("clear_faults", number=number)  # noqa: SLF001
+        self._cluster._ask("clear_faults", number=number)
 
     def fired(self, number: int | None = None) -> int:
         """On how many requests the rule of this number, or all rules in force, have fired."""
-        counts = self._cluster._ask("fault_counts")  # noqa: SLF001
+        counts = self._cluster._ask("fault_counts")
         return sum(fired for row, (_, fired) in counts if number in (None, row))
 
 
@@ -168,7 +169,7 @@ class LocalCluster:
         self._owner = os.getpid()
         log = root / "server.log"
         with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603  our own file under our own interpreter
                 [sys.executable, str(_SERVER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -207,10 +208,8 @@ class LocalCluster:
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    try:
+                    with suppress(OSError):  # what was buffered has no reader any more
                         pipe.close()
-                    except OSError:
-                        pass  # what was buffered has no reader any more
             try:
                 process.wait(_STOP_DEADLINE_S)
             except subprocess.TimeoutExpired:
@@ -298,7 +297,9 @@ class LocalCluster:
         """
         folder = Path(path)
         if not to.startswith("ais://") or not folder.is_dir():
-            raise UsageError.at(f"cannot put {folder} to {to}", todo="Give a folder and ais://bucket[/prefix]")
+            raise UsageError.at(
+                f"cannot put {folder} to {to}", todo="Give a folder and ais://bucket[/prefix]"
+            )
         bucket_name, _, prefix = to.removeprefix("ais://").partition("/")
         bucket = self.client().bucket(bucket_name)
         bucket.create(exist_ok=True)
@@ -331,13 +332,17 @@ class LocalCluster:
 
     def _require_running(self) -> None:
         if not self.running:
-            what = "the cluster is not running" if self._process is None else "the cluster's process has ended"
+            what = (
+                "the cluster is not running" if self._process is None else "the cluster's process has ended"
+            )
             raise UsageError.at(what, todo="Use it inside its `with` block, or call start()")
 
     def _ask(self, what: str, **arguments: Any) -> Any:
         self._require_running()
         if self._owner != os.getpid():
-            raise UsageError.at("a fork cannot steer the cluster", todo="Do it in the process that started it")
+            raise UsageError.at(
+                "a fork cannot steer the cluster", todo="Do it in the process that started it"
+            )
         with self._lock:
             self._write({"do": what, **arguments})
             return self._read(_COMMAND_DEADLINE_S)
@@ -383,7 +388,9 @@ def _stop_at_exit(reference: weakref.ref[LocalCluster]) -> None:
 
 def _start_error(answer: dict[str, Any], port: int, root: Path) -> UsageError | ConnectError:
     if answer.get("errno") == errno.EADDRINUSE:
-        return UsageError.at(f"port {port} on 127.0.0.1 is in use", todo="Stop what uses it, or take another port (0 for any)")
+        return UsageError.at(
+            f"port {port} on 127.0.0.1 is in use", todo="Stop what uses it, or take another port (0 for any)"
+        )
     if "another cluster" in answer["error"]:
         return UsageError.at(answer["error"], todo="Stop it, or give another folder")
     return ConnectError.at(f"the cluster cannot start on {root}: {answer['error']}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import xxhash
 
@@ -36,6 +36,8 @@ def url_of(item: Any) -> str:
         f"an item of type {type(item).__name__} is no URL", todo='pass strings, or mappings {"url": string}'
     )
 
+
+T = TypeVar("T")
 
 _SEEN = 64  # shards begun last whose names a checkpoint keeps, to notice that the listing has changed
 
@@ -117,34 +119,61 @@ class Resume:
     """One instance's part of what saved instances had left.
 
     Args:
-        states: What `LoadState.save` gave in each of them.
-        share: ``(instance, instances)``: which part to take; ``(0, 1)`` of a single state continues it exactly.
+        states: Their saved states: what `LoadState.save` gave under ``"load"``; or, for an instance that was resumed
+            and had not begun again, the states it was given under ``"of"`` with its own ``"share"`` of them.
+        share: ``(instance, instances)``: which part to take; ``(0, 1)`` takes all, in the order saved.
     """
 
-    def __init__(self, states: list[dict[str, Any]], share: tuple[int, int] = (0, 1)) -> None:
+    def __init__(self, states: Sequence[dict[str, Any]], share: tuple[int, int] = (0, 1)) -> None:
         self._states = states
-        self._instance, self._instances = share
+        self._share = share
 
-    def left(self, total: int) -> Iterator[int]:
-        """Yield the positions to begin, of `total` in the epoch."""
-        positions = sorted({position for state in self._states for position in left_of(state, total)})
-        return iter(positions[self._instance :: self._instances])
+    def left(self, total: int) -> list[int]:
+        """Return the positions to begin, of `total` in the epoch."""
+
+        def positions(state: dict[str, Any]) -> list[int]:
+            return list(left_of(state, total))
+
+        return self._collect(positions, in_order=True)
 
     def open(self) -> list[list[Any]]:
         """Return position, offset, version and checksum of the shards to go on with."""
-        return [entry for state in self._states for entry in state["open"]][self._instance :: self._instances]
+
+        def entries(state: dict[str, Any]) -> list[list[Any]]:
+            found: list[list[Any]] = state["open"]
+            return found
+
+        return self._collect(entries)
 
     def held(self) -> list[int]:
         """Return the places of the samples to read again."""
-        places = array("Q")
+
+        def places(state: dict[str, Any]) -> list[int]:
+            held = array("Q")
+            held.frombytes(state["held"])
+            return held.tolist()
+
+        return self._collect(places)
+
+    def _collect(self, get: Callable[[dict[str, Any]], list[T]], *, in_order: bool = False) -> list[T]:
+        found: list[Any] = []
         for state in self._states:
-            places.frombytes(state["held"])
-        return places.tolist()[self._instance :: self._instances]
+            if "of" in state:
+                found += Resume(state["of"], tuple(state["share"]))._collect(get, in_order=in_order)
+            else:
+                found += get(state["load"])
+        if in_order:
+            found.sort()
+        instance, instances = self._share
+        return found[instance::instances]
 
     def check(self, urls: list[str]) -> None:
         """Raise `StateError` if the shards are not the ones the checkpoint was taken over."""
         for state in self._states:
-            for position, known in state["seen"]:
+            if "of" in state:
+                Resume(state["of"]).check(urls)
+                continue
+            for position, known in state["load"]["seen"]:
                 if position >= len(urls):
                     raise StateError.at(
                         f"the epoch had at least {position + 1} shards when the checkpoint was taken, now {len(urls)}",

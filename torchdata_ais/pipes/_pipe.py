@@ -54,6 +54,9 @@ class Pipe(Methods[T_co]):
     resumable: bool = False
     """Whether a checkpoint can pass through: the stage holds no items between two of its own, or says which."""
 
+    seed_per_instance: bool = False
+    """Whether instances of the stage in different workers must draw differently."""
+
     _live: Any = None
 
     def _held_places(self) -> Iterable[int]:

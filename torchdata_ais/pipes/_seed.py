@@ -32,30 +32,41 @@ class EpochSeed:
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.epoch = 0
-        self._sent: int | None = None
+        self.was_sent = False
+        self._next: int | None = None
+        self._current = 0
 
     def send(self, seed: int) -> None:
         """Take the loader's seed for the next epoch."""
-        self._sent = int(seed)
+        self._next = mix_seed(self.seed, "sent", int(seed))
+        self.was_sent = True
 
     def next_epoch(self) -> int:
         """Return the seed of the epoch that begins now, and count it."""
-        seed = (
-            mix_seed(self.seed, "epoch", self.epoch)
-            if self._sent is None
-            else mix_seed(self.seed, "sent", self._sent)
-        )
-        self._sent = None
+        if self._next is None:
+            self.was_sent = False
+            self._next = mix_seed(self.seed, "epoch", self.epoch)
+        self._current, self._next = self._next, None
         self.epoch += 1
-        return seed
+        return self._current
+
+    def save(self) -> list[int]:
+        """Return what `restore` needs to give the current epoch its seed again."""
+        return [self.epoch, self._current]
+
+    def restore(self, state: list[int]) -> None:
+        """Make the next epoch the one that was current when `save` was called."""
+        self.epoch = state[0] - 1
+        self._next = state[1]
+        self.was_sent = True
 
 
-def seed_shufflers(pipe: IterDataPipe[Any], seed: int) -> None:
-    """Give torch's own ``.shuffle()`` stages above `pipe` a seed, where the loader has sent none.
+def seed_shufflers(pipe: IterDataPipe[Any], seed: int, *, always: bool) -> None:
+    """Give torch's own ``.shuffle()`` stages above `pipe` a seed: always, or where the loader has sent none.
 
     Left alone they draw one from torch's global generator: another order in each process, and none that could
     be had again.
     """
     for index, above in enumerate(upstream(pipe)):
-        if type(above) is Shuffler and above._seed is None:
+        if type(above) is Shuffler and (always or above._seed is None):
             above.set_seed(mix_seed(seed, index) >> 1)

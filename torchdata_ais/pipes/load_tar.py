@@ -146,7 +146,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     def whole_runs(self) -> Iterator[tuple[str, Run]]:
         """Yield ``(url, run)`` instead of single members: the short way for `group_samples`."""
         store = self._transport.resolve(self)
-        seed_shufflers(self._source, self._epoch_seed.next_epoch())
+        seed_shufflers(self._source, self._epoch_seed.next_epoch(), always=self._epoch_seed.was_sent)
         live = self._live = LoadState(self._source, store, self._shard_options, self._resume)
         self._resume = None
         shards = iter(live.order)

@@ -44,6 +44,7 @@ class Shuffler(Pipe[Any]):
     """
 
     resumable = True
+    seed_per_instance = True
 
     def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
         source = as_pipe(source)

@@ -1,6 +1,7 @@
 """Objects in and out of AIStore: listing, reading in blocks, writing. No torch."""
 
 from torchdata_ais.store.listing import list_objects
+from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
 from torchdata_ais.store.options import Retry, StoreOptions, resolve_options
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.source import BlockSource, open_blocks
@@ -10,7 +11,11 @@ __all__ = [
     "Retry",
     "Stats",
     "StoreOptions",
+    "delete_object",
+    "head_object",
     "list_objects",
+    "object_exists",
     "open_blocks",
+    "put_object",
     "resolve_options",
 ]

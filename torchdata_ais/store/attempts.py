@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from torchdata_ais.errors import TransportError
+from torchdata_ais.errors import StallError, TransportError
 from torchdata_ais.store.options import Retry
 from torchdata_ais.store.pools import Cancel
 
@@ -18,6 +19,8 @@ __all__ = ["Attempts", "Cancelled", "Failed", "retried"]
 _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
 _MIB = 1 << 20
+_SLACK_S = 2.0
+_WATCH_S = 1.0
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: the reader was closed
@@ -62,6 +65,7 @@ class Attempts:
         self._failures = 0
         self._bytes = 0
         self._waited_s = 0.0
+        self._due = float("inf")
         self.total = 0
         self.retries = 0
 
@@ -97,6 +101,27 @@ class Attempts:
         left = max(left, 0.05)
         return left if timeout is None else min(timeout, left)
 
+    def expect(self, *timeouts: float | None) -> None:
+        """Note that the step now begun must end within the sum of `timeouts`; without any, that it has ended.
+
+        The timeouts of a socket count from byte to byte. This is for servers that send a byte now and then.
+        """
+        known = [timeout for timeout in timeouts if timeout is not None]
+        bounded = known and len(known) == len(timeouts)
+        self._due = time.monotonic() + sum(known) + _SLACK_S if bounded else float("inf")
+
+    def check_overdue(self) -> None:
+        """End a step that is overdue. Called by another thread: the step itself is stuck in a socket."""
+        if time.monotonic() > self._due:
+            self._due = float("inf")
+            self._cancel.interrupt()
+
+    def check_interrupted(self, cause: BaseException | None = None) -> None:
+        """Raise `Failed` if `check_overdue` ended the step."""
+        if self._cancel.was_interrupted():
+            what = "the server sent a byte now and then, but no whole answer"
+            raise Failed(StallError, what, "look at the load of the node") from cause
+
     def failed(self, failed: Failed, offset: int | None = None) -> None:
         """Pause and return if another try should follow, else raise the error.
 
@@ -129,14 +154,33 @@ class Attempts:
         return failed.kind.at(what, todo=failed.todo, url=self._url, offset=offset, attempt=self.total)
 
 
+@contextmanager
+def _watched(attempts: Attempts) -> Iterator[None]:
+    """Check from time to time whether the step under way is overdue."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_WATCH_S):
+            attempts.check_overdue()
+
+    thread = threading.Thread(target=watch, name="torchdata_ais.watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def retried(call: Callable[[Attempts], _T], retry: Retry, name: str, url: str) -> _T:
     """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
     with Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url)
-        while True:
-            attempts.total += 1
-            try:
-                with attempts.waiting():
-                    return call(attempts)
-            except Failed as failed:
-                attempts.failed(failed)
+        with _watched(attempts):
+            while True:
+                attempts.total += 1
+                try:
+                    with attempts.waiting():
+                        return call(attempts)
+                except Failed as failed:
+                    attempts.failed(failed)

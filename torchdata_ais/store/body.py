@@ -25,11 +25,30 @@ from torchdata_ais.store.request import send
 from torchdata_ais.store.wire import refused, root
 from torchdata_ais.urls import Location, redact
 
-__all__ = ["HTTPReader"]
+__all__ = ["HTTPReader", "facts_of"]
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)$")
 _NODE = "look at the node that holds the object"
-_NO_RANGES = ("etl_name", "etl_args", "etl_pipeline", "archpath", "archregx")
+_DERIVING = ("etl_name", "etl_args", "etl_pipeline", "archpath", "archregx")
+
+
+def _is_derived(location: Location) -> bool:
+    """Whether the body is a transform's output or a part of the object: not what has the checksum."""
+    return any(name in location.params for name in _DERIVING)
+
+
+def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
+    """Return what the headers of a response say about the whole object."""
+    headers = response.headers
+    found = Facts(size=length_of(response) if response.status == 200 else None)
+    if location.kind == "http":
+        found.version = headers.get("ETag") or headers.get("Last-Modified")
+    elif not _is_derived(location):
+        found.version = headers.get("Ais-Version")
+        kind, value = headers.get("Ais-Checksum-Type", ""), headers.get("Ais-Checksum-Value")
+        if value and kind != "none":
+            found.checksum, found.hash_name = value.lower(), kind
+    return found
 
 
 class HTTPReader(Reader):
@@ -59,8 +78,7 @@ class HTTPReader(Reader):
         self._cancel = cancel
         self._stats = stats
         self._attempts = Attempts(options.retry, cancel, location.uri, redact(self._url))
-        # The output of a transform, or a part of an object, is not what the cluster has a checksum of.
-        self._derived = any(name in location.params for name in _NO_RANGES)
+        self._derived = _is_derived(location)
         self._ranges = not self._derived
         # The middle of an object continues a known version of it, whatever pin says.
         pinned = (options.pin or start > 0) and not self._derived
@@ -90,6 +108,10 @@ class HTTPReader(Reader):
                 self._stats.retries = attempts.retries
         self._check_end()
 
+    def check_overdue(self) -> None:
+        """End a step that takes too long."""
+        self._attempts.check_overdue()
+
     def _open(self) -> BaseHTTPResponse:
         """Return a response whose body stands at the present offset."""
         headers = {}
@@ -109,6 +131,8 @@ class HTTPReader(Reader):
         except BaseException:
             response.close()
             raise
+        finally:
+            self._attempts.expect()
         return response
 
     def _accept(self, response: BaseHTTPResponse, ranged: bool) -> None:
@@ -119,7 +143,7 @@ class HTTPReader(Reader):
         if status not in (200, 206):
             raise refused(response, self._options)
         Cancel.limit(self._attempts.bound(self._options.stall_timeout))
-        found = self._facts_of(response)
+        found = facts_of(response, self._location)
         if status == 206:
             given = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
             if not ranged or given is None or int(given[1]) != self._offset:
@@ -139,18 +163,6 @@ class HTTPReader(Reader):
         self._begin_hash()
         if status == 200 and self._offset:
             self._skip(response)
-
-    def _facts_of(self, response: BaseHTTPResponse) -> Facts:
-        headers = response.headers
-        found = Facts(size=length_of(response) if response.status == 200 else None)
-        if self._location.kind == "http":
-            found.version = headers.get("ETag") or headers.get("Last-Modified")
-        elif not self._derived:
-            found.version = headers.get("Ais-Version")
-            kind, value = headers.get("Ais-Checksum-Type", ""), headers.get("Ais-Checksum-Value")
-            if value and kind != "none":
-                found.checksum, found.hash_name = value.lower(), kind
-        return found
 
     def _begin_hash(self) -> None:
         """Choose the hash of this body, before its first byte."""
@@ -206,6 +218,7 @@ class HTTPReader(Reader):
     def _read1(self, response: BaseHTTPResponse, size: int) -> bytes:
         """Return the next bytes, at most `size`; ``b""`` at the end of the body."""
         attempts = self._attempts
+        stall_s = self._options.stall_timeout
         begin = time.monotonic()
         left = attempts.left_s()
         if left is not None:
@@ -216,10 +229,13 @@ class HTTPReader(Reader):
                     "raise Retry(deadline=) or look for what slows the network",
                     again=False,
                 )
-            if self._options.stall_timeout is None or left < self._options.stall_timeout:
+            if stall_s is None or left < stall_s:
                 Cancel.limit(left)
         try:
-            return response.read1(size)
+            attempts.expect(attempts.bound(stall_s))
+            data = response.read1(size)
+            attempts.check_interrupted()
+            return data
         except fault.ReadTimeoutError as error:
             waited = time.monotonic() - begin
             raise Failed(
@@ -230,6 +246,7 @@ class HTTPReader(Reader):
         except (fault.HTTPError, OSError, ValueError) as error:
             if self._cancel.cancelled:
                 raise Cancelled from error
+            attempts.check_interrupted(error)
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
             raise Failed(
                 ReadError,
@@ -237,6 +254,7 @@ class HTTPReader(Reader):
                 _NODE,
             ) from error
         finally:
+            attempts.expect()
             attempts.waited(time.monotonic() - begin)
 
     def _check_end(self) -> None:

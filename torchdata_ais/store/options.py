@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -26,7 +27,7 @@ class Retry:
     and 5xx (but not 501, 505, 507). Never retried are 404, 403, 401, 416 and every other 4xx.
 
     Attributes:
-        attempts: Tries that fail one after the other without a single new byte before the error is raised.
+        attempts: Failures in a row before the error is raised; a new byte begins the count anew. 1 is no retry.
         backoff: Seconds before the second try; doubled for each further one, with jitter of up to half of it.
         max_backoff: The longest of these pauses in seconds. A server's ``Retry-After`` is honoured in full.
         deadline: Seconds one object may spend waiting for the network, pauses included; None is for ever.
@@ -202,7 +203,7 @@ def _from_client(client: Any) -> dict[str, Any]:
 
 
 def _clean_endpoint(endpoint: str) -> str:
-    endpoint = endpoint.strip().rstrip("/").removesuffix("/v1")
+    endpoint = re.sub(r"(?<=[^:/])(/v1)?/*$", "", endpoint.strip())
     if not endpoint:
         return ""
     if "://" not in endpoint:

@@ -18,8 +18,10 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.util.wait import wait_for_read
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.store.framing import StrictResponse
 from torchdata_ais.store.options import StoreOptions
 
 __all__ = ["Cancel", "pool_for", "proxy_for"]
@@ -40,6 +42,7 @@ class Cancel:
         self._event = threading.Event()
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
+        self._interrupted = False
 
     @property
     def cancelled(self) -> bool:
@@ -52,6 +55,17 @@ class Cancel:
         with self._lock:
             _shut(self._socket)
             self._socket = None
+
+    def interrupt(self) -> None:
+        """End the read or write under way, as a timeout would, without setting the flag."""
+        with self._lock:
+            self._interrupted = True
+            _shut(self._socket)
+
+    def was_interrupted(self) -> bool:
+        """Return whether `interrupt` was called since this was last asked."""
+        interrupted, self._interrupted = self._interrupted, False
+        return interrupted
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but not longer than until `cancel`; return whether it was called."""
@@ -80,6 +94,15 @@ class Cancel:
             flag.watch(sock)
 
     @classmethod
+    def answered(cls) -> bool:
+        """Whether bytes wait to be read from the socket in use in this thread; False if that is unknown."""
+        flag = getattr(cls._current, "flag", None)
+        sock = None if flag is None else flag._socket
+        if sock is None or isinstance(sock, ssl.SSLSocket):  # TLS has messages of its own
+            return False
+        return wait_for_read(sock, timeout=0)
+
+    @classmethod
     def limit(cls, seconds: float | None) -> None:
         """Set the timeout of the socket in use in this thread: for the body, after the headers have come."""
         flag = getattr(cls._current, "flag", None)
@@ -97,6 +120,8 @@ def _shut(sock: socket.socket | None) -> None:
 
 
 class _Connection(HTTPConnection):
+    response_class = StrictResponse
+
     def connect(self) -> None:
         super().connect()
         Cancel.report(self.sock)
@@ -107,6 +132,8 @@ class _Connection(HTTPConnection):
 
 
 class _TLSConnection(HTTPSConnection):
+    response_class = StrictResponse
+
     def connect(self) -> None:
         super().connect()
         Cancel.report(self.sock)

@@ -43,3 +43,6 @@ class Reader(ABC):
     @abstractmethod
     def blocks(self) -> Iterator[bytes]:
         """Yield blocks, never an empty one."""
+
+    def check_overdue(self) -> None:  # noqa: B027 - what is read locally has no time limit
+        """End a step of `blocks` that takes too long; called by the thread that waits for it."""

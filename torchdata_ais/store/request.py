@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
@@ -13,6 +12,7 @@ from torchdata_ais.errors import ReadError
 from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.wire import drain, send_once
 from torchdata_ais.urls import redact
 
@@ -30,7 +30,7 @@ def send(
     *,
     home: str,
     headers: Mapping[str, str] | None = None,
-    body: Any = None,
+    body: Callable[[], Iterator[bytes]] | None = None,
     follow: bool = True,
 ) -> BaseHTTPResponse:
     """Send a request, follow its redirects, and return the response with its body unread.
@@ -45,7 +45,7 @@ def send(
         attempts: Bounds the timeouts by its deadline.
         home: The endpoint the token belongs to; ``""`` sends none.
         headers: Further headers.
-        body: The body, sent again to each address that a redirect names.
+        body: Gives the blocks of the body, once for each address that a redirect names.
         follow: Whether to follow redirects.
 
     Raises:
@@ -57,10 +57,16 @@ def send(
         sent.update(tokens.authorization(url, home, options))
         if login and tokens.origin(url) == login[0]:
             sent.update(login[1])
-        timeout = urllib3.Timeout(
-            connect=attempts.bound(options.connect_timeout), read=attempts.bound(options.first_byte_timeout)
-        )
-        response = send_once(method, url, options, timeout, headers=sent, body=body)
+        connect_s = attempts.bound(options.connect_timeout)
+        answer_s = attempts.bound(options.first_byte_timeout)
+        blocks = None if body is None else _sent_in_time(body(), options, attempts)
+        timeout = urllib3.Timeout(connect=connect_s, read=answer_s)
+        attempts.expect(connect_s, answer_s)
+        try:
+            response = send_once(method, url, options, timeout, headers=sent, body=blocks)
+        except Failed as failed:
+            attempts.check_interrupted(failed)
+            raise
         location = response.headers.get("Location")
         if not follow or response.status not in _MOVED or not location:
             return response
@@ -69,3 +75,12 @@ def send(
         if urlsplit(url).scheme not in ("http", "https"):
             raise Failed(ReadError, f"redirected to {redact(url)!r}, which is no web address", again=False)
     raise Failed(ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)}", again=False)
+
+
+def _sent_in_time(blocks: Iterator[bytes], options: StoreOptions, attempts: Attempts) -> Iterator[bytes]:
+    """Yield the blocks of a body to send, and give each one its own time; then the answer has its."""
+    Cancel.limit(attempts.bound(options.stall_timeout))
+    for block in blocks:
+        attempts.expect(attempts.bound(options.stall_timeout))
+        yield block
+    attempts.expect(attempts.bound(options.first_byte_timeout))

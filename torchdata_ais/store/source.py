@@ -104,6 +104,7 @@ class _Channel:
                     raise self._end()
                 if not self._thread.is_alive():
                     raise ReadError.at("the fetching thread is gone", url=redact(self.url))
+                self.reader.check_overdue()
                 self._ready.wait(_LIVENESS_S)
         self.stats.wait_s += time.monotonic() - begin
         self._share.give(len(block))

@@ -6,8 +6,19 @@ out as members, and an archive that is cut, damaged or followed by something els
 
 from __future__ import annotations
 
-from torchdata_ais.tar.decompress import decompress, is_compressed
+from torchdata_ais.tar.compression import decompress, is_compressed
 from torchdata_ais.tar.link import Link
 from torchdata_ais.tar.reader import Member, TarReader, read_members
+from torchdata_ais.tar.writer import TarBuilder, archive_size, encode_archive
 
-__all__ = ["Link", "Member", "TarReader", "decompress", "is_compressed", "read_members"]
+__all__ = [
+    "Link",
+    "Member",
+    "TarBuilder",
+    "TarReader",
+    "archive_size",
+    "decompress",
+    "encode_archive",
+    "is_compressed",
+    "read_members",
+]

@@ -50,7 +50,10 @@ def number(raw: bytes) -> int:
     """Return a number field: octal digits, or base-256 behind a first byte of 0x80."""
     digits = raw.rstrip(b" \0")
     if digits.isdigit():  # unlike int(), isdigit() lets no sign, underscore or prefix pass
-        return int(digits, 8)
+        try:
+            return int(digits, 8)
+        except ValueError:
+            raise ValueError(f"the number field {raw!r} is not octal") from None
     if raw[0] == 0x80:
         return int.from_bytes(raw[1:], "big")
     match = _OCTAL.fullmatch(raw.split(NUL, 1)[0])  # what follows the first NUL does not count

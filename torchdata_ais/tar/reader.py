@@ -143,6 +143,7 @@ class TarReader:
             if data is None:
                 raise self._faults.truncated(f"inside a member of {size} bytes", window.offset, name)
             yield name, data, begin, window.offset
+            del data  # or this frame would keep it until the next member is there
 
     def _extend(self, kind: int, size: int, offset: int) -> None:
         """Read an extension header, and keep what it says of the next member or, if global, of all."""
@@ -176,7 +177,7 @@ class TarReader:
         if said.get("sparse"):
             raise self._faults.refused(_REFUSED[ord("S")], begin, name)
         if digits := said.get("size"):
-            if not (digits.isascii() and digits.isdigit()):
+            if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
                 raise self._faults.bad_header(f"the PAX header has a size of {digits[:40]!r}", begin, name)
             size = int(digits)
         return begin, name, size, said.get("linkpath", "")

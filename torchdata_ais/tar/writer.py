@@ -104,7 +104,7 @@ class TarBuilder:
                 records += _record(b"hdrcharset", b"BINARY")
             records += _record(b"path", raw)
             # What readers that do not know PAX shall see.
-            split = b"", bytes(byte if byte < 128 else ord("?") for byte in raw[-100:])
+            split = b"", bytes(byte if byte < 128 else ord("?") for byte in raw[-100:].lstrip(b"/"))
         if size >= _OCTAL_11:
             records += _record(b"size", b"%d" % size)
             size = 0

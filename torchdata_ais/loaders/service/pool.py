@@ -189,11 +189,11 @@ class Pool:
             if message is None:
                 self._wait(worker)
             elif message.kind is Kind.BROKEN:
-                raise message.load().rebuild()
+                raise worker.its_error(message)
             elif message.epoch != epoch or message.kind in (Kind.BEGIN, Kind.ANSWER):
                 message.drop()
             elif message.kind is Kind.FAILED:
-                raise message.load().rebuild()
+                raise worker.its_error(message)
             else:
                 return message
 
@@ -245,7 +245,7 @@ class Pool:
             elif message.kind is Kind.ANSWER and message.epoch == self._epoch:
                 return
             elif message.kind in (Kind.FAILED, Kind.BROKEN):
-                raise message.load().rebuild()
+                raise peer.its_error(message)
             else:
                 peer.inbox.append(message)
 

@@ -23,6 +23,12 @@ __all__ = ["Peer", "holding_sigint", "start_context", "stop"]
 _GRACE_S = 2.0
 """How long a process may take to end by itself when it is told to: for the item under way."""
 
+_FAILED_GRACE_S = 0.5
+"""The same when one has failed, and the caller waits for the error."""
+
+_PRELOAD = "torchdata_ais.loaders.service.worker"
+"""What a fork server imports before it forks: all that workers need, torch above all."""
+
 _HINTS = {
     -signal.SIGKILL: "when nobody killed it, the machine's or container's memory ran out: use fewer workers, smaller "
     "batches or smaller prefetch counts",
@@ -49,6 +55,8 @@ class Peer:
         self.inbox: deque[Message] = deque()
         self.taken = 0
         """Items taken since credit was last given back."""
+        self.failed = False
+        """Whether it has ended without being told to, or its pipe has raised."""
         self.process: Any = None
         self.pid: int | None = None
         self.life: int = -1
@@ -79,12 +87,19 @@ class Peer:
             return False
         return True
 
+    def its_error(self, message: Message) -> Exception:
+        """Return the error that a FAILED or BROKEN message carries."""
+        self.failed = True
+        error: Exception = message.load().rebuild()
+        return error
+
     def why_it_ended(self) -> Exception:
         """Return the error to raise for a process that has gone: its own last word, or what its exit code says."""
+        self.failed = True
         self.read_all()
         for message in self.inbox:
             if message.kind is Kind.BROKEN:
-                return message.load().rebuild()  # type: ignore[no-any-return]
+                return self.its_error(message)
         self.process.join(1.0)
         code = self.process.exitcode
         how = "without an exit code" if code is None else f"with exit code {code}"
@@ -119,7 +134,7 @@ def stop(peers: Sequence[Peer], owner_pid: int) -> None:
         peer.channel.hang_up()
     started = [peer for peer in peers if peer.pid is not None]
     try:
-        _wait_for(started, _GRACE_S)
+        _wait_for(started, _FAILED_GRACE_S if any(peer.failed for peer in peers) else _GRACE_S)
         for peer in _living(started):
             peer.process.terminate()
         _wait_for(started, 0.5)
@@ -148,10 +163,21 @@ def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
 
 def start_context(method: str | None) -> Any:
     """Return the multiprocessing context: the default one, but never fork after CUDA has been initialised."""
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     if method is None and context.get_start_method() == "fork" and torch.cuda.is_initialized():
-        return multiprocessing.get_context("forkserver")
+        context = multiprocessing.get_context("forkserver")
+    if context.get_start_method() == "forkserver":
+        _preload_fork_server(context)
     return context
+
+
+def _preload_fork_server(context: Any) -> None:
+    """Have the fork server import torch once, instead of every worker by itself, unless the user has had a say."""
+    from multiprocessing import forkserver
+
+    server: Any = getattr(forkserver, "_forkserver", None)
+    if getattr(server, "_preload_modules", None) == ["__main__"]:
+        context.set_forkserver_preload(["__main__", _PRELOAD])
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -94,7 +95,8 @@ def run_job(job: Job) -> None:
     except BrokenPipeError:
         exit_code = 0  # the main process has gone on without us
     except BaseException as error:  # noqa: BLE001 - reported, and then this process ends
-        control.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
+        with contextlib.suppress(BrokenPipeError):
+            control.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
     finally:
         _end_soon(exit_code)
 
@@ -111,7 +113,8 @@ def _produce(job: Job, control: Channel) -> None:
     except BaseException as error:
         for outlet in outlets:
             if outlet.channel is not control:
-                outlet.channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
+                with contextlib.suppress(BrokenPipeError):
+                    outlet.channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
         raise
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from .archive import TAR_END, Archive, NotAnArchive, body_of, contents, matcher, tar_member
-from .problem import Problem
+from .archive import TAR_END, Archive, NotAnArchiveError, body_of, contents, matcher, tar_member
+from .problem import ReplyError
 from .reply import Reply
 from .routes import Call
 from .store import Object
@@ -19,10 +19,15 @@ def get_archived(call: Call, entry: Object, fd: int) -> Reply:
     path, regex = call.query.get("archpath", ""), call.query.get("archregx", "")
     try:
         if "range" in call.request.headers:
-            message = f"cannot range-read archived file {path} - operation not supported"
-            raise Problem(416, message, "ErrUnsupp")
+            asked = f"archpath={path}" if path else f"archregx={regex}"
+            ranges = call.request.headers["range"]
+            message = f"cannot range-read archived content range: {ranges}, arch query: ({asked})"
+            raise ReplyError(400, f"{message} - operation not supported", "ErrUnsupp")
         if path and regex:
-            raise Problem(400, "archpath and archregx cannot be given together")
+            both = (
+                'archpath="archpath" (match one) and archregx="archregx" (match many) are mutually exclusive'
+            )
+            raise ReplyError(400, f"dpq: 'archpath={path}', err: dpq: {both}")
         archive = archive_of(call, entry, fd)
         if path:
             found = archive.find(path)
@@ -33,7 +38,8 @@ def get_archived(call: Call, entry: Object, fd: int) -> Reply:
         fits = matcher(regex, call.query.get("archmode", ""))
         wanted = [file for file in archive.files if fits(file[0])]
         if not wanted:
-            raise member_missing(call, call.bucket, entry.name, f"{regex!r}")
+            asked = f"(archregx={regex}, archmode={call.query.get('archmode', '')})"
+            raise member_missing(call, call.bucket, entry.name, asked)
         return Reply(200, [("Content-Type", "application/x-tar")], _tar_of(os.dup(fd), archive, wanted))
     finally:
         os.close(fd)
@@ -43,14 +49,13 @@ def archive_of(call: Call, entry: Object, fd: int) -> Archive:
     """The index of an object that should be an archive."""
     try:
         return call.cluster.archives.load(fd, entry.file, entry.name, call.query.get("archmime", ""))
-    except NotAnArchive as cause:
-        cname = f"ais://{call.bucket}/{entry.name}"
-        raise Problem(500, f"{call.node.tag}: failed to read archive {cname}: {cause}") from cause
+    except NotAnArchiveError as cause:
+        raise ReplyError(400, f"archive/tar: invalid tar header ({cause})") from cause
 
 
-def member_missing(call: Call, bucket: str, name: str, path: str) -> Problem:
+def member_missing(call: Call, bucket: str, name: str, path: str) -> ReplyError:
     """No such file in the archive."""
-    return Problem(404, f"{call.node.tag}: {path} in ais://{bucket}/{name} does not exist", "ErrNotFound")
+    return ReplyError(404, f"{call.node.tag}: {path} in ais://{bucket}/{name} does not exist", "ErrNotFound")
 
 
 def _tar_of(fd: int, archive: Archive, wanted: list[tuple[str, int, int]]) -> Iterator[bytes]:
@@ -60,5 +65,3 @@ def _tar_of(fd: int, archive: Archive, wanted: list[tuple[str, int, int]]) -> It
         yield TAR_END
     finally:
         os.close(fd)
-
-

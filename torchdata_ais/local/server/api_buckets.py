@@ -7,7 +7,7 @@ from typing import Any
 
 from .jobs import bucket_json
 from .names import check_bucket_name, new_id, parse_uname
-from .problem import Problem, not_implemented
+from .problem import ReplyError, not_implemented
 from .reply import Reply
 from .routes import Call, route
 from .store import Bucket
@@ -40,6 +40,9 @@ def rename(call: Call) -> Reply:
     """Give the bucket another name."""
     to, _ = parse_uname(call.query.get("bck_to", ""))
     check_bucket_name(to)
+    call.cluster.store.bucket(call.bucket)
+    if to == call.bucket:
+        raise ReplyError(400, f'cannot rename bucket "ais://{to}" to itself ("ais://{to}")')
     with call.cluster.jobs.run("move-bck", bucket=to, source=call.bucket, to=to) as job:
         call.cluster.store.rename_bucket(call.bucket, to)
     return Reply.text(job.id)
@@ -86,7 +89,7 @@ def copy(call: Call) -> Reply:
     check_bucket_name(to)
     wanted = call.fields(prefix="", prepend="", dry_run=False, force=False, latest_ver=False, num_workers=0)
     if to == call.bucket and not wanted["prepend"]:
-        raise Problem(400, f'cannot copy bucket "ais://{to}" onto itself')
+        raise ReplyError(400, f'cannot copy-bck bucket "ais://{to}" onto itself')
     if to not in store.buckets and not wanted["dry_run"]:
         store.create_bucket(to)
     with call.cluster.jobs.run("copy-bck", bucket=to, source=call.bucket, to=to) as job:
@@ -98,13 +101,6 @@ def copy(call: Call) -> Reply:
                 store.copy(entry, to, wanted["prepend"] + name)
             job.add(entry.size)
     return Reply.text(job.id)
-
-
-@route("proxy", "DELETE", "bucket", "evict-remote-bck", query="keep_bck_md", sdk="Bucket.evict")
-def evict(call: Call) -> Reply:
-    """Only remote buckets can be evicted, and there are none."""
-    call.cluster.store.bucket(call.bucket)
-    raise Problem(400, f'cannot evict-remote-bck ais bucket "ais://{call.bucket}" - operation not supported', "ErrUnsupp")
 
 
 def _summary(call: Call, bucket: Bucket, prefix: str, *, present: bool) -> dict[str, Any]:

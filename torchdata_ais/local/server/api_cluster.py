@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from .node import HOST, Node
-from .problem import Problem
+from .problem import ReplyError
 from .reply import Reply
 from .routes import Call, route
 
@@ -15,11 +15,16 @@ AIS_VERSION = "5.0"
 
 
 @route("proxy", "GET", "health", query="prr", sdk="Cluster.is_ready")
-@route("target", "GET", "health", query="prr")
 def health(call: Call) -> Reply:
     """The node answers, so it is up; the whole cluster came up with it."""
     up = str(time.time_ns() - call.cluster.started_ns)
     return Reply(200, [("Ais-Cluster-Uptime", up), ("Ais-Node-Uptime", up)])
+
+
+@route("target", "GET", "health", query="prr")
+def target_health(call: Call) -> Reply:  # noqa: ARG001
+    """The target answers, so it is up."""
+    return Reply()
 
 
 def node_json(node: Node) -> dict[str, Any]:
@@ -60,7 +65,7 @@ def node_status(call: Call) -> Reply:
     wanted = call.request.headers.get("ais-node-id", "")
     node = next((node for node in call.cluster.targets if node.id == wanted), None)
     if node is None:
-        raise Problem(404, f'node "{wanted}" not found', "ErrNotFound")
+        raise ReplyError(404, f'node "{wanted}" not found', "ErrNotFound")
     uptime = time.time_ns() - call.cluster.started_ns
     counts = {f"{method.lower()}.n": 0 for method in ("GET", "PUT", "HEAD", "DELETE")}
     for role, method, _, count in call.cluster.stats()["requests"]:
@@ -77,10 +82,23 @@ def node_status(call: Call) -> Reply:
             "ais_version": AIS_VERSION,
             "build_time": "",
             "k8s_pod_name": "",
-            "sys_info": {"pct_cpu_used": 0, "mem_used": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10},
+            "sys_info": {
+                "pct_cpu_used": 0,
+                "mem_used": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            },
             "smap_version": str(len(call.cluster.targets) + 1),
         }
     )
+
+
+@route("proxy", "PUT", "cluster", "stop", query="frc", sdk="Job.abort")
+def stop_job(call: Call) -> Reply:
+    """Abort a job: its work ends before the next object."""
+    wanted = call.value
+    for job in call.cluster.jobs.select(str(wanted.get("ID") or ""), str(wanted.get("Kind") or "")):
+        if not job.ended_ns:
+            job.aborted = True
+    return Reply()
 
 
 @route("proxy", "GET", "cluster", "status", query="what", sdk="Job.status, Job.wait")
@@ -88,7 +106,10 @@ def job_status(call: Call) -> Reply:
     """How one job ended."""
     job = call.cluster.jobs.get(_wanted(call)["ID"])
     if job is None:
-        raise Problem(404, f"x-{_wanted(call)['Kind']}[{_wanted(call)['ID']}] not found", "ErrXactNotFound")
+        wanted = _wanted(call)
+        raise ReplyError(
+            404, f"{call.node.tag}: x-{wanted['Kind']}[{wanted['ID']}] does not exist", "ErrNotFound"
+        )
     return _plain(job.status())
 
 
@@ -98,24 +119,23 @@ def job_details(call: Call) -> Reply:
     wanted = _wanted(call)
     jobs = call.cluster.jobs.select(wanted["ID"], wanted["Kind"])
     if not jobs:
-        raise Problem(404, f"x-{wanted['Kind']}[{wanted['ID']}] not found", "ErrXactNotFound")
+        raise ReplyError(404, f'"x-{wanted["Kind"]}[{wanted["ID"]}]" not found')
     return Reply.json({call.cluster.targets[0].id: [job.snapshot() for job in jobs]})
 
 
 @route("proxy", "GET", "cluster", "status_all", query="what", sdk="Cluster.list_jobs_status")
 def all_jobs(call: Call) -> Reply:
-    """How all jobs ended; none is ever still running."""
+    """How all jobs ended, or only those that have not."""
     message = call.message
-    if message.get("show_active"):
-        return _plain([])
     jobs = call.cluster.jobs.select(kind=message.get("kind") or "")
-    return _plain([job.status() for job in jobs])
+    return _plain([job.status() for job in jobs if not (job.ended_ns and message.get("show_active"))])
 
 
 @route("proxy", "GET", "cluster", "running_all", query="what", sdk="Cluster.list_running_jobs")
-def running_jobs(call: Call) -> Reply:  # noqa: ARG001
-    """Nothing: the work of a job is done before its request is answered."""
-    return Reply.json([])
+def running_jobs(call: Call) -> Reply:
+    """Mostly none, as short work is done before its request is answered."""
+    jobs = call.cluster.jobs.select(kind=call.message.get("kind") or "")
+    return Reply.json([f"{job.kind}[{job.id}]" for job in jobs if not job.ended_ns])
 
 
 def _wanted(call: Call) -> dict[str, str]:

@@ -1,97 +1,118 @@
-"""Listing a bucket page by page, in msgpack."""
+"""Listing a bucket page by page, in msgpack for the SDK, in JSON for whoever does not ask for that."""
 
 from __future__ import annotations
 
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from .archive import NotAnArchive, is_archive
-from .names import new_id
-from .problem import Problem, not_implemented
+from .archive import NotAnArchiveError, is_archive
+from .names import check_prefix, new_id
+from .problem import not_implemented
 from .reply import Reply
 from .routes import Call, route
-from .store import Object
+from .store import Bucket, Object
 
 PAGE_SIZE = 10_000
 
-CACHED, ARCH_DIR, NAME_ONLY, NAME_SIZE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
-NOT_CACHED, BUCKET_PRESENT = 1 << 9, 1 << 6
+CACHED, ARCH_DIR, NAME_ONLY, NAME_SIZE, BUCKET_PRESENT = 1 << 0, 1 << 3, 1 << 4, 1 << 5, 1 << 6
 SUPPORTED_FLAGS = CACHED | ARCH_DIR | NAME_ONLY | NAME_SIZE | BUCKET_PRESENT
 
 ENTRY_CACHED, ENTRY_IN_ARCHIVE, ENTRY_IS_ARCHIVE = 1 << 6, 1 << 7, 1 << 9
 
-PROPS = frozenset("name size version checksum atime cached status copies ec custom location chunked".split())
+# Of an entry in msgpack and in JSON.
+LONG_KEYS = {
+    "n": "name",
+    "cs": "checksum",
+    "a": "atime",
+    "v": "version",
+    "t": "location",
+    "m": "custom",
+    "s": "size",
+    "c": "copies",
+    "f": "flags",
+}
+
+Entry = dict[str, Any]
 
 
-@route("proxy", "GET", "bucket", "list", sdk="Bucket.list_objects, .list_objects_iter, .list_all_objects, .list_urls")
+@route(
+    "proxy",
+    "GET",
+    "bucket",
+    "list",
+    sdk="Bucket.list_objects, .list_objects_iter, .list_all_objects, .list_urls",
+)
 def list_objects(call: Call) -> Reply:
-    """One page: at most `pagesize` objects after the token, sorted by name."""
+    """One page: at most `pagesize` entries after the token, sorted by name."""
     bucket = call.cluster.store.bucket(call.bucket)
     wanted = call.fields(
-        prefix="", pagesize=0, uuid="", props="", continuation_token="", flags="0", target="", start_after="", time_format=""
+        prefix="",
+        pagesize=0,
+        uuid="",
+        props="",
+        continuation_token="",
+        flags="0",
+        start_after="",
     )
-    if wanted["target"]:
-        raise not_implemented("field 'target' of action 'list'")
     flags = int(wanted["flags"] or 0)
     if flags & ~SUPPORTED_FLAGS:
         raise not_implemented(f"list-objects flags {flags & ~SUPPORTED_FLAGS:#x}")
-    props = _props(wanted["props"], flags)
-    names = bucket.names()
     prefix = str(wanted["prefix"])
+    check_prefix(prefix)
     after = max(wanted["continuation_token"], wanted["start_after"])
-    start = bisect_right(names, after) if after else 0
-    if prefix > after:
-        start = max(start, bisect_right(names, prefix) - (prefix in bucket.objects))
     size = int(wanted["pagesize"]) or PAGE_SIZE
-    entries: list[dict[str, Any]] = []
-    token = ""
-    taken = 0
-    for name in names[start:]:
-        if not name.startswith(prefix):
-            break
-        if taken == size:
-            token = last
-            break
-        entry = bucket.objects.get(name)
-        if entry is None:
-            continue
-        last = name
-        taken += 1
-        entries.extend(_entries(call, entry, props, flags))
+    props = _props(wanted["props"], flags)
+    if flags & ARCH_DIR:
+        rows = _expanded(call, bucket, prefix, after, props)
+    else:
+        rows = (_entry(call, entry, props) for entry in _objects(bucket, prefix, after))
+    page = list(islice(rows, size + 1))
+    token = page[size - 1]["n"] if len(page) > size else ""
+    del page[size:]
     for glob in call.plan.drop_entries if call.plan else ():
-        victim = next((entry for entry in entries if fnmatchcase(entry["n"], glob)), None)
+        victim = next((index for index, row in enumerate(page) if fnmatchcase(row["n"], glob)), None)
         if victim is not None:
-            entries.remove(victim)
-    page = {
-        "UUID": wanted["uuid"] or new_id(),
-        "ContinuationToken": token,
-        "Entries": entries,
-        "Flags": 0,
-    }
-    return Reply(200, [("Content-Type", "application/msgpack")], msgspec.msgpack.encode(page))
+            del page[victim]
+    uuid = wanted["uuid"] or new_id()
+    if call.request.headers.get("accept") == "application/msgpack":
+        body = {"UUID": uuid, "ContinuationToken": token, "Entries": page, "Flags": 0}
+        return Reply(200, [("Content-Type", "application/msgpack")], msgspec.msgpack.encode(body))
+    entries = [_in_json(row) for row in page]
+    return Reply.json({"uuid": uuid, "continuation_token": token, "entries": entries, "flags": 0})
 
 
 def _props(text: str, flags: int) -> frozenset[str]:
+    """The properties wanted. AIStore ignores unknown ones, and gives name and size when none are named."""
     if flags & NAME_ONLY:
-        return frozenset(("name",))
-    props = frozenset(item.strip() for item in text.split(",") if item.strip())
-    for prop in props - PROPS:
-        raise Problem(400, f'invalid property "{prop}" in props list')
-    if flags & NAME_SIZE or not props:
-        return frozenset(("name", "size"))
-    return props
+        return frozenset()
+    if flags & NAME_SIZE or not text:
+        return frozenset(("size",))
+    return frozenset(item.strip() for item in text.split(","))
 
 
-def _entries(call: Call, entry: Object, props: frozenset[str], flags: int) -> Iterator[dict[str, Any]]:
-    """An object's entry and, with the ARCH_DIR flag, those of the files in it."""
-    expand = bool(flags & ARCH_DIR) and is_archive(entry.name)
-    row: dict[str, Any] = {"n": entry.name}
+def _objects(bucket: Bucket, prefix: str, after: str) -> Iterator[Object]:
+    names = bucket.names()
+    start = bisect_right(names, after) if after else 0
+    if prefix > after:
+        start = max(start, bisect_right(names, prefix) - (prefix in bucket.objects))
+    for position in range(start, len(names)):
+        name = names[position]
+        if not name.startswith(prefix):
+            return
+        entry = bucket.objects.get(name)
+        if entry is not None:  # else it went away since the names were sorted
+            yield entry
+
+
+def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:
+    row: Entry = {"n": entry.name}
     if "checksum" in props:
         row["cs"] = entry.checksum
     if "atime" in props:
@@ -106,16 +127,27 @@ def _entries(call: Call, entry: Object, props: frozenset[str], flags: int) -> It
         row["s"] = entry.size
     if "copies" in props:
         row["c"] = 1
-    row["f"] = ENTRY_CACHED | (ENTRY_IS_ARCHIVE if expand else 0)
-    yield row
-    if not expand:
-        return
-    for name, size in _files_in(call, entry):
-        inner: dict[str, Any] = {"n": f"{entry.name}/{name}"}
-        if "size" in props and size:
-            inner["s"] = size
-        inner["f"] = ENTRY_CACHED | ENTRY_IN_ARCHIVE
-        yield inner
+    row["f"] = ENTRY_CACHED
+    return row
+
+
+def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozenset[str]) -> Iterable[Entry]:
+    """Objects and the files in those that are archives, sorted together; a token may name such a file."""
+    rows: list[Entry] = []
+    for entry in _objects(bucket, prefix, ""):
+        row = _entry(call, entry, props)
+        rows.append(row)
+        if not is_archive(entry.name):
+            continue
+        row["f"] |= ENTRY_IS_ARCHIVE
+        for name, size in _files_in(call, entry):
+            inner: Entry = {"n": f"{entry.name}/{name}"}
+            if "size" in props and size:
+                inner["s"] = size
+            inner["f"] = ENTRY_CACHED | ENTRY_IN_ARCHIVE
+            rows.append(inner)
+    rows.sort(key=lambda row: row["n"])
+    return rows[bisect_right(rows, after, key=lambda row: row["n"]) if after else 0 :]
 
 
 def _files_in(call: Call, entry: Object) -> list[tuple[str, int]]:
@@ -127,7 +159,11 @@ def _files_in(call: Call, entry: Object) -> list[tuple[str, int]]:
     try:
         archive = call.cluster.archives.load(fd, entry.file, entry.name)
         return [(name, size) for name, _, size in archive.files]
-    except NotAnArchive:
+    except NotAnArchiveError:
         return []
     finally:
         os.close(fd)
+
+
+def _in_json(row: Entry) -> Entry:
+    return {LONG_KEYS[key]: str(value) if key == "s" else value for key, value in row.items()}

@@ -7,14 +7,28 @@ import time
 from urllib.parse import urlsplit
 
 from .api_archived import get_archived
+from .api_etl import get_transformed
 from .names import check_bucket_name, check_object_name, parse_uname
-from .problem import Problem, not_implemented, object_missing
+from .problem import ReplyError, not_implemented, object_missing
 from .reply import FileSlice, Reply
 from .routes import ROUTES, Call, Route, route
-from .store import Object
+from .store import Object, file_blocks
 
 HEAD_PROPS = frozenset(
-    "name size checksum atime version custom last-modified etag location copies ec chunked".split()
+    [
+        "name",
+        "size",
+        "checksum",
+        "atime",
+        "version",
+        "custom",
+        "last-modified",
+        "etag",
+        "location",
+        "copies",
+        "ec",
+        "chunked",
+    ]
 )
 _CHECKSUM_TYPE = "xxhash2"
 
@@ -66,8 +80,13 @@ def standard_headers(entry: Object) -> list[tuple[str, str]]:
     ]
 
 
-@route("target", "GET", "object", query="archpath archregx archmode archmime etl_name etl_args etl_pipeline latest-ver",
-       sdk="Object.get_reader")
+@route(
+    "target",
+    "GET",
+    "object",
+    query="archpath archregx archmode archmime etl_name etl_args etl_pipeline latest-ver",
+    sdk="Object.get_reader",
+)
 def get(call: Call) -> Reply:
     """The object, a range of it, files of the archive it is, or what an ETL makes of it."""
     if call.query.get("etl_name") or call.query.get("etl_pipeline"):
@@ -88,7 +107,7 @@ def get(call: Call) -> Reply:
     body = FileSlice(fd, 0, entry.size)
     try:
         first, last = parse_range(wanted, entry.size, f"ais://{call.bucket}/{call.name}")
-    except Problem:
+    except ReplyError:
         body.close()
         raise
     body.offset, body.size = first, last - first + 1
@@ -101,11 +120,6 @@ def get(call: Call) -> Reply:
     return Reply(206, headers, body)
 
 
-def get_transformed(call: Call) -> Reply:
-    """An ETL inline."""
-    raise Problem(501, "cannot use ETL in a build without ETL support - operation not supported", "ErrUnsupp")
-
-
 def open_object(call: Call) -> tuple[Object, int]:
     """Return the object and its open file, also when it is being replaced at this moment."""
     while True:
@@ -114,7 +128,7 @@ def open_object(call: Call) -> tuple[Object, int]:
             return entry, call.cluster.store.open(entry)
         except FileNotFoundError:
             if call.cluster.store.bucket(call.bucket).objects.get(call.name) is entry:
-                raise Problem(500, f"{call.node.tag}: the data file of {call.name} is gone") from None
+                raise ReplyError(500, f"{call.node.tag}: the data file of {call.name} is gone") from None
 
 
 _RANGE = re.compile(r"\s*(\d*)\s*-\s*(\d*)\s*")
@@ -123,30 +137,27 @@ _RANGE = re.compile(r"\s*(\d*)\s*-\s*(\d*)\s*")
 def parse_range(text: str, size: int, cname: str) -> tuple[int, int]:
     """Return first and last byte of a `Range` header, or the 416 AIStore gives."""
     if not text.startswith("bytes="):
-        raise Problem(416, f'read range "{text}" is invalid (prefix)')
+        raise ReplyError(416, f'read range "{text}" is invalid (prefix)')
     spec = text[len("bytes=") :]
     if "," in spec:
-        raise Problem(416, f"cannot multi-range read {cname} - operation not supported", "ErrUnsupp")
+        raise ReplyError(416, f"cannot multi-range read {cname} - operation not supported", "ErrUnsupp")
     match = _RANGE.fullmatch(spec)
     if match is None or match.group(1) == match.group(2) == "":
-        raise Problem(416, f'read range "{spec}" is invalid (start)')
+        raise ReplyError(416, f'read range "{text}" is invalid (-)')
     start, end = match.groups()
     if not start:
-        count = min(int(end), size)
-        if not count:
-            raise _unsatisfiable(spec, size)
-        return size - count, size - 1
+        return size - min(int(end), size), size - 1  # of nothing, too, as AIStore does
     first, last = int(start), int(end) if end else size - 1
     if end and last < first:
-        raise Problem(416, f'read range "{spec}" is invalid (end)')
+        raise ReplyError(416, f'read range "{spec}" is invalid (end)')
     if first >= size:
         raise _unsatisfiable(spec, size)
     return first, min(last, size - 1)
 
 
-def _unsatisfiable(spec: str, size: int) -> Problem:
+def _unsatisfiable(spec: str, size: int) -> ReplyError:
     message = f"size={size}: not satisfiable range [{spec}]"
-    return Problem(416, message, "ErrRangeNotSatisfiable", (("Content-Range", f"bytes */{size}"),))
+    return ReplyError(416, message, "ErrRangeNotSatisfiable", (("Content-Range", f"bytes */{size}"),))
 
 
 def new_version(call: Call, entry: Object) -> None:
@@ -159,8 +170,8 @@ def new_version(call: Call, entry: Object) -> None:
         store.copy(entry, call.bucket, call.name)
         return
     inverted = bytes(255 - value for value in range(256))
-    with store.path(entry).open("rb") as file:
-        store.put(call.bucket, call.name, (block.translate(inverted) for block in iter(lambda: file.read(1 << 20), b"")))
+    blocks = (block.translate(inverted) for block in file_blocks(store.path(entry)))
+    store.put(call.bucket, call.name, blocks)
 
 
 @route("target", "HEAD", "object", query="props presence", sdk="Object.head, Object.props")
@@ -170,13 +181,13 @@ def head(call: Call) -> Reply:
         raise not_implemented(f"query parameter 'presence'={call.query['presence']}")
     entry = lookup(call)
     size = ("Content-Length", str(entry.size))
-    if "props" not in call.query:
+    if not call.query.get("props"):
         names = [("Ais-Bucket-Name", call.bucket), ("Ais-Bucket-Provider", "ais"), ("Ais-Name", call.name)]
         everything = frozenset(("checksum", "atime", "version", "custom", "location", "copies"))
         return Reply(200, [*_head_headers(call, entry, everything), *names, size])
     props = frozenset(item.strip() for item in call.query["props"].split(",") if item.strip())
     for prop in sorted(props - HEAD_PROPS):
-        raise Problem(400, f'invalid property "{prop}" in props list', headers=(("Ais-Present", "true"),))
+        raise ReplyError(400, f'invalid property "{prop}" in props list', headers=(("Ais-Present", "true"),))
     return Reply(200, [*_head_headers(call, entry, props), size])
 
 
@@ -199,7 +210,7 @@ def _head_headers(call: Call, entry: Object, props: frozenset[str]) -> list[tupl
         mtime = call.cluster.store.path(entry).stat().st_mtime
         headers.append(("Last-Modified", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(mtime))))
     if "etag" in props:
-        headers.append(("ETag", f'"{entry.checksum}"'))
+        headers.append(("Etag", f'"{entry.checksum}"'))
     return headers
 
 
@@ -207,26 +218,20 @@ def _head_headers(call: Call, entry: Object, props: frozenset[str]) -> list[tupl
 def put(call: Call) -> Reply:
     """Store the body. A checksum that the client sent is compared with the one computed on the way."""
     if call.cluster.owner(call.bucket, call.name) is not call.node:
-        raise Problem(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
+        raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
     store = call.cluster.store
     store.bucket(call.bucket)
-    entry = store.put(call.bucket, call.name, call.request.body.blocks())
-    _compare_checksum(call, entry)
-    return Reply(200, standard_headers(entry))
+    expected = _expected_checksum(call)
+    return Reply(
+        200, standard_headers(store.put(call.bucket, call.name, call.request.body.blocks(), expected))
+    )
 
 
-def _compare_checksum(call: Call, entry: Object) -> None:
-    sent = call.request.headers.get("ais-checksum-value")
+def _expected_checksum(call: Call) -> str:
     kind = call.request.headers.get("ais-checksum-type", _CHECKSUM_TYPE)
-    if not sent:
-        return
-    if kind not in (_CHECKSUM_TYPE, "xxhash"):
-        call.cluster.store.delete(call.bucket, call.name)
+    if kind != _CHECKSUM_TYPE:
         raise not_implemented(f"checksum type {kind!r}")
-    if sent != entry.checksum:
-        call.cluster.store.delete(call.bucket, call.name)
-        message = f"bad checksum: expected [{kind}[{sent}], got: [{_CHECKSUM_TYPE}[{entry.checksum}]"
-        raise Problem(400, f"{message} for ais://{call.bucket}/{call.name}", "ErrBadCksum")
+    return call.request.headers.get("ais-checksum-value", "")
 
 
 @route("target", "DELETE", "object", sdk="Object.delete")
@@ -234,7 +239,7 @@ def delete(call: Call) -> Reply:
     """Remove the object."""
     owned = call.cluster.owner(call.bucket, call.name) is call.node
     if not owned or not call.cluster.store.delete(call.bucket, call.name):
-        raise Problem(404, f"ais://{call.bucket}/{call.name} doesn't exist")
+        raise ReplyError(404, f"ais://{call.bucket}/{call.name} doesn't exist")
     return Reply()
 
 
@@ -259,6 +264,3 @@ def copy(call: Call) -> Reply:
     call.cluster.store.bucket(bucket)
     call.cluster.store.copy(entry, bucket, name)
     return Reply()
-
-
-

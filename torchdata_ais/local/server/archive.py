@@ -13,17 +13,27 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from .problem import Problem, not_implemented
+from .problem import ReplyError, not_implemented
 from .reply import FileSlice
 
-__all__ = ["TAR_END", "Archive", "ArchiveIndex", "NotAnArchive", "is_archive", "matcher", "tar_member", "zip_of"]
+__all__ = [
+    "TAR_END",
+    "Archive",
+    "ArchiveIndex",
+    "NotAnArchiveError",
+    "is_archive",
+    "matcher",
+    "tar_member",
+    "tgz_of",
+    "zip_of",
+]
 
 EXTENSIONS = (".tar", ".tgz", ".tar.gz", ".zip", ".tar.lz4")
 TAR_END = bytes(1024)
 ARCHIVES_KEPT = 512
 
 
-class NotAnArchive(Exception):
+class NotAnArchiveError(Exception):
     """The bytes are not what the name of the object says."""
 
 
@@ -79,7 +89,7 @@ class ArchiveIndex:
 def _extension(name: str, mime: str) -> str:
     ext = extension_of(mime if mime.startswith(".") else f".{mime}") if mime else extension_of(name)
     if not ext:
-        raise Problem(400, f'unknown archive format of "{name}"', "ErrUnknownMime")
+        raise ReplyError(400, f'unrecognized or unsupported file format: "{name}"')
     if ext == ".tar.lz4":
         raise not_implemented("archives in .tar.lz4")
     return ext
@@ -88,7 +98,7 @@ def _extension(name: str, mime: str) -> str:
 def _read_index(fd: int, ext: str) -> Archive:
     files: list[tuple[str, int, int]] = []
     try:
-        with open(os.dup(fd), "rb") as file:
+        with os.fdopen(os.dup(fd), "rb") as file:
             file.seek(0)
             if ext == ".zip":
                 with zipfile.ZipFile(file) as archive:
@@ -98,7 +108,7 @@ def _read_index(fd: int, ext: str) -> Archive:
                 with tarfile.open(fileobj=file, mode="r:" if ext == ".tar" else "r:gz") as tar:
                     files = [(item.name, item.offset_data, item.size) for item in tar if item.isfile()]
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError) as cause:
-        raise NotAnArchive(str(cause)) from cause
+        raise NotAnArchiveError(str(cause)) from cause
     return Archive(ext, tuple(files))
 
 
@@ -108,7 +118,7 @@ def contents(fd: int, archive: Archive, wanted: Iterable[tuple[str, int, int]]) 
         for _, offset, size in wanted:
             yield os.pread(fd, size, offset)
         return
-    with open(os.dup(fd), "rb") as file:
+    with os.fdopen(os.dup(fd), "rb") as file:
         file.seek(0)
         if archive.extension == ".zip":
             with zipfile.ZipFile(file) as zipped:
@@ -134,8 +144,8 @@ def matcher(regex: str, mode: str) -> Callable[[str], bool]:
     if mode in ("", "regexp"):
         try:
             compiled = re.compile(regex)
-        except re.error as cause:
-            raise Problem(400, f"invalid regular expression {regex!r}: {cause}") from cause
+        except re.error:
+            return lambda _: False  # AIStore, too, finds nothing then
         return lambda name: compiled.search(name) is not None
     if mode == "prefix":
         return lambda name: name.startswith(regex)
@@ -145,7 +155,8 @@ def matcher(regex: str, mode: str) -> Callable[[str], bool]:
         return lambda name: regex in name
     if mode == "wdskey":
         return lambda name: _without_extension(name) == regex
-    raise Problem(400, f'invalid matching mode "{mode}", expecting one of: regexp prefix suffix substr wdskey')
+    message = f'invalid matching mode "{mode}", expecting one of: [regexp prefix suffix substr wdskey]'
+    raise ReplyError(400, f"dpq: 'archmode={mode}', err: {message}")
 
 
 def _without_extension(name: str) -> str:
@@ -176,6 +187,16 @@ def tar_header(name: str, size: int, mtime: int = 0) -> bytes:
 def tar_member(name: str, content: bytes, mtime: int = 0) -> bytes:
     """Header, content and padding of one file."""
     return tar_header(name, len(content), mtime) + content + bytes(-len(content) % 512)
+
+
+def tgz_of(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """A compressed tar of the files."""
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as stream:
+        for name, content in files:
+            stream.write(tar_member(name, content))
+        stream.write(TAR_END)
+    return out.getvalue()
 
 
 def zip_of(files: Iterable[tuple[str, bytes]]) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from .faults import Plan
 from .reply import FileSlice, Reply, chunk, head_of
 
-__all__ = ["Ended", "deliver"]
+__all__ = ["EndedError", "deliver"]
 
 BLOCK_BYTES = 1 << 20
 TICK_S = 0.005
@@ -21,12 +21,12 @@ _SIOCOUTQ = 0x5411
 _DRAIN_DEADLINE_S = 5.0
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """The fault has ended the connection."""
 
 
 def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> int:
-    """Send `reply` under `plan` and return how many bytes of body went out; `Ended` if the connection did."""
+    """Send `reply` under `plan` and return how many bytes of body went out; `EndedError` if the connection did."""
     if plan.wrong_checksum:
         reply.headers = [_spoiled(header) for header in reply.headers]
     size, blocks, chunked = _blocks(reply)
@@ -130,7 +130,7 @@ class _Pace:
 def _end(sock: socket.socket, how: str, seconds: float) -> None:
     if how == "stall":
         if _client_left(sock, seconds):
-            raise Ended
+            raise EndedError
         return
     if how == "reset":
         # Lingering for 0 seconds makes close() send RST, and drops what is still queued: let that go first.
@@ -138,7 +138,7 @@ def _end(sock: socket.socket, how: str, seconds: float) -> None:
         while _unsent(sock) and time.monotonic() < deadline:
             time.sleep(0.001)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    raise Ended
+    raise EndedError
 
 
 def _unsent(sock: socket.socket) -> int:

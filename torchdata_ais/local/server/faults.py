@@ -55,7 +55,7 @@ class Action:
     at_proxy: ClassVar[bool] = False
     """Whether it happens where the request of an object is redirected, not where it is answered."""
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         """Write this action into `plan`."""
         raise NotImplementedError
 
@@ -67,7 +67,7 @@ class Status(Action):
     code: int
     retry_after: float | None = None
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.status = self
 
 
@@ -77,7 +77,7 @@ class Delay(Action):
 
     seconds: float
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.delay += self.seconds
 
 
@@ -87,7 +87,7 @@ class Bandwidth(Action):
 
     bytes_per_s: float
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.bytes_per_s = min(self.bytes_per_s, plan.bytes_per_s or self.bytes_per_s)
 
 
@@ -97,7 +97,7 @@ class Cut(Action):
 
     at: int
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.ends.append((self.at, "cut", 0.0))
 
 
@@ -107,7 +107,7 @@ class Reset(Action):
 
     at: int = 0
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.ends.append((self.at, "reset", 0.0))
 
 
@@ -118,7 +118,7 @@ class Stall(Action):
     at: int = 0
     seconds: float = 0.0
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.ends.append((self.at, "stall", self.seconds))
 
 
@@ -129,7 +129,7 @@ class FlipBit(Action):
     at: int
     bit: int = 0
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.flips.append((self.at, 1 << self.bit))
 
 
@@ -137,7 +137,7 @@ class FlipBit(Action):
 class WrongChecksum(Action):
     """Send the right body with a wrong `Ais-Checksum-Value`."""
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.wrong_checksum = True
 
 
@@ -150,7 +150,7 @@ class NewVersion(Action):
 
     same_bytes: bool = False
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.new_version = self
 
 
@@ -160,7 +160,7 @@ class DeadRedirect(Action):
 
     at_proxy: ClassVar[bool] = True
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.dead_redirect = True
 
 
@@ -170,7 +170,7 @@ class DropEntry(Action):
 
     name: str = "*"
 
-    def apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan) -> None:
         plan.drop_entries.append(self.name)
 
 
@@ -309,5 +309,5 @@ class FaultTable:
                     and rule.fires()
                 ):
                     plan = plan or Plan()
-                    fault.action.apply(plan)
+                    fault.action._apply(plan)
         return plan

@@ -1,10 +1,10 @@
-"""Jobs: records of work that was done while its request waited, in the forms AIStore reports them."""
+"""Jobs: work that is done while its request waits, unless it takes long, in the forms AIStore reports it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -19,6 +19,9 @@ IDLE_KINDS = frozenset(
 )
 """Kinds that AIStore keeps waiting for more work: they report idle rather than an end."""
 
+PATIENCE_S = 5.0
+"""How long a request waits for the end of its job, well below the SDK's read timeout of 20 s."""
+
 NEVER = "0001-01-01T00:00:00Z"
 NO_BUCKET = {"name": "", "provider": "", "namespace": {"uuid": "", "name": ""}}
 
@@ -30,7 +33,7 @@ def bucket_json(name: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Job:
-    """One finished (or failed) piece of work."""
+    """One piece of work, finished when `ended_ns` is not 0."""
 
     id: str
     kind: str
@@ -41,6 +44,8 @@ class Job:
     ended_ns: int = 0
     objects: int = 0
     bytes: int = 0
+    files: int = 0
+    created: int = 0
     errors: list[str] = field(default_factory=list)
     aborted: bool = False
 
@@ -69,8 +74,8 @@ class Job:
         idle = self.kind in IDLE_KINDS
         return {
             "ext": None,
-            "start-time": _rfc3339(self.started_ns),
-            "end-time": NEVER if idle and not self.aborted else _rfc3339(self.ended_ns),
+            "start-time": rfc3339(self.started_ns),
+            "end-time": NEVER if idle and not self.aborted else rfc3339(self.ended_ns),
             "bck": bucket_json(self.bucket) if self.bucket else NO_BUCKET,
             "src-bck": bucket_json(self.source) if self.source else NO_BUCKET,
             "dst-bck": bucket_json(self.to) if self.to else NO_BUCKET,
@@ -89,7 +94,7 @@ class Job:
                 "in-bytes": "0",
             },
             "aborted": self.aborted,
-            "is_idle": True,
+            "is_idle": bool(self.ended_ns),
         }
 
 
@@ -111,6 +116,29 @@ class Jobs:
         with self._lock:
             self._jobs[job.id] = job
 
+    def start(self, job: Job, work: Callable[[Job], None]) -> Job:
+        """Do `work` in a thread and return when it is done, or after a while if it takes long.
+
+        An error of the work is the job's error; the job can be asked for while it runs.
+        """
+        job.started_ns = time.time_ns()
+        with self._lock:
+            self._jobs[job.id] = job
+
+        def run() -> None:
+            try:
+                work(job)
+            except Exception as error:  # noqa: BLE001  whatever failed, the job must come to an end
+                job.errors.append(str(error) or type(error).__name__)
+                job.aborted = True
+            finally:
+                job.ended_ns = time.time_ns()
+
+        thread = threading.Thread(target=run, name=f"job-{job.id}", daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        return job
+
     def get(self, job_id: str) -> Job | None:
         """Return a job by its id."""
         with self._lock:
@@ -128,7 +156,8 @@ class Jobs:
             self._jobs.clear()
 
 
-def _rfc3339(time_ns: int) -> str:
+def rfc3339(time_ns: int) -> str:
+    """A time as AIStore writes it; 0 is Go's zero time."""
     if not time_ns:
         return NEVER
     whole = datetime.fromtimestamp(time_ns // 1_000_000_000, tz=timezone.utc)

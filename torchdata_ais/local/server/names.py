@@ -10,11 +10,12 @@ from typing import Protocol, TypeVar
 
 import xxhash
 
-from .problem import Problem, invalid_path
+from .problem import ReplyError, bad_bucket_name, invalid_path
 
 __all__ = [
     "check_bucket_name",
     "check_object_name",
+    "check_prefix",
     "digest_of",
     "new_id",
     "object_uname",
@@ -32,8 +33,7 @@ _MAX_NAME = 1024
 def check_bucket_name(name: str) -> None:
     """Refuse what AIStore refuses as the name of a bucket."""
     if not _BUCKET.fullmatch(name):
-        only = "may only contain letters, numbers, dashes (-), underscores (_), and dots (.)"
-        raise Problem(400, f"bucket name is invalid: {only}")
+        raise bad_bucket_name()
 
 
 def check_object_name(name: str) -> None:
@@ -42,7 +42,14 @@ def check_object_name(name: str) -> None:
     if bad or (("." in name) and any(part in (".", "..") for part in name.split("/"))):
         raise invalid_path("object name", name)
     if len(name.encode()) > _MAX_NAME:
-        raise Problem(400, f"object name is too long: {len(name.encode())} > {_MAX_NAME}(max length)")
+        raise ReplyError(400, f"object name is too long: {len(name.encode())} > {_MAX_NAME}(max length)")
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse a prefix of names that could leave the bucket."""
+    if prefix.startswith("~/") or any(part in (".", "..") for part in prefix.split("/")):
+        problem = invalid_path("prefix", prefix)
+        raise ReplyError(400, f"bad list-objects request: {problem.message}", problem.tcode)
 
 
 def object_uname(bucket: str, name: str) -> str:
@@ -54,7 +61,11 @@ def parse_uname(uname: str) -> tuple[str, str]:
     """Split ``ais/@#/bucket/object`` (the object may be missing) into bucket and object."""
     parts = uname.split("/", 3)
     if len(parts) < 3 or parts[0] != "ais" or parts[1] != "@#":
-        raise Problem(501, f"the bucket {uname!r}: only ais:// without a namespace - operation not supported", "ErrUnsupp")
+        raise ReplyError(
+            501,
+            f"the bucket {uname!r}: only ais:// without a namespace - operation not supported",
+            "ErrUnsupp",
+        )
     return parts[2], parts[3] if len(parts) > 3 else ""
 
 

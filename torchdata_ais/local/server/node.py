@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import delivery
 from .names import check_bucket_name, check_object_name, digest_of
-from .problem import Problem
+from .problem import ReplyError
 from .reply import FileSlice, Reply, send
 from .routes import Call, find
-from .wire import BadRequest, Connection, Hangup, Request
+from .wire import BadRequestError, Connection, HangupError, Request
 
 if TYPE_CHECKING:
     from .state import Cluster
@@ -24,8 +24,8 @@ __all__ = ["Node"]
 
 HOST = "127.0.0.1"
 _LINGER_S = 2.0
-# Which query parameter decides what a request of an object means.
-_OBJECT_KEYS = ("append_type", "object_to", "uploadId")
+# Which query parameter decides what a PUT of an object means.
+_PUT_KEYS = ("append_type", "object_to", "uploadId")
 
 
 class Node:
@@ -69,7 +69,7 @@ class Node:
         try:
             while self._one(connection):
                 pass
-        except (Hangup, BadRequest, delivery.Ended, OSError):
+        except (HangupError, BadRequestError, delivery.EndedError, OSError):
             pass  # the client has gone, or a fault wants it to think so
         finally:
             sock.close()
@@ -78,7 +78,7 @@ class Node:
         """Answer one request; `False` if the connection is at its end."""
         try:
             request = connection.next_request()
-        except BadRequest as error:
+        except BadRequestError as error:
             text = f"400 Bad Request: {error}"
             send(connection.sock, Reply(400, [("Connection", "close")], text.encode()), method="GET")
             return False
@@ -109,14 +109,14 @@ class Node:
     def _answer(self, call: Call) -> Reply:
         try:
             reply = self._dispatch(call)
-        except Problem as problem:
+        except ReplyError as problem:
             return self.problem_reply(problem, call)
-        except (Hangup, BadRequest, OSError):
+        except (HangupError, BadRequestError, OSError):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  a bug here is the client's 500, not a dead thread
             traceback.print_exc(file=sys.stderr)
             message = f"{self.tag}: {type(error).__name__}: {error}"
-            return self.problem_reply(Problem(500, message), call)
+            return self.problem_reply(ReplyError(500, message), call)
         if call.plan is not None and call.plan.dead_redirect:
             _misdirect(reply, self.cluster.dead_port.getsockname()[1])
         return reply
@@ -145,7 +145,7 @@ class Node:
             headers: tuple[tuple[str, str], ...] = ()
             if plan.status.retry_after is not None:
                 headers = (("Retry-After", f"{plan.status.retry_after:g}"),)
-            raise Problem(plan.status.code, f"{self.tag}: injected fault", headers=headers)
+            raise ReplyError(plan.status.code, f"{self.tag}: injected fault", headers=headers)
 
     def _resolve(self, call: Call) -> tuple[str, str]:
         """Say what the path names and which of its requests this is; fill in bucket and object."""
@@ -153,7 +153,9 @@ class Node:
         version, _, rest = request.path.lstrip("/").partition("/")
         kind, _, rest = rest.partition("/")
         if version != "v1" or not kind:
-            raise Problem(400, f"invalid request URI: '{request.method} {request.path}' from {self.peer_of(request)}")
+            raise ReplyError(
+                400, f"invalid request URI: '{request.method} {request.path}' from {self.peer_of(request)}"
+            )
         if kind == "objects":
             call.bucket, slash, call.name = rest.partition("/")
             if not slash:
@@ -161,7 +163,9 @@ class Node:
             check_object_name(call.name)
             if request.method in ("POST", "DELETE"):
                 return "object", str(call.message.get("action", ""))
-            return "object", next((key for key in _OBJECT_KEYS if key in request.query), "")
+            if request.method == "PUT":
+                return "object", next((key for key in _PUT_KEYS if key in request.query), "")
+            return "object", ""
         if kind == "buckets":
             call.bucket, _, call.name = rest.partition("/")
             if request.method == "HEAD":
@@ -176,9 +180,9 @@ class Node:
             call.name = rest
             return kind, request.query.get("what", "")
         if kind == "ml":
-            _, _, path = rest.partition("/")
+            service, _, path = rest.partition("/")
             call.bucket, _, call.name = path.partition("/")
-            return ("batch" if rest.startswith("moss") else "ml"), ""
+            return ("batch" if service == "moss" else kind), ""
         call.name = rest
         return kind, ""
 
@@ -187,9 +191,9 @@ class Node:
             return "objects", str(call.message.get("action", ""))
         path = call.request.path.strip("/")
         message = f"URL '{path}' is too short: expected 4 items, got {path.count('/') + 1}"
-        raise Problem(400, message)
+        raise ReplyError(400, message)
 
-    def problem_reply(self, problem: Problem, call: Call) -> Reply:
+    def problem_reply(self, problem: ReplyError, call: Call) -> Reply:
         """Write an error as AIStore does; in a header where there can be no body."""
         request = call.request
         fields: dict[str, Any] = {"tcode": problem.tcode} if problem.tcode else {}
@@ -227,5 +231,3 @@ def _linger(sock: socket.socket) -> None:
             pass
     except OSError:
         pass
-
-

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 __all__ = [
-    "Problem",
+    "ReplyError",
+    "bad_bucket_name",
     "bucket_exists",
     "bucket_missing",
     "invalid_path",
@@ -12,7 +13,7 @@ __all__ = [
 ]
 
 
-class Problem(Exception):
+class ReplyError(Exception):
     """A request that is answered with an error status.
 
     Args:
@@ -32,27 +33,33 @@ class Problem(Exception):
         self.headers = headers
 
 
-def bucket_missing(name: str) -> Problem:
+def bad_bucket_name() -> ReplyError:
+    """A name that no bucket may have."""
+    only = "may only contain letters, numbers, dashes (-), underscores (_), and dots (.)"
+    return ReplyError(400, f"bucket name is invalid: {only}")
+
+
+def bucket_missing(name: str) -> ReplyError:
     """No such bucket."""
-    return Problem(404, f'bucket "ais://{name}" does not exist', "ErrBckNotFound")
+    return ReplyError(404, f'bucket "ais://{name}" does not exist', "ErrBckNotFound")
 
 
-def bucket_exists(name: str) -> Problem:
+def bucket_exists(name: str) -> ReplyError:
     """The bucket is there already."""
-    return Problem(409, f'bucket "ais://{name}" already exists', "ErrBucketAlreadyExists")
+    return ReplyError(409, f'bucket "ais://{name}" already exists', "ErrBucketAlreadyExists")
 
 
-def object_missing(node: str, bucket: str, name: str) -> Problem:
+def object_missing(node: str, bucket: str, name: str) -> ReplyError:
     """No such object, in the words of the target `node`."""
-    return Problem(404, f"{node}: ais://{bucket}/{name} does not exist", "ErrNotFound")
+    return ReplyError(404, f"{node}: ais://{bucket}/{name} does not exist", "ErrNotFound")
 
 
-def invalid_path(what: str, name: str) -> Problem:
+def invalid_path(what: str, name: str) -> ReplyError:
     """A name with parts that could leave the bucket."""
-    return Problem(400, f'invalid {what} "{name}"', "errInvalidPath")
+    return ReplyError(400, f'invalid {what} "{name}"', "errInvalidPath")
 
 
-def not_implemented(what: str) -> Problem:
+def not_implemented(what: str) -> ReplyError:
     """Something a real cluster may do and this one does not: said by name, never guessed."""
     message = f"{what}: not implemented by the embedded cluster - operation not supported"
-    return Problem(501, message, "ErrUnsupp")
+    return ReplyError(501, message, "ErrUnsupp")

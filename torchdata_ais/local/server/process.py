@@ -18,14 +18,34 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from . import api_buckets, api_cluster, api_listing, api_objects
+from . import (
+    api_batch,
+    api_buckets,
+    api_cluster,
+    api_dsort,
+    api_etl,
+    api_groups,
+    api_listing,
+    api_objects,
+    api_upload,
+)
 from .faults import Fault
 from .node import Node
 from .state import Cluster
 
 __all__ = ["main"]
 
-APIS = (api_buckets, api_cluster, api_listing, api_objects)
+APIS = (
+    api_batch,
+    api_buckets,
+    api_cluster,
+    api_dsort,
+    api_etl,
+    api_groups,
+    api_listing,
+    api_objects,
+    api_upload,
+)
 _PARENT_CHECK_S = 0.5
 
 

@@ -24,8 +24,6 @@ SENDFILE_BYTES = 8 << 20
 UNCHUNKED_BYTES = 2048
 """Up to here a streamed body is sent with a Content-Length, beyond in chunks, as Go's server does."""
 
-Body = "bytes | FileSlice | Iterator[bytes]"
-
 
 class FileSlice:
     """`size` bytes of an open file from `offset` on. The file is closed when the answer has gone."""
@@ -44,11 +42,12 @@ class FileSlice:
 
 @dataclass(slots=True)
 class Reply:
-    """One answer. A body of unknown length is an iterator of blocks."""
+    """One answer. A body of unknown length is an iterator of blocks; `chunked` says it may not be joined."""
 
     status: int = 200
     headers: list[tuple[str, str]] = field(default_factory=list)
     body: bytes | FileSlice | Iterator[bytes] = b""
+    chunked: bool = False
 
     @classmethod
     def text(cls, text: str, status: int = 200) -> Reply:
@@ -56,7 +55,9 @@ class Reply:
         return cls(status, [("Content-Type", "text/plain; charset=utf-8")], text.encode())
 
     @classmethod
-    def json(cls, value: Any, status: int = 200, content_type: str = "application/json; charset=utf-8") -> Reply:
+    def json(
+        cls, value: Any, status: int = 200, content_type: str = "application/json; charset=utf-8"
+    ) -> Reply:
         """A JSON value in AIStore's compact form."""
         body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
         return cls(status, [("Content-Type", content_type)], body)
@@ -126,7 +127,7 @@ def _send_blocks(sock: socket.socket, reply: Reply, blocks: Iterator[bytes]) -> 
     first = bytearray()
     for block in blocks:
         first += block
-        if len(first) > UNCHUNKED_BYTES:
+        if len(first) > UNCHUNKED_BYTES or reply.chunked:
             break
     else:
         sock.sendall(head_of(reply, f"Content-Length: {len(first)}\r\n") + first)

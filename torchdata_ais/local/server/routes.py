@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .problem import Problem, not_implemented
+from .problem import ReplyError, bad_bucket_name, not_implemented
 
 if TYPE_CHECKING:
     from .faults import Plan
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .state import Cluster
     from .wire import Request
 
-__all__ = ["ROUTES", "Call", "Route", "coverage_rows", "find", "route"]
+__all__ = ["ROUTES", "Call", "Route", "find", "route"]
 
 ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))
 """Query parameters that any request may carry: the bucket's, and what a redirect adds."""
@@ -61,13 +61,13 @@ class Call:
             try:
                 self._message = json.loads(raw) if raw else {}
             except ValueError as cause:
-                raise Problem(400, f"failed to unmarshal the request: {cause}", "ErrJSON") from cause
+                raise ReplyError(400, f"failed to unmarshal the request: {cause}", "ErrJSON") from cause
         return self._message
 
     @property
     def value(self) -> dict[str, Any]:
         """The `value` of the action, as a dict."""
-        value = self.message.get("value")
+        value = self.message.get("value") if isinstance(self.message, dict) else None
         return value if isinstance(value, dict) else {}
 
     def fields(self, **known: Any) -> dict[str, Any]:
@@ -140,30 +140,92 @@ def find(call: Call, resource: str, key: str) -> Route:
     return found
 
 
-def _unknown(call: Call, resource: str, key: str) -> Problem:
+def _unknown(call: Call, resource: str, key: str) -> ReplyError:
     method = call.request.method
     siblings = [row for row in ROUTES.values() if row.resource == resource]
     if not siblings:
         uri = f"{method} {call.request.path}"
-        return Problem(400, f"invalid request URI: '{uri}' from {call.node.peer_of(call.request)}")
-    if key and key not in KNOWN_ACTIONS and any(row.key for row in siblings if row.method == method):
-        return Problem(400, f'invalid action "{key}"')
+        return ReplyError(400, f"invalid request URI: '{uri}' from {call.node.peer_of(call.request)}")
+    if resource == "object" and method == "POST" and key not in KNOWN_ACTIONS:
+        # AIStore takes the whole rest of the path for the name of a bucket then.
+        return bad_bucket_name()
+    if key and key not in KNOWN_ACTIONS:
+        if resource in ("cluster", "daemon") and "what" in call.query:
+            return ReplyError(400, f"unexpected query [what={key}]")
+        return ReplyError(400, f'invalid action "{key}"')
     return not_implemented(f"{method} of {resource}" + (f" with {key!r}" if key else ""))
 
 
 KNOWN_ACTIONS = frozenset(
-    """create-bck destroy-bck set-bprops reset-bprops summary-bck ec-encode copy-bck etl-bck blob-download
-    make-n-copies rechunk index-shard summary-shard rebalance move-bck resilver lru cleanup-store
-    evict-remote-bck list load-lom-cache promote rename-obj mpt-upload mpt-complete mpt-abort reset-stats
-    reset-config set-config rotate-logs shutdown copy-listrange delete-listrange etl-listrange
-    evict-listrange prefetch-listrange archive attach detach enable-bend disable-bend start-maintenance
-    stop-maintenance shutdown-node decommission-node decommission check-lock get-batch create-inventory
-    destroy-inventory show-inventory start stop status status_all running_all qryxstats smap node_status
-    log cluster_config bmd config stats snode sysinfo remote target_ips""".split()
+    [
+        "create-bck",
+        "destroy-bck",
+        "set-bprops",
+        "reset-bprops",
+        "summary-bck",
+        "ec-encode",
+        "copy-bck",
+        "etl-bck",
+        "blob-download",
+        "make-n-copies",
+        "rechunk",
+        "index-shard",
+        "summary-shard",
+        "rebalance",
+        "move-bck",
+        "resilver",
+        "lru",
+        "cleanup-store",
+        "evict-remote-bck",
+        "list",
+        "load-lom-cache",
+        "promote",
+        "rename-obj",
+        "mpt-upload",
+        "mpt-complete",
+        "mpt-abort",
+        "reset-stats",
+        "reset-config",
+        "set-config",
+        "rotate-logs",
+        "shutdown",
+        "copy-listrange",
+        "delete-listrange",
+        "etl-listrange",
+        "evict-listrange",
+        "prefetch-listrange",
+        "archive",
+        "attach",
+        "detach",
+        "enable-bend",
+        "disable-bend",
+        "start-maintenance",
+        "stop-maintenance",
+        "shutdown-node",
+        "decommission-node",
+        "decommission",
+        "check-lock",
+        "get-batch",
+        "create-inventory",
+        "destroy-inventory",
+        "show-inventory",
+        "start",
+        "stop",
+        "status",
+        "status_all",
+        "running_all",
+        "qryxstats",
+        "smap",
+        "node_status",
+        "log",
+        "cluster_config",
+        "bmd",
+        "config",
+        "stats",
+        "snode",
+        "sysinfo",
+        "remote",
+        "target_ips",
+    ]
 )
 """Actions and questions that AIStore knows: those without a route are 501, others 400 as on a real node."""
-
-
-def coverage_rows() -> list[Route]:
-    """All routes, in the order of the page."""
-    return sorted(ROUTES.values(), key=lambda row: (row.resource, row.method, row.role, row.key))

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .api_upload import Uploads
 from .archive import ArchiveIndex
 from .faults import FaultTable
 from .jobs import Jobs
@@ -40,6 +41,7 @@ class Cluster:
         self.store = Store(root)
         self.archives = ArchiveIndex()
         self.jobs = Jobs()
+        self.uploads = Uploads()
         self.faults = FaultTable()
         self.etl_allowed = etl
         self.started_ns = time.time_ns()
@@ -128,5 +130,3 @@ def _dead_port() -> socket.socket:
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     return sock
-
-

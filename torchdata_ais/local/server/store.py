@@ -12,16 +12,16 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 import xxhash
 
-from .problem import bucket_exists, bucket_missing
+from .problem import ReplyError, bucket_exists, bucket_missing
 
-__all__ = ["Bucket", "Object", "Store"]
+__all__ = ["Bucket", "Object", "Store", "file_blocks", "write_all"]
 
 FILES_PER_FOLDER = 1000
 
@@ -127,10 +127,8 @@ class Store:
         """Open an object for reading; `FileNotFoundError` if it was replaced in between."""
         return os.open(self._file(entry.file), os.O_RDONLY | os.O_CLOEXEC)
 
-    def put(
-        self, bucket: str, name: str, blocks: Iterable[bytes | memoryview], custom: dict[str, str] | None = None
-    ) -> Object:
-        """Store the blocks as a new version of an object, hashing them on the way."""
+    def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview], expected: str = "") -> Object:
+        """Store the blocks as a new version of an object if their checksum is the `expected` one (or any)."""
         number, path = self.new_file()
         try:
             digest = xxhash.xxh64()
@@ -139,8 +137,14 @@ class Store:
                 for block in blocks:
                     digest.update(block)
                     size += len(block)
-                    _write_all(file.fileno(), block)
-            return self.commit(bucket, name, number, size, digest.hexdigest(), custom)
+                    write_all(file.fileno(), block)
+            checksum = digest.hexdigest()
+            if expected not in ("", checksum):
+                text = (
+                    f"BAD DATA CHECKSUM: xxhash2({expected} != {checksum}) (context: ais://{bucket}/{name})"
+                )
+                raise ReplyError(500, text, "ErrBadCksum")
+            return self.commit(bucket, name, number, size, checksum)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -153,7 +157,13 @@ class Store:
         return number, path
 
     def commit(
-        self, bucket: str, name: str, number: int, size: int, checksum: str, custom: dict[str, str] | None = None
+        self,
+        bucket: str,
+        name: str,
+        number: int,
+        size: int,
+        checksum: str,
+        custom: dict[str, str] | None = None,
     ) -> Object:
         """Make the written file `number` the newest version of an object."""
         with self._lock:
@@ -264,7 +274,15 @@ class Store:
         return journal
 
 
-def _write_all(fd: int, block: bytes | memoryview) -> None:
+def file_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file block by block."""
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            yield block
+
+
+def write_all(fd: int, block: bytes | memoryview) -> None:
+    """Write all of a block, as a plain `os.write` need not."""
     view = memoryview(block)
     while view:
         view = view[os.write(fd, view) :]

@@ -6,18 +6,18 @@ import socket
 from collections.abc import Iterator
 from urllib.parse import unquote, unquote_plus
 
-__all__ = ["BadRequest", "Body", "Connection", "Hangup", "Request"]
+__all__ = ["BadRequestError", "Body", "Connection", "HangupError", "Request"]
 
 MAX_HEAD_BYTES = 64 * 1024
 BLOCK_BYTES = 1 << 20
 MAX_JSON_BYTES = 64 << 20
 
 
-class Hangup(Exception):
+class HangupError(Exception):
     """The peer closed the connection, or broke it, in the middle of a message."""
 
 
-class BadRequest(Exception):
+class BadRequestError(Exception):
     """What arrived is not HTTP."""
 
 
@@ -57,7 +57,7 @@ class Body:
             try:
                 self._left = int(line.partition(b";")[0], 16)
             except ValueError as cause:
-                raise BadRequest("a chunk without its size") from cause
+                raise BadRequestError("a chunk without its size") from cause
             if self._left == 0:
                 while self._connection.read_line():
                     pass
@@ -79,7 +79,7 @@ class Body:
         for block in self.blocks():
             out += block
             if len(out) > MAX_JSON_BYTES:
-                raise BadRequest("the body of a control request is too long")
+                raise BadRequestError("the body of a control request is too long")
         return bytes(out)
 
     def drain(self) -> bool:
@@ -111,7 +111,7 @@ class Request:
             self.path = unquote(path, errors="strict") if "%" in path else path
             self.query = _parse_query(query) if query else {}
         except UnicodeDecodeError as cause:
-            raise BadRequest("the URL is not UTF-8") from cause
+            raise BadRequestError("the URL is not UTF-8") from cause
 
 
 def _parse_query(query: str) -> dict[str, str]:
@@ -142,7 +142,7 @@ class Connection:
         ahead = self._ahead
         while (end := ahead.find(b"\r\n\r\n")) < 0:
             if len(ahead) > MAX_HEAD_BYTES:
-                raise BadRequest("the head of the request is too long")
+                raise BadRequestError("the head of the request is too long")
             try:
                 data = self.sock.recv(65536)
             except OSError:
@@ -158,7 +158,7 @@ class Connection:
         try:
             method, target, version = lines[0].split(" ")
         except ValueError as cause:
-            raise BadRequest(f"not a request line: {lines[0][:100]!r}") from cause
+            raise BadRequestError(f"not a request line: {lines[0][:100]!r}") from cause
         headers: dict[str, str] = {}
         for line in lines[1:]:
             name, _, value = line.partition(":")
@@ -166,7 +166,7 @@ class Connection:
         try:
             length = int(headers.get("content-length") or 0)
         except ValueError as cause:
-            raise BadRequest("Content-Length is not a number") from cause
+            raise BadRequestError("Content-Length is not a number") from cause
         wish = headers.get("connection", "").lower()
         keep_alive = "close" not in wish and (version == "HTTP/1.1" or "keep-alive" in wish)
         chunked = "chunked" in headers.get("transfer-encoding", "").lower()
@@ -185,19 +185,19 @@ class Connection:
         try:
             count = self.sock.recv_into(view)
         except OSError as cause:
-            raise Hangup("the connection broke in the body") from cause
+            raise HangupError("the connection broke in the body") from cause
         if not count:
-            raise Hangup("the body ended before its length")
+            raise HangupError("the body ended before its length")
         return view[:count]
 
     def read_line(self) -> bytes:
         """Return the next line of a chunked body, without its end."""
         while (end := self._ahead.find(b"\r\n")) < 0:
             if len(self._ahead) > MAX_HEAD_BYTES:
-                raise BadRequest("a line of the body is too long")
+                raise BadRequestError("a line of the body is too long")
             data = self.sock.recv(65536)
             if not data:
-                raise Hangup("the body ended inside a chunk")
+                raise HangupError("the body ended inside a chunk")
             self._ahead += data
         line, self._ahead = self._ahead[:end], self._ahead[end + 2 :]
         return line

@@ -111,20 +111,11 @@ def decompress(
         >>> b"".join(decompress([gzip.compress(b"one "), gzip.compress(b"two")]))
         b'one two'
     """
-    source = iter(blocks)
-    first = []
-    head = b""
-    for block in source:
-        first.append(block)
-        head += bytes(block[: _HEAD_BYTES - len(head)])
-        if len(head) == _HEAD_BYTES:
-            break
-    body = itertools.chain(first, source)
+    head, body = _peek(blocks)
     format_ = _format_of(head)
     if format_ is None:
         yield from body
         return
-    del first, block  # the chain alone holds on to them, until they are passed on
     window = Window(body)
     made = 0
     for chunk in _expand(window, format_, url):
@@ -137,6 +128,19 @@ def decompress(
                 offset=window.offset,
             )
         yield chunk
+
+
+def _peek(blocks: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first bytes, and the blocks with nothing taken off."""
+    source = iter(blocks)
+    first = []
+    head = b""
+    for block in source:
+        first.append(block)
+        head += bytes(block[: _HEAD_BYTES - len(head)])
+        if len(head) == _HEAD_BYTES:
+            break
+    return head, itertools.chain(first, source)
 
 
 def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from torchdata_ais.errors import ChecksumError, NotFoundError, ObjectChangedError, UsageError
+from torchdata_ais.store import StoreOptions, open_blocks
+from torchdata_ais.urls import ObjectURL
+
+BODY = random.Random(0).randbytes(10_000)
+SMALL = StoreOptions(block_bytes=1000, prefetch_bytes=1)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a b#?.tar"
+    path.write_bytes(BODY)
+    return path
+
+
+def read(url, options=SMALL, **more):
+    with open_blocks(str(url) if not isinstance(url, str) else url, options, **more) as source:
+        return b"".join(source)
+
+
+def test_paths_and_file_urls_are_read(file):
+    assert read(file) == BODY
+    assert read(file.as_uri()) == BODY
+    assert read(file, start=4321) == BODY[4321:]
+    with open_blocks(str(file), SMALL) as source:
+        assert b"".join(source) == BODY
+        assert source.size == 10_000
+        assert source.verified is False
+
+
+def test_a_file_that_is_continued_must_be_the_same(file):
+    with open_blocks(str(file), SMALL) as source:
+        next(source)
+        version = source.version
+    assert read(file, start=1000, version=version) == BODY[1000:]
+    file.write_bytes(BODY + b"x")
+    with pytest.raises(ObjectChangedError):
+        read(file, start=1000, version=version)
+
+
+@pytest.mark.parametrize("change", ["truncate", "append", "touch"])
+def test_a_file_that_changes_while_it_is_read_is_an_error(file, change):
+    with open_blocks(str(file), SMALL) as source:
+        next(source)
+        if change == "truncate":
+            os.truncate(file, 5000)
+        elif change == "append":
+            with file.open("ab") as more:
+                more.write(b"more")
+        else:
+            os.utime(file, ns=(1, 1))
+        with pytest.raises(ObjectChangedError):
+            list(source)
+
+
+def test_sizes_and_checksums_that_are_known_are_checked(file):
+    import xxhash
+
+    good = xxhash.xxh64_hexdigest(BODY)
+    with open_blocks(ObjectURL(str(file), 10_000, good), SMALL) as source:
+        assert b"".join(source) == BODY
+        assert source.verified is True
+    with pytest.raises(ObjectChangedError):
+        read(ObjectURL(str(file), size=9))
+    with pytest.raises(ChecksumError):
+        read(str(file), checksum="0" * 16)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_an_error(tmp_path):
+    for path in (tmp_path / "none.tar", tmp_path / "none" / "s.tar"):
+        with pytest.raises(NotFoundError, match="no such file"):
+            read(path)
+    with pytest.raises(UsageError, match="directory"):
+        read(tmp_path)
+
+
+def test_urls_that_cannot_be_opened_are_refused_at_once():
+    for url in ("ais://b/o", "ais://b", "", "nonsense://x"):
+        with pytest.raises(UsageError):
+            open_blocks(url, StoreOptions())
+    with pytest.raises(UsageError, match="bucket"):
+        open_blocks("ais://b", StoreOptions(endpoint="http://h"))
+    with pytest.raises(UsageError, match="start"):
+        open_blocks("/x", StoreOptions(), start=-1)
+
+
+@pytest.mark.timeout(60)
+def test_standard_input_is_read():
+    code = (
+        "import sys; from torchdata_ais.store import *\n"
+        "with open_blocks('-', StoreOptions(), start=3) as s: sys.stdout.write(b''.join(s).decode())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=b"0123456789", capture_output=True, timeout=50, check=True
+    )
+    assert done.stdout == b"3456789"
+
+
+def test_a_named_pipe_is_read_and_one_that_nobody_writes_to_is_closed(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    source = open_blocks(str(path), SMALL)
+    source.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "torchdata_ais.fetch"]
+    writer = threading.Thread(target=path.write_bytes, args=(BODY,))
+    writer.start()
+    assert read(path) == BODY
+    writer.join(10)

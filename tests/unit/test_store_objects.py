@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+
+from torchdata_ais.errors import NotFoundError, ReadError, UsageError
+from torchdata_ais.store import (
+    Retry,
+    StoreOptions,
+    delete_object,
+    head_object,
+    object_exists,
+    open_blocks,
+    put_object,
+    resolve_options,
+)
+
+BODY = random.Random(0).randbytes(3_000_000)
+
+
+class Forward(io.RawIOBase):
+    """A stream that cannot be read again."""
+
+    def __init__(self, data):
+        self._data = io.BytesIO(data)
+
+    def readable(self):
+        return True
+
+    def read(self, size=-1):
+        return self._data.read(size)
+
+
+@pytest.fixture
+def store(ais_cluster):
+    return resolve_options(endpoint=ais_cluster.endpoint, retry=Retry(attempts=3, backoff=0.0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda body: body, id="bytes"),
+        pytest.param(memoryview, id="view"),
+        pytest.param(io.BytesIO, id="file"),
+        pytest.param(Forward, id="stream"),
+        pytest.param(
+            lambda body: (body[at : at + 70_000] for at in range(0, len(body), 70_000)), id="blocks"
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 1, len(BODY)])
+def test_what_is_put_comes_back(ais_bucket, store, make, size):
+    body = BODY[:size]
+    url = put_object(f"ais://{ais_bucket.name}/a b?.bin", make(body), store, size=size)
+    assert url.size == size
+    known = head_object(url, store)
+    assert (known.size, known.checksum, known.version) == (size, url.checksum, "1")
+    with open_blocks(known, store) as source:
+        assert b"".join(source) == body
+        assert source.verified is True
+
+
+def test_a_file_is_put_from_where_it_stands(ais_bucket, store):
+    file = io.BytesIO(b"0123456789")
+    file.seek(4)
+    url = put_object(f"ais://{ais_bucket.name}/f", file, store)
+    with open_blocks(url, store) as source:
+        assert b"".join(source) == b"456789"
+
+
+def test_deleting_and_asking(ais_bucket, store):
+    name = f"ais://{ais_bucket.name}/o"
+    assert not object_exists(name, store)
+    put_object(name, b"x", store)
+    assert object_exists(name, store)
+    delete_object(name, store)
+    assert not object_exists(name, store)
+    delete_object(name, store, missing_ok=True)
+    with pytest.raises(NotFoundError, match="404"):
+        delete_object(name, store)
+    with pytest.raises(NotFoundError):
+        head_object(name, store)
+
+
+def test_a_put_that_fails_is_sent_again(ais_bucket, store, ais_faults):
+    from torchdata_ais.local import Status
+
+    for kind in (lambda: BODY, lambda: Forward(BODY)):
+        rule = ais_faults.add(Status(503), verb="PUT", nth={1, 2})
+        url = put_object(f"ais://{ais_bucket.name}/again", kind(), store)
+        assert ais_faults.fired(rule) == 2
+        with open_blocks(url, store) as source:
+            assert b"".join(source) == BODY
+        ais_faults.clear()
+    ais_faults.add(Status(503), verb="PUT")
+    with pytest.raises(ReadError, match="tried 3 times"):
+        put_object(f"ais://{ais_bucket.name}/never", b"x", store)
+
+
+def test_an_unknown_bucket_is_named(store):
+    with pytest.raises(NotFoundError, match="no-such-bucket"):
+        put_object("ais://no-such-bucket/o", BODY, store)
+    assert not object_exists("ais://no-such-bucket/o", store)
+
+
+def test_calls_that_cannot_work_are_refused(store):
+    for url in ("ais://b", "/file", "http://h/x", "-"):
+        with pytest.raises(UsageError):
+            put_object(url, b"", store)
+    with pytest.raises(UsageError, match="size"):
+        put_object("ais://b/o", b"123", store, size=4)
+    with pytest.raises(UsageError, match="AIS_ENDPOINT"):
+        put_object("ais://b/o", b"", StoreOptions())

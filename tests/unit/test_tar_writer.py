@@ -1,0 +1,185 @@
+"""The bytes of an archive: read back by `tarfile`, by GNU tar and by our reader."""
+
+import io
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.tar import read_members
+from torchdata_ais.tar.writer import RECORD, TarBuilder, archive_size, encode_archive
+
+
+def build(*members, **options):
+    return b"".join(encode_archive(members, **options))
+
+
+def by_tarfile(archive):
+    with tarfile.open(
+        fileobj=io.BytesIO(archive), mode="r:", encoding="utf-8", errors="surrogateescape"
+    ) as tar:
+        return [(info.name, tar.extractfile(info).read()) for info in tar]
+
+
+def by_us(archive):
+    return [(name, data) for name, data, *_ in read_members([archive])]
+
+
+MEMBERS = [
+    ("000000.jpg", b"\xff\xd8" * 1000),
+    ("000000.cls", b""),
+    ("n" * 100, b"a name that fills its field"),
+    ("d" * 150 + "/" + "n" * 99, b"a name with a prefix"),
+    ("d" * 80 + "/" + "e" * 70 + "/" + "n" * 90 + ".seg.png", b"more than one slash to split at"),
+    ("n" * 101, b"a name that USTAR cannot say"),
+    ("d" * 156 + "/" + "n" * 50, b"a prefix that is too long"),
+    ("x/" + "n" * 101, b"a last part that is too long"),
+    ("l" * 3000 + "/deep.jpg", b"more than one block of PAX header"),
+    ("é/漢字.jpg", b"unicode"),
+    ("\udcff\udc80.bin", b"not UTF-8"),
+    ("a=b\nc.txt", b"an equals sign and a newline"),
+    ("512.bin", b"x" * 512),
+]
+
+
+def test_tarfile_and_our_reader_read_what_was_written():
+    archive = build(*MEMBERS)
+    assert by_tarfile(archive) == by_us(archive) == MEMBERS
+
+
+segments = st.text(st.sampled_from("ab.é\udcff \n="), min_size=1, max_size=8) | st.sampled_from(
+    ["x" * 90, "y" * 99, "z" * 155, "w" * 400]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(segments, min_size=1, max_size=4).map("/".join), st.binary(max_size=1100)))
+)
+def test_any_names_and_data_come_back(members):
+    archive = build(*members)
+    assert len(archive) % RECORD == 0
+    assert by_tarfile(archive) == by_us(archive) == members
+
+
+def test_gnu_tar_extracts_what_was_written(tmp_path):
+    tar = shutil.which("tar")
+    if (
+        tar is None
+        or b"GNU" not in subprocess.run([tar, "--version"], capture_output=True, check=True).stdout
+    ):
+        pytest.skip("GNU tar is not here")
+    # It warns of hdrcharset, which a name that is not UTF-8 needs, and reads it right.
+    members = [(name, data) for name, data in MEMBERS if len(name) < 240 and name.isprintable()]
+    (tmp_path / "shard.tar").write_bytes(build(*members, mtime=1_700_000_000))
+    out = tmp_path / "out"
+    out.mkdir()
+    done = subprocess.run([tar, "-xf", tmp_path / "shard.tar", "-C", out], capture_output=True, check=True)
+    assert done.stderr == b""
+    found = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert found == dict(members)
+    assert (out / "000000.jpg").stat().st_mtime == 1_700_000_000
+
+
+def test_bytes_are_a_function_of_the_arguments_and_of_nothing_else():
+    assert build(*MEMBERS) == build(*MEMBERS)
+    assert build(("a", b"1")) == build(("a", b"1"), mtime=0.9)
+    assert build(("a", b"1")) != build(("a", b"1"), mtime=1)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, data in MEMBERS if data and name.isascii() and len(name) <= 100]
+)
+def test_a_plain_member_takes_one_header(name):
+    assert TarBuilder().member_size(name, 1) == 1024
+
+
+def test_headers_are_those_of_tarfile_where_ustar_is_enough():
+    info = tarfile.TarInfo("d" * 150 + "/" + "n" * 99)
+    info.size, info.mtime, info.mode, info.uname, info.gname = 5, 1_700_000_000, 0o444, "bigdata", "users"
+    theirs = info.tobuf(tarfile.USTAR_FORMAT, "utf-8")
+    builder = TarBuilder(mtime=1_700_000_000.7, user="bigdata", group="users")
+    ours = builder.member(info.name, b"tree!")[0]
+    # Versions of tarfile differ in the device numbers, and so in the checksum.
+    assert ours[:148] + ours[156:329] + ours[345:] == theirs[:148] + theirs[156:329] + theirs[345:]
+
+
+def test_fields_are_what_was_asked_for():
+    archive = build(("a", b"1"), mtime=12.5, mode=0o640, user="bigdata", group="users")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        info = tar.next()
+    assert (info.mtime, info.mode, info.uname, info.gname) == (12, 0o640, "bigdata", "users")
+    assert (info.uid, info.gid, info.type, info.pax_headers) == (0, 0, tarfile.REGTYPE, {})
+
+
+def test_one_member_may_have_its_own_time():
+    builder = TarBuilder(mtime=1)
+    archive = b"".join([*builder.member("a", b"", mtime=2), *builder.member("b", b""), builder.end()])
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        assert [info.mtime for info in tar] == [2, 1]
+
+
+def test_the_count_is_exact_at_every_step():
+    builder = TarBuilder()
+    written = 0
+    for name, data in MEMBERS:
+        expected = builder.member_size(name, len(data))
+        blocks = builder.member(name, data)
+        assert sum(map(len, blocks)) == expected
+        written += expected
+        assert builder.size == written
+    total = archive_size(written)
+    assert len(builder.end()) == total - written
+    assert builder.size == total == len(build(*MEMBERS))
+
+
+@pytest.mark.parametrize(("content", "total"), [(0, 1), (RECORD - 1024, 1), (RECORD - 512, 2), (RECORD, 2)])
+def test_the_end_is_two_blocks_and_what_fills_the_record(content, total):
+    assert archive_size(content) == total * RECORD
+
+
+def test_an_empty_archive_is_one_record_of_zeros():
+    assert build() == bytes(RECORD)
+    assert by_tarfile(build()) == by_us(build()) == []
+
+
+def test_data_is_passed_on_without_a_copy():
+    data = bytearray(b"tree")
+    assert TarBuilder().member("a", data)[1] is data
+    words = memoryview(bytearray(16)).cast("I")
+    builder = TarBuilder()
+    assert b"".join(builder.member("a", words))[512:528] == bytes(16)
+    assert builder.size == 1024
+
+
+def test_a_member_above_8_gib_has_its_size_in_a_pax_header():
+    size = (8 << 30) + 1
+    header = TarBuilder()._headers("big.bin", size, b"00000000000\0")
+    assert len(header) == TarBuilder().member_size("big.bin", 8 << 30) - (8 << 30) == 1536
+    info = tarfile.open(fileobj=io.BytesIO(header + bytes(512)), mode="r:").next()  # noqa: SIM115
+    assert (info.name, info.size) == ("big.bin", size)
+    assert len(TarBuilder()._headers("a", (8 << 30) - 1, b"00000000000\0")) == 512
+
+
+@pytest.mark.parametrize("name", ["", "d/", "a\0b"])
+def test_names_that_no_file_can_have_are_refused(name):
+    builder = TarBuilder()
+    with pytest.raises(UsageError, match="cannot be the name"):
+        builder.member(name, b"")
+    assert builder.size == 0
+
+
+@pytest.mark.parametrize("mtime", [-1, 8**11, float("nan"), float("inf")])
+def test_times_that_ustar_cannot_say_are_refused(mtime):
+    with pytest.raises(UsageError, match="mtime"):
+        TarBuilder(mtime=mtime)
+
+
+@pytest.mark.parametrize("options", [{"user": "u" * 32}, {"group": "a\0b"}])
+def test_owners_that_ustar_cannot_say_are_refused(options):
+    with pytest.raises(UsageError, match="owner or group"):
+        TarBuilder(**options)

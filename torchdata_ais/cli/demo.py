@@ -1,0 +1,225 @@
+"""``torchdata-ais demo``: the whole way from files to a trained model, checked."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
+
+if TYPE_CHECKING:
+    from torchdata_ais.cli._bucket import OpenBucket
+    from torchdata_ais.store import StoreOptions
+
+__all__ = ["demo"]
+
+_TRAIN_SHARDS, _HELD_OUT_SHARDS = 12, 3
+_BATCH = 32
+_TIMES_CHANCE = 3.0
+"""The held-out accuracy must be at least so many times that of guessing."""
+
+
+def demo(
+    samples: Annotated[
+        int, typer.Option(help="Samples to draw; a fifth of them is held out.", min=100)
+    ] = 3000,
+    epochs: Annotated[int, typer.Option(help="Passes over the training shards.", min=1)] = 4,
+    workers: Annotated[int, typer.Option(help="Worker processes; 0 loads in this process.", min=0)] = 2,
+    seed: Annotated[int, typer.Option(help="For data, order and model.")] = 0,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            help="A real cluster, as http://host:51080. Default: an embedded one.", show_default=False
+        ),
+    ] = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave cluster and data up until Ctrl-C.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model on shards in AIStore, and check that every sample came exactly once.
+
+    Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
+    it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
+    """
+    with reported(debug):
+        started = time.perf_counter()
+        _require_dataloader2()
+        with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint)) as bucket:
+            held_out = samples // 5
+            _store_pets(bucket, samples, held_out, seed)
+            accuracy = _train(bucket, options, samples, held_out, epochs=epochs, workers=workers, seed=seed)
+            _judge(accuracy, counted(epochs, "epoch"), time.perf_counter() - started)
+            if keep:
+                _stay(options, bucket)
+
+
+def _require_dataloader2() -> None:
+    """Say what is missing before any work is done."""
+    from torchdata_ais.errors import UsageError
+
+    try:
+        from torchdata_ais.loaders import MultiProcessingReadingService  # noqa: F401
+    except ImportError as error:
+        raise UsageError.at(
+            f"torchdata's DataLoader2 cannot be imported: {error}",
+            todo='pip install "torchdata>=0.7.1,<0.10"',
+        ) from error
+
+
+@contextmanager
+def _cluster(endpoint: str) -> Iterator[StoreOptions]:
+    if endpoint:
+        typer.echo(f"cluster   {endpoint}")
+        yield options_for(endpoint)
+        return
+    from torchdata_ais.local import LocalCluster
+
+    with LocalCluster(targets=2) as cluster:
+        typer.echo(f"cluster   {cluster.endpoint}, embedded, 2 targets")
+        yield options_for(cluster.endpoint)
+
+
+@contextmanager
+def _bucket(options: StoreOptions, *, fresh: bool) -> Iterator[OpenBucket]:
+    """Make a bucket and remove it at the end; on a real cluster, one that nobody else has."""
+    from torchdata_ais.cli._bucket import OpenBucket
+
+    with OpenBucket(options, f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets") as bucket:
+        bucket.create()
+        try:
+            yield bucket
+        finally:
+            if fresh:
+                bucket.delete()
+
+
+def _store_pets(bucket: OpenBucket, samples: int, held_out: int, seed: int) -> None:
+    """Draw the samples, 0 ... for training, the last `held_out` for measuring, and PUT them as shards."""
+    from torchdata_ais.cli._progress import progress
+    from torchdata_ais.examples.pets import make_shards, uneven_sizes
+
+    begin = time.perf_counter()
+    trained = samples - held_out
+    parts = {
+        "train": (0, uneven_sizes(trained, _TRAIN_SHARDS, seed)),
+        "held-out": (trained, uneven_sizes(held_out, _HELD_OUT_SHARDS, seed)),
+    }
+    stored = 0
+    with progress("draw and store", "sample", samples) as advance:
+        for part, (start, sizes) in parts.items():
+            for index, shard in enumerate(make_shards(sizes, seed, start)):
+                bucket.put(f"{part}-{index:03d}.tar", shard)
+                stored += len(shard)
+                advance(sizes[index])
+    smallest, *_, largest = sorted(parts["train"][1])
+    typer.echo(
+        f"data      {samples} samples drawn, {size_text(stored)} stored in {bucket.uri} as {_TRAIN_SHARDS} + "
+        f"{_HELD_OUT_SHARDS} shards of {smallest} to {largest} samples, {time.perf_counter() - begin:.1f} s"
+    )
+
+
+def _train(
+    bucket: OpenBucket,
+    options: StoreOptions,
+    samples: int,
+    held_out: int,
+    *,
+    epochs: int,
+    workers: int,
+    seed: int,
+) -> float:
+    """Train, print a line an epoch, and return the accuracy on the held-out shards."""
+    import torch
+
+    from torchdata_ais.cli._progress import progress
+    from torchdata_ais.examples.pets import CLASSES
+    from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
+    from torchdata_ais.loaders import MultiProcessingReadingService
+    from torchdata_ais.loaders._torchdata import DataLoader2
+
+    keys = [f"sample_{index:06d}" for index in range(samples)]
+    train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]
+    train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, endpoint=options.endpoint, batchsize=_BATCH)
+    measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, endpoint=options.endpoint, batchsize=_BATCH)
+    typer.echo(f"chain     {_chain(train)}")
+
+    # More threads than free cores spend their time waiting for each other.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - workers))
+    torch.manual_seed(seed)
+    model = SmallCNN(len(CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.004)
+    # Each worker ends with a batch of its own that may be smaller, hence the spare steps.
+    steps = epochs * (len(train_keys) // _BATCH + max(1, workers) + 1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.004, total_steps=steps)
+    accuracy = 0.0
+    with (
+        DataLoader2(train, reading_service=MultiProcessingReadingService(workers)) as train_loader,
+        DataLoader2(measure, reading_service=MultiProcessingReadingService(workers)) as held_out_loader,
+    ):
+        train_loader.seed(seed)
+        for epoch in range(epochs):
+            with progress(f"epoch {epoch + 1}/{epochs}", "sample", len(train_keys)) as advance:
+                trained = run_epoch(model, train_loader, optimizer, scheduler, advance)
+            measured = run_epoch(model, held_out_loader)
+            _check_once("training", epoch, trained.keys, train_keys)
+            _check_once("held-out", epoch, measured.keys, held_out_keys)
+            accuracy = measured.accuracy
+            typer.echo(
+                f"epoch {epoch + 1}/{epochs} loss {trained.mean_loss:.3f}, held-out accuracy {accuracy:.3f}, "
+                f"{trained.samples_per_second:.0f} samples/s, "
+                f"{len(train_keys)} + {len(held_out_keys)} samples each exactly once"
+            )
+    return accuracy
+
+
+def _chain(pipe: object) -> str:
+    """Return the stages of a chain in a line."""
+    from torchdata_ais.pipes._pipe import upstream
+
+    stages = [repr(stage).removesuffix("IterDataPipe") for stage in upstream(pipe)]  # type: ignore[arg-type]
+    return " . ".join(reversed(stages))
+
+
+def _check_once(part: str, epoch: int, keys: Sequence[str], expected: Sequence[str]) -> None:
+    from torchdata_ais.errors import LoaderError
+    from torchdata_ais.examples.train import once_each
+
+    wrong = once_each(keys, expected)
+    if wrong:
+        raise LoaderError.at(f"epoch {epoch + 1}, {part} shards: {wrong}", todo="please report this as a bug")
+
+
+def _judge(accuracy: float, epochs: str, seconds: float) -> None:
+    """Raise if the model has not learned; else say how it went."""
+    from torchdata_ais.errors import LoaderError
+    from torchdata_ais.examples.pets import CLASSES
+
+    chance = 1 / len(CLASSES)
+    if accuracy < _TIMES_CHANCE * chance:
+        raise LoaderError.at(
+            f"the accuracy {accuracy:.3f} on held-out shards is not far above chance ({chance:.3f})",
+            todo="try more --epochs or --samples; with the defaults, please report this as a bug",
+        )
+    typer.echo(
+        f"passed    accuracy {accuracy:.3f} on shards the model never saw (chance {chance:.3f}), "
+        f"every sample exactly once in {epochs}, {seconds:.0f} s"
+    )
+
+
+def _stay(options: StoreOptions, bucket: OpenBucket) -> None:
+    typer.echo(
+        f"\nThe cluster stays up until Ctrl-C. Look at it from another shell:\n"
+        f"  export AIS_ENDPOINT={options.endpoint}\n"
+        f"  torchdata-ais ls {bucket.uri}\n"
+        f"  torchdata-ais inspect {bucket.uri}/train-000.tar"
+    )
+    try:
+        while True:
+            time.sleep(1)
+    except KeyboardInterrupt:
+        return

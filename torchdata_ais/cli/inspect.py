@@ -1,0 +1,106 @@
+"""``torchdata-ais inspect``: what a shard holds, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, reported, sentence, size_text
+
+__all__ = ["inspect"]
+
+
+class _Member(NamedTuple):
+    name: str
+    offset: int
+    size: int
+
+
+def inspect(
+    url: Annotated[
+        str, typer.Argument(help="A shard: ais://bucket/name.tar, an object URL, or a local file.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Show the samples of a shard: key, offset, and the size of each field.
+
+    The shard is read to its end and checked as in training: tar headers, end of archive, length and checksum of
+    the object, and that the members of each sample stand together. If it is not sound, the exit code is 1, and
+    what could be read is shown before the error.
+    """
+    with reported(debug):
+        from torchdata_ais.errors import AISError
+
+        members: list[_Member] = []
+        problem: AISError | None = None
+        try:
+            _read(url, endpoint, members)
+        except AISError as error:
+            problem = error
+        samples = list(_samples(members))
+        if as_json:
+            text = "" if problem is None else sentence(problem)
+            typer.echo(json.dumps({"url": url, "whole": problem is None, "error": text, "samples": samples}))
+        else:
+            _show(url, members, samples, whole=problem is None)
+        if problem is None:
+            return
+        if as_json and not debug:
+            raise typer.Exit(ExitCodes.FAILED)
+        raise problem
+
+
+def _read(url: str, endpoint: str, members: list[_Member]) -> None:
+    """Read the shard through the stages of a training chain; note its members on the way."""
+    from torchdata_ais.cli._run import options_for
+    from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+    from torchdata_ais.urls import parse_url
+
+    where = parse_url(url)
+    options = options_for(endpoint) if where.kind == "object" and not where.endpoint else None
+    loader = AISFileLoader([url], options=options)
+
+    def noted() -> Iterator[Any]:
+        for path, data in loader:
+            members.append(_Member(path.member, path.offset, len(data)))
+            yield path, data
+
+    for _ in TarSampleGrouper(noted()):
+        pass
+
+
+def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
+    """Yield one row for each run of members with one key; members without a key have a row of their own."""
+    from torchdata_ais.samples import split_name
+
+    def key_of(member: _Member) -> tuple[str, ...]:
+        parts = split_name(member.name)
+        return (parts[0],) if parts else ("", member.name)
+
+    for key, run in groupby(members, key_of):
+        group = list(run)
+        fields = [
+            {"field": parts[1] if parts else None, "member": member.name, "offset": member.offset, "size": member.size}
+            for member in group
+            for parts in [split_name(member.name)]
+        ]  # fmt: skip
+        yield {"key": key[0] if len(key) == 1 else None, "offset": group[0].offset, "fields": fields}
+
+
+def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], *, whole: bool) -> None:
+    keys = [sample["key"] if sample["key"] is not None else "(no key)" for sample in samples]
+    width = max((len(key) for key in keys), default=0)
+    for key, sample in zip(keys, samples, strict=True):
+        fields = "  ".join(
+            f"{part['field'] or part['member']} {size_text(part['size'])}" for part in sample["fields"]
+        )
+        typer.echo(f"{key:<{width}}  @{sample['offset']:<10}  {fields}")
+    count = sum(sample["key"] is not None for sample in samples)
+    total = f"{counted(count, 'sample')}, {counted(len(members), 'member')}, {size_text(sum(m.size for m in members))}"
+    typer.echo(f"{url}: {'whole' if whole else 'not sound; read so far'}: {total}", err=not whole)

@@ -1,0 +1,66 @@
+"""``torchdata-ais put``: files into a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+
+__all__ = ["put"]
+
+
+def put(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A file, or a folder: all files below it.")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            help="ais://bucket/name for a file; ais://bucket/ or ais://bucket/prefix/ to keep names."
+        ),
+    ],
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Store a file or a folder of files; the bucket is made if it is missing.
+
+    Names of a folder's files are their paths in it, put after the prefix as it stands.
+    """
+    with reported(debug):
+        from torchdata_ais.cli._bucket import OpenBucket
+        from torchdata_ais.cli._progress import progress
+        from torchdata_ais.errors import NotFoundError, UsageError
+        from torchdata_ais.urls import parse_url
+
+        if not source.exists():
+            raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
+        where = parse_url(url)
+        if where.kind != "object":
+            raise UsageError.at(
+                "this is no bucket", todo="write ais://bucket or ais://bucket/prefix/", url=url
+            )
+        files = list(_named(source, where.name))
+        if not files:
+            raise NotFoundError.at("the folder holds no file", url=str(source))
+        total = 0
+        with (
+            OpenBucket(options_for(endpoint), where.bucket, where.provider) as bucket,
+            progress("put", "file", len(files)) as advance,
+        ):
+            bucket.create()
+            for name, path in files:
+                bucket.put(name, path)
+                total += path.stat().st_size
+                advance(1)
+        typer.echo(f"stored {counted(len(files), 'object')}, {size_text(total)}, in {bucket.uri}")
+
+
+def _named(source: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the path of each file to store, sorted."""
+    if source.is_file():
+        yield (prefix + source.name if not prefix or prefix.endswith("/") else prefix), source
+        return
+    for path in sorted(found for found in source.rglob("*") if found.is_file()):
+        yield prefix + path.relative_to(source).as_posix(), path

@@ -1,0 +1,50 @@
+"""``torchdata-ais serve``: an embedded cluster that stays up."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchdata_ais.cli._run import Debug, reported
+
+__all__ = ["serve"]
+
+_LIVENESS_S = 0.5
+
+
+def serve(
+    port: Annotated[
+        int, typer.Option(help="Port of the proxy on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+    ] = 51080,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the data, kept. Default: a temporary one, removed at the end.",
+            show_default=False,
+        ),
+    ] = None,
+    targets: Annotated[int, typer.Option(help="Number of targets.", min=1)] = 2,
+    debug: Debug = False,
+) -> None:
+    """Run an AIStore cluster on this machine until Ctrl-C.
+
+    It is embedded, in pure Python, for tests and trials. Use it in another shell by the line it prints.
+    """
+    with reported(debug):
+        from torchdata_ais.errors import ConnectError
+        from torchdata_ais.local import LocalCluster
+
+        with LocalCluster(targets=targets, root=root, port=port) as cluster:
+            typer.echo(f"export AIS_ENDPOINT={cluster.endpoint}")
+            typer.echo(f"data in {cluster.root}; stop with Ctrl-C", err=True)
+            try:
+                while cluster.running:
+                    time.sleep(_LIVENESS_S)
+            except KeyboardInterrupt:
+                return
+        raise ConnectError.at(
+            "the cluster's process has ended", todo=f"look at {root or 'the temporary folder'}/server.log"
+        )

@@ -1,0 +1,373 @@
+"""`ais_loader`: one call that runs a pipe over workers and ranks, epoch after epoch, and can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from typing_extensions import Self
+
+from torchdata_ais.errors import LoaderError, StateError, UsageError
+from torchdata_ais.loaders.dataset import rank_and_ranks
+from torchdata_ais.loaders.engines import (
+    DataLoader2Engine,
+    DataLoaderEngine,
+    Engine,
+    InProcessEngine,
+    Step,
+    pinned,
+)
+from torchdata_ais.loaders.equal_steps import Agreement, stop_together
+from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share, raise_if_refused
+from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
+from torchdata_ais.loaders.state import check_state, make_state, plans_for
+from torchdata_ais.pipes._checkpoint import chain_of, stage_names
+from torchdata_ais.pipes._pipe import IterDataPipe, is_sharding, upstream
+
+__all__ = ["AISLoader", "ais_loader"]
+
+EngineName = Literal["auto", "dataloader2", "dataloader"]
+
+
+def ais_loader(
+    pipe: IterDataPipe[Any],
+    *,
+    num_workers: int = 0,
+    seed: int = 0,
+    epoch_steps: int | Literal["pad", "shortest"] | None = None,
+    prefetch: int = 2,
+    pin_memory: bool = False,
+    engine: EngineName = "auto",
+    multiprocessing_context: str | None = None,
+) -> AISLoader:
+    """Return a loader over `pipe`.
+
+    Args:
+        pipe: A pipe that batches by itself, e.g. with ``.batched(64)``.
+        num_workers: Worker processes of this rank; 0 runs the pipe in this process.
+        seed: Seed of all epochs. The order of an epoch is a function of (data, seed, epoch, ranks, workers).
+        epoch_steps: Batches a rank gives in an epoch. None: all it has, every sample once, ranks may differ.
+            A number: exactly that many; an epoch goes on in the data where the last one stopped.
+            ``"shortest"``: ranks stop together when the first has none left, the rest of the epoch is dropped.
+            ``"pad"``: ranks go on until the last has none left, the others repeat samples (``loader.repeated``).
+        prefetch: Batches each worker makes ahead.
+        pin_memory: Put tensors into page-locked memory.
+        engine: ``"dataloader2"`` (workers live on between epochs), ``"dataloader"`` (torch's, new workers each epoch),
+            or ``"auto"``: DataLoader2 where torchdata has it.
+        multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
+
+    Returns:
+        An iterable of batches, a context manager. One `iter` is one epoch.
+
+    Raises:
+        UsageError: Arguments that cannot work, a pipe that cannot be sent to workers.
+
+    Example:
+        >>> from torchdata_ais import AISSourceLister
+        >>> from torchdata_ais.testing import example_shards
+        >>> pipe = AISSourceLister(example_shards()).shuffle().load_tar().group_samples().decode().to_tuple("cls")
+        >>> with ais_loader(pipe.batched(4), seed=1) as loader:
+        ...     first = [n for (batch,) in loader for n in batch.tolist()]
+        ...     second = [n for (batch,) in loader for n in batch.tolist()]
+        >>> sorted(first) == sorted(second) == [0, 1, 2, 3, 4, 5]
+        True
+    """
+    return AISLoader(
+        pipe,
+        num_workers=num_workers,
+        seed=seed,
+        epoch_steps=epoch_steps,
+        prefetch=prefetch,
+        pin_memory=pin_memory,
+        engine=engine,
+        multiprocessing_context=multiprocessing_context,
+    )
+
+
+class AISLoader:
+    """See `ais_loader`.
+
+    Attributes:
+        epoch: The epoch under way, or the last one; -1 before the first.
+        repeated: Batches repeated in this epoch to reach the length of the longest rank.
+    """
+
+    def __init__(
+        self,
+        pipe: IterDataPipe[Any],
+        *,
+        num_workers: int,
+        seed: int,
+        epoch_steps: int | Literal["pad", "shortest"] | None,
+        prefetch: int,
+        pin_memory: bool,
+        engine: EngineName,
+        multiprocessing_context: str | None,
+    ) -> None:
+        if num_workers < 0 or prefetch < 0:
+            raise UsageError.at(f"num_workers={num_workers}, prefetch={prefetch}", todo="use 0 or more")
+        if isinstance(epoch_steps, str) and epoch_steps not in ("pad", "shortest"):
+            raise UsageError.at(
+                f"epoch_steps={epoch_steps!r}", todo='use None, a number, "pad" or "shortest"'
+            )
+        if isinstance(epoch_steps, int) and epoch_steps < 1:
+            raise UsageError.at(f"epoch_steps={epoch_steps}", todo="use at least 1")
+        if engine not in ("auto", "dataloader2", "dataloader"):
+            raise UsageError.at(f"engine={engine!r}", todo='use "auto", "dataloader2" or "dataloader"')
+        self._pipe = pipe
+        self._num_workers = num_workers
+        self._seed = seed
+        self._epoch_steps = epoch_steps
+        self._prefetch = prefetch
+        self._pin = pin_memory
+        self._engine_name = engine
+        self._context = multiprocessing_context
+        self._no_state: StateError | None = None
+        self._stages: list[str] = []
+        self._look_at(pipe)
+        self._engine: Engine | None = None
+        self._ranks: Ranks | None = None
+        self._closed = False
+        self.epoch = -1
+        self.repeated = 0
+        self._next_epoch = 0
+        self._step = 0
+        self._data_epoch = 0
+        self._turn = 0
+        self._instances: list[bytes] | None = None
+        self._stream: Iterator[Step] | None = None
+        self._resume: dict[str, Any] | None = None
+        self._run = 0
+
+    def _look_at(self, pipe: IterDataPipe[Any]) -> None:
+        """Warn at once about what cannot be right; remember why a checkpoint could not be taken."""
+        if not any(is_sharding(stage) for stage in upstream(pipe)):
+            warnings.warn(
+                "no stage of the pipe splits the data over ranks and workers: each of them yields everything; "
+                "put .sharding_filter() behind the source",
+                stacklevel=4,
+            )
+        try:
+            chain_of(pipe)
+            self._stages = stage_names(pipe)
+        except StateError as error:
+            self._no_state = error
+
+    @property
+    def _workers(self) -> int:
+        return max(1, self._num_workers)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch; nothing changes for the epoch under way."""
+        if epoch != self.epoch:
+            self._next_epoch = epoch
+
+    def __len__(self) -> int:
+        """The number of batches, where it is known: with a fixed number of steps."""
+        if isinstance(self._epoch_steps, int):
+            return self._epoch_steps
+        raise TypeError("the number of batches is not known before the epoch ends; epoch_steps=N fixes it")
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._closed:
+            raise LoaderError.at("the loader was closed", todo="make a new one with ais_loader(...)")
+        self._run += 1
+        return self._epoch_items(self._run)
+
+    def _epoch_items(self, run: int) -> Iterator[Any]:
+        rank, ranks = rank_and_ranks()
+        if self._ranks is None:
+            self._ranks = join_ranks(self._signature(), timeout_s=1800.0)
+        self._begin()
+        steps = self._steps(rank, ranks)
+        try:
+            for item, worker, state in steps:
+                if run != self._run:
+                    return  # a newer iterator has taken over
+                if self._ranks is not None:
+                    self._ranks.look_round()
+                if worker >= 0:
+                    self._turn = (worker + 1) % self._workers
+                    if state is not None and self._instances is not None:
+                        self._instances[worker] = state
+                else:
+                    self.repeated += 1
+                self._step += 1
+                yield pinned(item) if self._pin else item
+        except Exception as error:
+            if self._ranks is not None:
+                self._ranks.report(error)
+            self._stream = None
+            raise
+        if not isinstance(self._epoch_steps, int):
+            self._instances = None
+            self._data_epoch += 1
+        self._step = 0
+        self._next_epoch = self.epoch + 1
+
+    def _begin(self) -> None:
+        """Begin an epoch, or the rest of one."""
+        resume = self._resume
+        if resume is not None:
+            self.epoch, self._step = resume["user_epoch"], resume["step"]
+            self._data_epoch = resume["epoch"]
+        else:
+            self.epoch, self._step = self._next_epoch, 0
+            if not isinstance(self._epoch_steps, int):
+                self._data_epoch = self.epoch
+        self._next_epoch = self.epoch + 1
+        self.repeated = 0
+
+    def _steps(self, rank: int, ranks: int) -> Iterator[Step]:
+        if isinstance(self._epoch_steps, int):
+            if self._stream is None:
+                self._stream = self._endless(rank, ranks)
+            for _ in range(self._epoch_steps - self._step):
+                yield next(self._stream)
+            return
+        steps = self._one_epoch(rank, ranks)
+        if self._epoch_steps is None or ranks == 1:
+            yield from steps
+            return
+        assert self._ranks is not None
+        more = self._again() if self._epoch_steps == "pad" else None
+        yield from stop_together(steps, Agreement(self._ranks.look_round), ranks, more)
+
+    def _endless(self, rank: int, ranks: int) -> Iterator[Step]:
+        while True:
+            empty = True
+            for step in self._one_epoch(rank, ranks):
+                empty = False
+                yield step
+            if empty:
+                raise UsageError.at(
+                    f"rank {rank} of {ranks} got no batch in a whole epoch, so it cannot give {self._epoch_steps}",
+                    todo="use more shards than ranks, or smaller batches",
+                )
+            self._data_epoch += 1
+
+    def _again(self) -> Iterator[Step]:
+        """Yield batches of the epoch from its beginning, for a rank that has none left: -1 for the worker."""
+        while True:
+            engine = InProcessEngine(self._pipe, stateful=False)
+            for item, _, _ in engine.epoch([InstancePlan.of(self._seed, self._data_epoch, 1, 0)]):
+                yield item, -1, None
+
+    def _one_epoch(self, rank: int, ranks: int) -> Iterator[Step]:
+        """Yield the steps of one pass over the data, or of the rest of one."""
+        resume, self._resume = self._resume, None
+        workers = self._workers
+        number = ranks * workers
+        plans = [
+            InstancePlan.of(self._seed, self._data_epoch, number, rank * workers + worker)
+            for worker in range(workers)
+        ]
+        if resume is not None:
+            plans = plans_for(resume, rank, ranks, workers)
+        self._turn = 0
+        self._instances = [
+            plan.states[0] if len(plan.states) == 1 and plan.share == (0, 1) else self._not_begun(plan)
+            for plan in plans
+        ]
+        if self._engine is None:
+            self._engine = self._make_engine()
+        return self._engine.epoch(plans)
+
+    @staticmethod
+    def _not_begun(plan: InstancePlan) -> bytes:
+        return pack_fresh(plan.number, plan.instance) if not plan.states else pack_share(plan)
+
+    def _make_engine(self) -> Engine:
+        stateful = self._no_state is None
+        if self._num_workers == 0:
+            return InProcessEngine(self._pipe, stateful and isinstance(self._epoch_steps, str))
+        name = self._engine_name
+        if name == "auto":
+            name = "dataloader2" if _has_dataloader2() else "dataloader"
+        make = DataLoader2Engine if name == "dataloader2" else DataLoaderEngine
+        return make(self._pipe, stateful, self._num_workers, self._prefetch, self._context)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this rank's loader stands: after the batch that was received last.
+
+        Returns:
+            Plain values and bytes, the same shape at every step: some hundred bytes a worker, and 8 bytes for each
+            sample in a shuffle buffer. `state_to_json` makes it fit for JSON, `merge_states` joins those of ranks.
+
+        Raises:
+            StateError: The pipe has a stage that a checkpoint cannot pass through; names it.
+        """
+        if self._no_state is not None:
+            raise self._no_state
+        rank, ranks = rank_and_ranks()
+        if self._resume is not None:
+            return self._resume
+        under_way = self._instances is not None
+        if self._instances is not None and self._step and isinstance(self._engine, InProcessEngine):
+            if not isinstance(self._epoch_steps, str):
+                self._instances = [self._engine.state() or self._instances[0]]
+        return make_state(
+            stages=self._stages,
+            seed=self._seed,
+            epoch=self._data_epoch if under_way or isinstance(self._epoch_steps, int) else self._next_epoch,
+            user_epoch=self.epoch if under_way and self._step else self._next_epoch,
+            step=self._step,
+            rank=rank,
+            ranks=ranks,
+            turn=self._turn,
+            instances=None
+            if self._instances is None
+            else [raise_if_refused(state) for state in self._instances],
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next `iter` finish the epoch in which `state` was taken.
+
+        Args:
+            state: One rank's `state_dict`, or what `merge_states` made of those of all ranks.
+
+        Raises:
+            StateError: It is no state, of another version, or of another pipeline.
+        """
+        if self._no_state is not None:
+            raise self._no_state
+        check_state(state, self._stages)
+        self._resume = state
+        self._seed = state["seed"]
+        self._stream = None
+        self._run += 1
+
+    def close(self) -> None:
+        """End the workers; the loader cannot be iterated any more. Idempotent."""
+        self._closed = True
+        self._run += 1
+        self._stream = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+        if self._ranks is not None:
+            self._ranks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _signature(self) -> str:
+        names = [type(stage).__qualname__ for stage in upstream(self._pipe)]
+        return hashlib.sha256(repr(("ais_loader", names)).encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        stages = [repr(stage) for stage in upstream(self._pipe)][::-1]
+        return f"ais_loader(num_workers={self._num_workers}, seed={self._seed}):\n  " + "\n  ".join(stages)
+
+
+def _has_dataloader2() -> bool:
+    try:
+        from torchdata_ais.loaders import _torchdata  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,236 @@
+"""Three ways to run a pipe for `ais_loader`: in this process, under torch's DataLoader, under DataLoader2.
+
+Each yields ``(item, worker, packed state)`` in strict round robin over the workers that still have items, so that the
+order is a function of the data, the seed, the epoch and the topology, and not of timing.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.loaders.dataset import shard_instance
+from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
+
+__all__ = ["DataLoader2Engine", "DataLoaderEngine", "Engine", "InProcessEngine", "Step"]
+
+Step = tuple[Any, int, "bytes | None"]
+"""An item, the worker that made it, and where that worker stood after it (None: not known, or ask the engine)."""
+
+
+class Engine(Protocol):
+    """What runs a pipe."""
+
+    def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Yield the steps of one epoch of this rank; one plan a worker."""
+
+    def close(self) -> None:
+        """End processes and connections. Idempotent."""
+
+
+class InProcessEngine:
+    """Runs the pipe in this process.
+
+    Args:
+        pipe: The pipe.
+        stateful: Whether to give the state with each item. Where the caller asks for no item ahead of the one the
+            user has, `state` costs nothing until it is wanted.
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any], stateful: bool) -> None:
+        self._pipe = pipe
+        self._stateful = stateful
+
+    def state(self) -> bytes | None:
+        """Return where the pipe stands now."""
+        return pack_or_refuse(self._pipe)
+
+    def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Yield the steps; the state of each is taken right after it."""
+        (plan,) = plans
+        shard_instance(self._pipe, plan.number, plan.instance)
+        begin(self._pipe, plan)
+        for item in self._pipe:
+            yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class _Workers(IterableDataset[Any]):
+    """What each worker of torch's DataLoader runs.
+
+    It never ends by itself: DataLoader hands the turn of an ended worker on as soon as it hears of the end, which
+    depends on timing. An ended worker yields None when it is its turn, and the main process counts.
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any], plans: Sequence[InstancePlan], stateful: bool) -> None:
+        self._pipe = pipe
+        self._plans = plans
+        self._stateful = stateful
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        plan = self._plans[info.id]
+        shard_instance(self._pipe, plan.number, plan.instance)
+        begin(self._pipe, plan)
+        for item in self._pipe:
+            yield item, info.id, pack_or_refuse(self._pipe) if self._stateful else None
+        while True:
+            yield None
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+class DataLoaderEngine:
+    """Runs the pipe in the workers of torch's DataLoader.
+
+    Args:
+        pipe: The pipe.
+        stateful: Whether a checkpoint can be taken of it.
+        num_workers: Worker processes, at least 1; new ones each epoch.
+        prefetch: Items each worker makes ahead.
+        context: Start method of the processes.
+    """
+
+    def __init__(
+        self, pipe: IterDataPipe[Any], stateful: bool, num_workers: int, prefetch: int, context: str | None
+    ) -> None:
+        self._pipe = pipe
+        self._stateful = stateful
+        self._num_workers = num_workers
+        self._prefetch = prefetch
+        self._context = context
+        self._running: Any = None
+
+    def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Yield the steps; ends when every worker has."""
+        loader: Any = DataLoader(
+            _Workers(self._pipe, plans, self._stateful),
+            batch_size=None,
+            num_workers=self._num_workers,
+            prefetch_factor=max(1, self._prefetch),
+            collate_fn=_as_it_is,
+            multiprocessing_context=self._context,
+        )
+        self.close()
+        self._running = iter(loader)
+        ended = 0
+        try:
+            for step in self._running:
+                if step is not None:
+                    ended = 0
+                    yield step
+                    continue
+                ended += 1
+                if ended == self._num_workers:  # a whole round of them: nobody has anything left
+                    return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        running, self._running = self._running, None
+        if running is not None:
+            running._shutdown_workers()
+
+
+class _Tail(Pipe[Any]):
+    """The last stage in each worker of the reading service: takes the plan, and gives the state with each item."""
+
+    def __init__(self, source: IterDataPipe[Any], stateful: bool) -> None:
+        super().__init__(source)
+        self._source = source
+        self._stateful = stateful
+        self._running = False
+
+    def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan says all
+        if extras is not None:
+            begin(self._source, extras)
+
+    def _ais_envelope(self) -> bytes | None:
+        return pack_or_refuse(self._source) if self._stateful and self._running else None
+
+    def __iter__(self) -> Iterator[Any]:
+        self._running = False
+        for item in self._source:
+            self._running = True
+            yield item
+
+
+class DataLoader2Engine:
+    """Runs the pipe under torchdata's DataLoader2 with this package's reading service.
+
+    Args:
+        pipe: The pipe.
+        stateful: Whether a checkpoint can be taken of it.
+        num_workers: Worker processes, at least 1; they live as long as the loader.
+        prefetch: Items each worker makes ahead.
+        context: Start method of the processes.
+
+    Raises:
+        UsageError: The pipe does not pickle.
+    """
+
+    def __init__(
+        self, pipe: IterDataPipe[Any], stateful: bool, num_workers: int, prefetch: int, context: str | None
+    ) -> None:
+        from torchdata_ais.loaders._torchdata import DataLoader2
+        from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
+
+        service = MultiProcessingReadingService(num_workers, context, prefetch, 0)
+        self._loader = _or_explain(lambda: DataLoader2(_Tail(pipe, stateful), reading_service=service))
+        self._closed = False
+
+    def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Yield the steps."""
+        service: Any = self._loader.reading_service
+        service.reset_extras = dict(enumerate(plans))
+        self._loader.seed(plans[0].epoch_seed >> 1)
+        for item in self._loader:
+            worker = service.last_worker
+            yield item, worker, service.last_extras.get(worker)
+
+    def close(self) -> None:
+        """End the workers."""
+        if not self._closed:
+            self._closed = True
+            self._loader.shutdown()
+
+
+def _or_explain(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except AISError:
+        raise
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if "pickle" not in str(error).lower() and "local object" not in str(error).lower():
+            raise
+        raise UsageError.at(
+            f"the pipe cannot be sent to worker processes: {error}",
+            todo="use functions defined at the top level of a module, functools.partial, or"
+            ' pip install "torchdata-ais[lambda]" for lambdas',
+        ) from error
+
+
+def pinned(item: Any) -> Any:
+    """Return `item` with its tensors in page-locked memory; containers keep their types."""
+    if isinstance(item, torch.Tensor):
+        return item.pin_memory()
+    if isinstance(item, dict):
+        return {name: pinned(value) for name, value in item.items()}
+    if isinstance(item, tuple):
+        values = [pinned(value) for value in item]
+        return type(item)(*values) if hasattr(item, "_fields") else tuple(values)
+    if isinstance(item, list):
+        return [pinned(value) for value in item]
+    return item

@@ -1,0 +1,305 @@
+"""Distributed sort, done by one process: samples of many shards put in another order into new shards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .api_groups import bucket_of
+from .archive import TAR_END, Archive, NotAnArchiveError, contents, extension_of, tar_member, tgz_of, zip_of
+from .jobs import Job, bucket_json, rfc3339
+from .names import new_id
+from .problem import ReplyError, not_implemented
+from .reply import Reply
+from .routes import Call, route
+from .store import Object
+from .template import endless, expand, is_range
+
+IGNORED = frozenset(
+    (
+        "description",
+        "max_mem_usage",
+        "extract_concurrency_max_limit",
+        "create_concurrency_max_limit",
+        "dsorter_type",
+    )
+)
+"""Fields that steer the real one's resources; what comes out does not depend on them."""
+KNOWN = IGNORED | {
+    "input_bck",
+    "output_bck",
+    "input_extension",
+    "output_extension",
+    "input_format",
+    "output_format",
+    "output_shard_size",
+    "algorithm",
+}
+KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
+
+
+@dataclass
+class _Record:
+    """One sample: its key and its files, each with the shard it lies in."""
+
+    key: str
+    shard: Object
+    archive: Archive
+    files: list[tuple[str, int, int]]
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, _, size in self.files)
+
+
+@dataclass
+class _Spec:
+    """A request after all checks."""
+
+    source: str
+    to: str
+    shards: list[Object]
+    extension: str
+    names: str
+    shard_bytes: int
+    algorithm: dict[str, Any]
+
+
+@route("proxy", "POST", "sort", sdk="Dsort.start")
+def start(call: Call) -> Reply:
+    """Check the spec, then sort."""
+    spec = _parse(call, call.message)
+    job = Job(f"srt-{new_id()}", "dsort", spec.source, spec.source, spec.to)
+    call.cluster.jobs.start(job, lambda running: _sort(call, spec, running))
+    return Reply.text(job.id)
+
+
+@route("proxy", "GET", "sort", query="uuid regex only_active", sdk="Dsort.get_job_info, Dsort.wait")
+def info(call: Call) -> Reply:
+    """One job by target, or all jobs."""
+    if "uuid" not in call.query:
+        jobs = call.cluster.jobs.select(kind="dsort")
+        found = [_info(job) for job in jobs if re.search(call.query.get("regex", ""), job.id)]
+        return Reply.json(found, content_type="text/plain; charset=utf-8")
+    job = call.cluster.jobs.get(call.query["uuid"])
+    if job is None or job.kind != "dsort":
+        raise ReplyError(404, f"%!s(<nil>): [dsort] {call.query['uuid']} does not exist")
+    return Reply.json({call.cluster.targets[0].id: _info(job)}, content_type="text/plain; charset=utf-8")
+
+
+@route("proxy", "DELETE", "sort", query="uuid", sdk="Dsort.abort")
+def abort(call: Call) -> Reply:
+    """Abort a job (``sort/abort``): its work ends before the next shard. What was written stays."""
+    job = call.cluster.jobs.get(call.query.get("uuid", ""))
+    if job is None or job.kind != "dsort":
+        raise ReplyError(404, f"[dsort] {call.query.get('uuid', '')} does not exist")
+    if not job.ended_ns:
+        job.aborted = True
+    return Reply()
+
+
+def _parse(call: Call, spec: dict[str, Any]) -> _Spec:
+    for field, value in spec.items():
+        if field not in KNOWN and value not in (None, "", False, 0):
+            raise not_implemented(f"field {field!r} of dsort")
+    if not (spec.get("input_bck") or {}).get("name"):
+        raise _bad("input_bck", "missing source bucket")
+    source = bucket_of(spec["input_bck"])
+    to = bucket_of(spec["output_bck"]) if (spec.get("output_bck") or {}).get("name") else source
+    store = call.cluster.store
+    bucket = store.bucket(source)
+    store.bucket(to)
+    size = _parse_size(str(spec.get("output_shard_size") or "0"))
+    if not size:
+        raise not_implemented("dsort without output_shard_size")
+    algorithm = spec.get("algorithm") or {}
+    if algorithm.get("kind", "") not in KINDS:
+        raise _bad("algorithm", f"invalid algorithm, expecting one of: {list(KINDS)}")
+    if algorithm.get("kind") == "content" and not str(algorithm.get("extension", "")).startswith("."):
+        raise _bad("algorithm", "algorithm: invalid extension")
+    extension = spec.get("input_extension") or ""
+    names = list(_input_names(spec.get("input_format") or {}, extension, bucket.names()))
+    shards = [bucket.objects[name] for name in names if name in bucket.objects]
+    output = str(spec.get("output_format") or "")
+    out_ext = extension_of(output) or spec.get("output_extension") or extension or ".tar"
+    if out_ext == ".tar.lz4":
+        raise not_implemented("archives in .tar.lz4")
+    next(endless(output))  # refuse a bad template now
+    return _Spec(source, to, shards, out_ext, output, size, algorithm)
+
+
+def _bad(field: str, why: str) -> ReplyError:
+    return ReplyError(400, f'[dsort] parse-spec: "{field}" {why}', "wrapError")
+
+
+def _input_names(value: dict[str, Any], extension: str, existing: list[str]) -> Iterator[str]:
+    template = str(value.get("template") or "")
+    if value.get("objnames"):
+        names: Iterator[str] = iter(value["objnames"])
+    elif is_range(template):
+        names = expand(template)
+    else:
+        yield from (name for name in existing if name.startswith(template) and name.endswith(extension))
+        return
+    for name in names:
+        yield name if extension_of(name) else name + extension
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?", re.IGNORECASE)
+
+
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise _bad("output_shard_size", f'invalid size "{text}"')
+    return int(float(match.group(1)) * 1024 ** " KMGT".index(match.group(2).upper() or " "))
+
+
+def _sort(call: Call, spec: _Spec, job: Job) -> None:
+    records = [record for shard in spec.shards for record in _records(call, shard, job)]
+    _order(call, records, spec.algorithm)
+    names = endless(spec.names)
+    batch: list[_Record] = []
+    size = 0
+    for index, record in enumerate(records):
+        batch.append(record)
+        size += record.size
+        if size < spec.shard_bytes and index < len(records) - 1:
+            continue
+        if job.aborted:
+            return
+        name = next(names, None)
+        if name is None:
+            raise ValueError("number of shards to be created exceeds expected number of shards")
+        full = name if extension_of(name) else name + spec.extension
+        call.cluster.store.put(spec.to, full, _pack(call, batch, spec.extension))
+        job.created += 1
+        batch, size = [], 0
+
+
+def _records(call: Call, shard: Object, job: Job) -> list[_Record]:
+    fd = call.cluster.store.open(shard)
+    try:
+        archive = call.cluster.archives.load(fd, shard.file, shard.name)
+    except NotAnArchiveError as cause:
+        raise ValueError(f"{shard.name}: {cause}") from cause
+    finally:
+        os.close(fd)
+    found: dict[str, _Record] = {}
+    for file in archive.files:
+        key = _key(file[0])
+        found.setdefault(key, _Record(key, shard, archive, [])).files.append(file)
+    job.add(sum(size for _, _, size in archive.files))
+    job.files += len(archive.files)
+    return list(found.values())
+
+
+def _key(name: str) -> str:
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]
+
+
+def _order(call: Call, records: list[_Record], algorithm: dict[str, Any]) -> None:
+    kind = algorithm.get("kind", "")
+    if kind == "none":
+        return
+    if kind == "shuffle":
+        seed = algorithm.get("seed") or str(time.time_ns())
+        random.Random(int(seed)).shuffle(records)
+        return
+    keys: dict[str, Callable[[_Record], Any]] = {
+        "": lambda record: record.key,
+        "alphanumeric": lambda record: record.key,
+        "md5": lambda record: hashlib.md5(record.key.encode(), usedforsecurity=False).hexdigest(),
+        "content": lambda record: _content_key(call, record, algorithm),
+    }
+    records.sort(key=keys[kind], reverse=bool(algorithm.get("decreasing")))
+
+
+def _content_key(call: Call, record: _Record, algorithm: dict[str, Any]) -> Any:
+    extension = algorithm["extension"]
+    file = next((file for file in record.files if file[0] == record.key + extension), None)
+    if file is None:
+        raise ValueError(f"{record.shard.name}: {record.key} has no {extension}")
+    text = _read(call, record, [file])[0].decode().strip()
+    kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "string": str}
+    return kinds[algorithm.get("content_key_type") or "string"](text)
+
+
+def _read(call: Call, record: _Record, files: list[tuple[str, int, int]]) -> list[bytes]:
+    fd = call.cluster.store.open(record.shard)
+    try:
+        return list(contents(fd, record.archive, files))
+    finally:
+        os.close(fd)
+
+
+def _pack(call: Call, records: list[_Record], extension: str) -> Iterator[bytes]:
+    files = (
+        (name, body)
+        for record in records
+        for (name, _, _), body in zip(record.files, _read(call, record, record.files), strict=True)
+    )
+    if extension == ".tar":
+        for name, body in files:
+            yield tar_member(name, body)
+        yield TAR_END
+    elif extension == ".zip":
+        yield zip_of(files)
+    else:
+        yield tgz_of(files)
+
+
+def _info(job: Job) -> dict[str, Any]:
+    done = bool(job.ended_ns)
+    elapsed = (job.ended_ns or time.time_ns()) - job.started_ns
+    phase = {
+        "started_time": rfc3339(job.started_ns),
+        "end_time": rfc3339(job.ended_ns),
+        "elapsed": elapsed,
+        "running": not done,
+        "finished": done,
+    }
+    idle = {"total_ms": "0", "count": "0", "min_ms": "9223372036854775807", "max_ms": "0", "avg_ms": "0"}
+    errors = {"errors": job.errors} if job.errors else {}
+    return {
+        "id": job.id,
+        "src-bck": bucket_json(job.source),
+        "dst-bck": bucket_json(job.to),
+        "started_time": rfc3339(job.started_ns),
+        "finish_time": rfc3339(job.ended_ns),
+        "started_meta_sorting": elapsed,
+        "started_shard_creation": 0,
+        "finished_shard_creation": 0,
+        "loc-objs": str(job.objects),
+        "loc-bytes": str(job.bytes),
+        "Metrics": {
+            "local_extraction": {
+                **phase,
+                "total_count": str(job.objects),
+                "extracted_count": str(job.objects),
+                "extracted_size": str(job.bytes),
+                "extracted_record_count": str(job.files),
+                "extracted_to_disk_count": "0",
+                "extracted_to_disk_size": "0",
+            },
+            "meta_sorting": {**phase, "sent_stats": idle, "recv_stats": idle},
+            "shard_creation": {
+                **phase,
+                "to_create": str(job.created),
+                "created_count": str(job.created),
+                "moved_shard_count": "0",
+            },
+            "aborted": job.aborted,
+            "archived": False,
+            **errors,
+        },
+        "aborted": job.aborted,
+        "archived": False,
+    }

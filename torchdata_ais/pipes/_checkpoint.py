@@ -1,0 +1,140 @@
+"""Where a pipe stands, and how to begin there again: the ledger of a checkpoint.
+
+Between two items of the last stage a chain is at rest: all that is under way is what `load_tar` has open, what it
+has not begun, and the samples that single stages hold (a shuffle buffer, decode threads). A checkpoint writes down
+just that, the samples by their place only. To resume, `load_tar` reads the held samples again, those of the last
+stage first, then goes on where the shards stood; each stage lets the samples of the stages below pass and takes
+back its own.
+
+Only a straight chain of known stages can be saved: a stage that keeps items back without saying so would lose them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, Mapper
+
+from torchdata_ais.errors import StateError
+from torchdata_ais.pipes._load_state import Resume
+from torchdata_ais.pipes._order import find_sharder
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, parents, upstream
+from torchdata_ais.pipes._seed import EpochSeed, mix_seed
+from torchdata_ais.pipes.load_tar import AISFileLoader
+
+__all__ = ["begin_epoch", "chain_of", "fresh", "restore", "save", "stage_names"]
+
+_CORE = (Mapper, Filter, Batcher, Collator)
+
+
+def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileLoader]:
+    """Return the stages from `tail` up to, and the `load_tar` stage itself.
+
+    Raises:
+        StateError: A stage that a checkpoint cannot pass through; names it.
+    """
+    stages: list[IterDataPipe[Any]] = []
+    pipe = tail
+    while not isinstance(pipe, AISFileLoader):
+        above = parents(pipe)
+        if len(above) != 1:
+            raise StateError.at(
+                f"{pipe!r} does not stand in a straight chain below one load_tar",
+                todo="take checkpoints of list_ais, load_tar, group_samples and stages chained below them",
+            )
+        if not (type(pipe) in _CORE or (isinstance(pipe, Pipe) and pipe.resumable)):
+            raise StateError.at(
+                f"the stage {pipe!r} may hold items that a checkpoint would lose",
+                todo="use this package's stages and torch's map, filter, batch and collate, or take no checkpoint",
+            )
+        stages.append(pipe)
+        pipe = above[0]
+    for above_load in upstream(pipe._source):
+        if hasattr(above_load, "set_seed") and type(above_load).__module__.partition(".")[0] != "torch":
+            raise StateError.at(
+                f"the stage {above_load!r} orders shards at random in its own way",
+                todo="shuffle shards with torch's .shuffle()",
+            )
+    if find_sharder(pipe._source) is None:
+        raise StateError.at(
+            "the sharding filter above load_tar is not the only one, or filtering stages follow it",
+            todo="leave .sharding_filter() out, load_tar brings its own; filter shards before it",
+        )
+    return stages, pipe
+
+
+def fresh(number: int, instance: int) -> dict[str, Any]:
+    """Return the state of an instance that has not begun its epoch."""
+    return {"load": {"n": number, "i": instance, "next": 0, "left": None, "open": [], "seen": [], "held": b""}}
+
+
+def stage_names(tail: IterDataPipe[Any]) -> list[str]:
+    """Return the names of the stages from `tail` to `load_tar`: what makes two pipelines the same for a state."""
+    stages, loader = chain_of(tail)
+    return [getattr(pipe, "functional_name", "") or type(pipe).__name__ for pipe in [*stages, loader]]
+
+
+def save(tail: IterDataPipe[Any]) -> dict[str, Any] | None:
+    """Return where the pipe stands, as plain values; None if it was not begun.
+
+    Call it between two items: after one was received and before the next is asked for.
+    """
+    stages, loader = chain_of(tail)
+    load = loader._save()
+    if load is None:
+        return None
+    held = array("Q")
+    saved: list[list[Any]] = []
+    for pipe in stages:
+        places = list(pipe._held_places()) if isinstance(pipe, Pipe) else []
+        if any(place < 0 for place in places):
+            raise StateError.at(
+                f"the stage {pipe!r} holds samples whose place in the data set is not known",
+                todo="put it before stages that make new items, such as to_tuple and map",
+            )
+        held.extend(places)
+        saved.append([len(places), pipe._save() if isinstance(pipe, Pipe) else None])
+    held.frombytes(load["held"])
+    load["held"] = held.tobytes()
+    seeds = [pipe._epoch_seed.save() for pipe in _seeded(tail)]
+    return {"load": load, "stages": saved, "seeds": seeds}
+
+
+def restore(tail: IterDataPipe[Any], states: Sequence[dict[str, Any]], share: tuple[int, int] = (0, 1)) -> None:
+    """Make the next iteration of `tail` go on where `states` stood.
+
+    Args:
+        tail: The pipe.
+        states: What `save` gave in each instance whose rest is to be shared.
+        share: ``(instance, instances)``. One state with ``(0, 1)`` is continued to the letter; otherwise the rest
+            of all is dealt out, and the stages begin with empty buffers.
+    """
+    stages, loader = chain_of(tail)
+    loader._load(Resume(states, share), 0, 0)
+    exact = len(states) == 1 and share == (0, 1) and "stages" in states[0]
+    below = 0
+    for index, pipe in enumerate(stages):
+        if exact and isinstance(pipe, Pipe):
+            held, state = states[0]["stages"][index]
+            pipe._load(state, held, below)
+            below += held
+    if exact:
+        for pipe, seed in zip(_seeded(tail), states[0]["seeds"], strict=True):
+            pipe._epoch_seed.restore(seed)
+
+
+def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance: int) -> None:
+    """Give every stage of ours its seed for the epoch that is about to begin.
+
+    Stages that draw per item (``shuffled``) get one that also depends on which `instance` of `number` this is; what
+    must be the same in all instances (the order of the shards) depends on `epoch_seed` alone.
+    """
+    for index, pipe in enumerate(_seeded(tail)):
+        own = (index, number, instance) if pipe.seed_per_instance else (index,)
+        pipe._epoch_seed.send(mix_seed(epoch_seed, *own))
+
+
+def _seeded(tail: IterDataPipe[Any]) -> list[Any]:
+    return [pipe for pipe in upstream(tail) if isinstance(vars(pipe).get("_epoch_seed"), EpochSeed)]

@@ -1,0 +1,59 @@
+"""``.listed()``: n items to one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+
+__all__ = ["ListBatcher"]
+
+
+@stage("listed")
+class ListBatcher(Pipe[list[Any]]):
+    """Put `batchsize` items into a list (``.listed(64)``), without making columns of them.
+
+    Args:
+        source: Pipe of anything.
+        batchsize: Items a list.
+        partial: Whether to yield the last list when it is shorter; each worker has one.
+
+    Yields:
+        Lists of items.
+
+    Order:
+        That of the source.
+
+    Memory:
+        `batchsize` items.
+
+    Example:
+        >>> list(ListBatcher(range(5), 2))
+        [[0, 1], [2, 3], [4]]
+    """
+
+    resumable = True
+
+    def __init__(self, source: Any, batchsize: int = 20, partial: bool = True) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if batchsize < 1:
+            raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+        self._source: IterDataPipe[Any] = source
+        self._batchsize = batchsize
+        self._partial = partial
+
+    def _arguments(self) -> str:
+        return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        items: list[Any] = []
+        for item in self._source:
+            items.append(item)
+            if len(items) == self._batchsize:
+                yield items
+                items = []
+        if items and self._partial:
+            yield items

@@ -1,0 +1,103 @@
+"""``.mix_random()``: items of several pipes by chance."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from typing_extensions import Self
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._mixing import several_pipes
+from torchdata_ais.pipes._pipe import Pipe, stage
+from torchdata_ais.pipes._seed import EpochSeed
+
+__all__ = ["RandomMix"]
+
+
+@stage("mix_random")
+class RandomMix(Pipe[Any]):
+    """Take each item from a pipe chosen by chance (``a.mix_random(b, probs=[0.9, 0.1])``, ``RandomMix([a, b])``).
+
+    Args:
+        source: A pipe, or a list of all pipes.
+        *others: The other pipes.
+        probs: Weights of the pipes, in any scale; default all the same. One with weight 0 is never taken from.
+        longest: Whether to go on with the rest when a pipe has ended; else the stream ends there.
+        seed: Mixed into the seed the loader sends; without a loader the choice is a function of it and the epoch.
+
+    Yields:
+        Their items.
+
+    Order:
+        A function of (order of the pipes, seed, epoch, worker); new in each epoch. Each worker mixes what it reads
+        itself.
+
+    Memory:
+        One item, and what the pipes hold.
+
+    Raises:
+        UsageError: Weights that are not one finite number, zero or more, for each pipe, or that are all zero.
+
+    Example:
+        >>> sorted(RandomMix([[1, 2, 3], [10, 20]], longest=True))
+        [1, 2, 3, 10, 20]
+        >>> list(RandomMix([[1, 2], [10, 20]], probs=[1, 0]))
+        [1, 2]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *others: Any,
+        probs: Sequence[float] | None = None,
+        longest: bool = False,
+        seed: int = 0,
+    ) -> None:
+        pipes = several_pipes(source, others)
+        for pipe in pipes:
+            super().__init__(pipe)
+        weights = [1.0] * len(pipes) if probs is None else [float(p) for p in probs]
+        if len(weights) != len(pipes):
+            raise UsageError.at(
+                f"{len(weights)} weights for {len(pipes)} pipes", todo="give each pipe one in probs="
+            )
+        if not all(math.isfinite(p) and p >= 0 for p in weights) or sum(weights) <= 0:
+            raise UsageError.at(f"probs={weights}", todo="use numbers from 0 on, at least one above 0")
+        self._sources = pipes
+        self._weights = weights
+        self._longest = longest
+        self._epoch_seed = EpochSeed(seed)
+
+    def _arguments(self) -> str:
+        return f"{len(self._sources)} pipes, probs={self._weights}" + (
+            ", longest=True" if self._longest else ""
+        )
+
+    def set_seed(self, seed: int) -> Self:
+        """Set the seed of the next epoch: loaders call it."""
+        self._epoch_seed.send(seed)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        rng = random.Random(self._epoch_seed.next_epoch())
+        running = [
+            (iter(pipe), weight)
+            for pipe, weight in zip(self._sources, self._weights, strict=True)
+            if weight > 0
+        ]
+        while running:
+            weights = [weight for _, weight in running]
+            index = rng.choices(range(len(running)), weights)[0]
+            item = next(running[index][0], _END)
+            if item is not _END:
+                yield item
+            elif self._longest:
+                del running[index]
+            else:
+                return
+
+
+_END = object()

@@ -1,0 +1,83 @@
+"""``.resampled()``: shards drawn at random, with replacement, without end."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from typing_extensions import Self
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.pipes._seed import EpochSeed, mix_seed
+from torchdata_ais.pipes._shared_seed import sharder_above
+
+__all__ = ["Resampler"]
+
+
+@stage("resampled")
+class Resampler(Pipe[Any]):
+    """Draw items of the source at random, with replacement, without end (``.resampled()``).
+
+    Meant for shards, before ``.load_tar()``: all ranks and workers draw the same sequence, and the sharding filter
+    deals it out, so every worker reads shards of its own and none runs out. Give the epochs a length with
+    ``.with_epoch(n)``. Samples are repeated and left out: for training, not for evaluation.
+
+    Args:
+        source: Pipe of shards, or of any items few enough to be held.
+        n: How many to draw in each epoch; None for no end.
+        seed: Mixed into the seed the loader sends; without a loader the draws are a function of it and the epoch.
+        deterministic: False draws from the system's entropy instead: another sequence in each worker and run.
+
+    Yields:
+        Items of the source; nothing, if it has none.
+
+    Order:
+        A function of (order of the source, seed, epoch). Behind a sharding filter also of the worker.
+
+    Memory:
+        All items of the source.
+
+    Example:
+        >>> pipe = Resampler(["a.tar", "b.tar"], 100)
+        >>> sorted(set(pipe))
+        ['a.tar', 'b.tar']
+    """
+
+    repeats = True
+
+    def __init__(
+        self, source: Any, n: int | None = None, *, seed: int = 0, deterministic: bool = True
+    ) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if n is not None and n < 0:
+            raise UsageError.at(f"n={n}", todo="use a number of draws, or None for no end")
+        self._source: IterDataPipe[Any] = source
+        self._n = n
+        self._deterministic = deterministic
+        self._epoch_seed = EpochSeed(seed)
+
+    def _arguments(self) -> str:
+        shown = [] if self._n is None else [f"{self._n}"]
+        return ", ".join(shown + ([] if self._deterministic else ["deterministic=False"]))
+
+    def set_seed(self, seed: int) -> Self:
+        """Set the seed of the next epoch: loaders call it."""
+        self._epoch_seed.send(seed)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        seed = self._epoch_seed.next_epoch()
+        sharder = sharder_above(self._source)
+        if sharder is not None:
+            seed = mix_seed(seed, sharder.instance_id)
+        rng = random.Random(seed if self._deterministic else os.urandom(16))
+        items = list(self._source)
+        if not items:
+            return
+        for _ in count() if self._n is None else range(self._n):
+            yield items[int(rng.random() * len(items))]

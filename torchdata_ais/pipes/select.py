@@ -1,0 +1,62 @@
+"""``.select()``: keep the items a function says yes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._each_item import DROPPED, EachItem, shown_function
+from torchdata_ais.pipes._pipe import stage
+from torchdata_ais.pipes._policy import OnError
+
+__all__ = ["Selector"]
+
+
+@stage("select")
+class Selector(EachItem):
+    """Keep the items for which a function is true (``.select(predicate)``).
+
+    Args:
+        source: Pipe of anything.
+        predicate: Function of an item.
+        on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler.
+        max_errors: How many items to give up: a count, or a share of all.
+
+    Yields:
+        The items chosen, unchanged.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One item.
+
+    Raises:
+        Exception: Whatever `predicate` raises.
+
+    Example:
+        >>> list(Selector(range(5), lambda x: x % 2 == 0))
+        [0, 2, 4]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        predicate: Callable[[Any], Any],
+        *,
+        on_error: OnError = "raise",
+        max_errors: float | None = None,
+    ) -> None:
+        super().__init__(source, on_error, max_errors)
+        if not callable(predicate):
+            raise UsageError.at(
+                f"select() was given a {type(predicate).__name__}", todo="pass a function of one item"
+            )
+        self._predicate = predicate
+
+    def _shown(self) -> list[str]:
+        return [shown_function(self._predicate)]
+
+    def _one(self, item: Any) -> Any:
+        return item if self._predicate(item) else DROPPED

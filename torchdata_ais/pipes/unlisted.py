@@ -1,0 +1,50 @@
+"""``.unlisted()``: lists to their items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+
+__all__ = ["Unlister"]
+
+
+@stage("unlisted")
+class Unlister(Pipe[Any]):
+    """Yield the items of lists (``.unlisted()``): the reverse of ``.listed(n)``.
+
+    Args:
+        source: Pipe of lists.
+
+    Yields:
+        The items.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One list.
+
+    Raises:
+        UsageError: An item is no list.
+
+    Example:
+        >>> list(Unlister([[0, 1], [], [2]]))
+        [0, 1, 2]
+    """
+
+    def __init__(self, source: Any) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        self._source: IterDataPipe[Any] = source
+
+    def __iter__(self) -> Iterator[Any]:
+        for items in self._source:
+            if not isinstance(items, list):
+                raise UsageError.at(
+                    f"unlisted was given an item of type {type(items).__name__}, not a list",
+                    todo="for batches of columns use .unbatched()",
+                )
+            yield from items

@@ -1,0 +1,55 @@
+"""``.with_length()``: a length for frameworks that ask for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+
+__all__ = ["LengthSetter"]
+
+
+@stage("with_length")
+class LengthSetter(Pipe[Any]):
+    """Say that the stream has `n` items (``.with_length(n)``), for frameworks that ask with ``len()``.
+
+    It changes nothing else: the stream is as long as it is. To make it that long: ``.with_epoch(n)``.
+
+    Args:
+        source: Pipe of anything.
+        n: What ``len()`` returns.
+
+    Yields:
+        The items, unchanged.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One item.
+
+    Example:
+        >>> len(LengthSetter(range(5), 1000))
+        1000
+    """
+
+    resumable = True
+
+    def __init__(self, source: Any, n: int) -> None:
+        source = as_pipe(source)
+        super().__init__(source)
+        if n < 0:
+            raise UsageError.at(f"n={n}", todo="a length is not negative")
+        self._source: IterDataPipe[Any] = source
+        self._n = n
+
+    def _arguments(self) -> str:
+        return f"{self._n}"
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._source

@@ -1,0 +1,46 @@
+"""Where a response ends: stricter than `http.client`, which takes some broken ones for whole."""
+
+from __future__ import annotations
+
+from http.client import HTTPResponse, IncompleteRead, RemoteDisconnected
+from typing import Any
+
+__all__ = ["StrictResponse"]
+
+
+class _Head:
+    """The lines of a response's head. That they stop before the empty line is an error, not their end."""
+
+    def __init__(self, lines: Any) -> None:
+        self._lines = lines
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._lines.readline(limit)
+        if not line.endswith(b"\n") and len(line) != limit:
+            raise RemoteDisconnected("the connection was closed within the head of the response")
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lines, name)
+
+
+class StrictResponse(HTTPResponse):
+    """A response whose head must be whole and whose chunks must be framed as the standard says."""
+
+    def begin(self) -> None:
+        """Read the head."""
+        body = self.fp
+        head = _Head(body)
+        self.fp = head  # type: ignore[assignment]
+        try:
+            super().begin()
+        finally:
+            if self.fp is head:  # type: ignore[comparison-overlap]
+                self.fp = body
+
+    def _safe_read(self, amt: int) -> bytes:
+        data: bytes = super()._safe_read(amt)  # type: ignore[misc]
+        # Between two chunks, http.client reads two bytes and does not look at them.
+        if getattr(self, "chunk_left", None) == 0 and amt == 2 and data != b"\r\n":
+            raise IncompleteRead(data)
+        return data

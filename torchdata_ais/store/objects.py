@@ -1,0 +1,209 @@
+"""Single objects: put, head, delete. Small bodies and large ones, each whole or an error."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import BinaryIO, cast
+
+import xxhash
+from urllib3.response import BaseHTTPResponse
+
+from torchdata_ais.errors import NotFoundError, ReadError, UsageError
+from torchdata_ais.store.attempts import Attempts, retried
+from torchdata_ais.store.body import facts_of
+from torchdata_ais.store.facts import length_of
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import Cancel
+from torchdata_ais.store.request import send
+from torchdata_ais.store.wire import drain, refused
+from torchdata_ais.urls import Location, ObjectURL, parse_url, redact
+
+__all__ = ["delete_object", "head_object", "object_exists", "put_object"]
+
+_CHUNK = 256 << 10
+_IN_MEMORY = 8 << 20  # a stream longer than this is kept in a temporary file while it is sent
+
+_Body = Callable[[], Iterator[bytes]]
+
+
+def put_object(
+    url: str, data: bytes | BinaryIO | Iterable[bytes], options: StoreOptions, *, size: int | None = None
+) -> ObjectURL:
+    """Store an object, and have the cluster keep the checksum of what was meant to arrive.
+
+    Args:
+        url: ``ais://bucket/name`` or an object URL.
+        data: The bytes; a binary file, from where it stands; or blocks of bytes. Blocks are first written to
+            a temporary file, so that they can be sent again.
+        options: Endpoint, token, retries.
+        size: How many bytes `data` must have, if that is known.
+
+    Returns:
+        The object's URL with its size and checksum.
+
+    Memory: 8 MiB at most besides `data` itself.
+
+    Raises:
+        NotFoundError: No such bucket.
+        ConnectError, AuthError, StallError, ReadError: It could not be stored.
+        UsageError: No object's name, no endpoint, or another `size`.
+    """
+    place, target = _place(url, options)
+    with ExitStack() as stack:
+        length, checksum, body = _replayable(data, stack)
+        if size is not None and size != length:
+            raise UsageError.at(
+                f"{place.uri}: {length} bytes to store, not {size}", todo="correct size=", url=redact(target)
+            )
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(length),
+            # The answer may come before the whole body was sent: nothing else may follow on this connection.
+            "Connection": "close",
+            "Ais-Checksum-Type": "xxhash2",
+            "Ais-Checksum-Value": checksum,
+        }
+
+        def put(attempts: Attempts) -> BaseHTTPResponse:
+            return _answered("PUT", target, options, attempts, headers, body)
+
+        response = retried(put, options.retry, place.uri, redact(target))
+    return ObjectURL(target, length, checksum, response.headers.get("Ais-Version"))
+
+
+def head_object(url: str, options: StoreOptions) -> ObjectURL:
+    """Return the object's URL with its size, checksum and version.
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+    """
+    place, target = _place(url, options)
+
+    def head(attempts: Attempts) -> BaseHTTPResponse:
+        return _answered("HEAD", target, options, attempts)
+
+    response = retried(head, options.retry, place.uri, redact(target))
+    facts = facts_of(response, place)
+    return ObjectURL(target, length_of(response), facts.checksum, facts.version)
+
+
+def object_exists(url: str, options: StoreOptions) -> bool:
+    """Return whether there is such an object. A bucket that is not there has none."""
+    try:
+        head_object(url, options)
+    except NotFoundError:
+        return False
+    return True
+
+
+def delete_object(url: str, options: StoreOptions, *, missing_ok: bool = False) -> None:
+    """Delete an object.
+
+    Args:
+        url: ``ais://bucket/name`` or an object URL.
+        options: Endpoint, token, retries.
+        missing_ok: Whether it is fine that there is none (also if an earlier try deleted it).
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ConnectError, AuthError, StallError, ReadError: It could not be deleted.
+    """
+    place, target = _place(url, options)
+
+    def delete(attempts: Attempts) -> None:
+        _answered("DELETE", target, options, attempts)
+
+    try:
+        retried(delete, options.retry, place.uri, redact(target))
+    except NotFoundError:
+        if not missing_ok:
+            raise
+
+
+def _place(url: str, options: StoreOptions) -> tuple[Location, str]:
+    place = parse_url(url).at(options.endpoint)
+    if place.kind != "object" or not place.name:
+        raise UsageError.at(f"{place.uri} names no object", todo="write ais://bucket/name", url=redact(url))
+    if not place.endpoint:
+        raise UsageError.at(
+            f"{place.uri}: no cluster is named",
+            todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
+            url=redact(url),
+        )
+    return place, place.url()
+
+
+def _answered(
+    method: str,
+    target: str,
+    options: StoreOptions,
+    attempts: Attempts,
+    headers: dict[str, str] | None = None,
+    body: _Body | None = None,
+) -> BaseHTTPResponse:
+    """Return the response to a request, its body read; an error status is `Failed`."""
+    response = send(
+        method, target, options, attempts, home=options.endpoint or target, headers=headers, body=body
+    )
+    if not 200 <= response.status < 300:
+        raise refused(response, options)
+    drain(response)
+    return response
+
+
+def _replayable(data: bytes | BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[int, str, _Body]:
+    """Return length, XXH64 and a function that gives the blocks as often as they are needed."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        view = memoryview(data).cast("B")
+
+        def pieces() -> Iterator[bytes]:
+            # urllib3 takes bytes; a copy of a piece at a time is cheaper than one of the whole
+            return (bytes(view[at : at + _CHUNK]) for at in range(0, len(view), _CHUNK))
+
+        return len(view), xxhash.xxh64_hexdigest(view), lambda: _until_answered(pieces())
+    file, begin = _seekable(data, stack)
+    digest = xxhash.xxh64()
+    length = 0
+    while block := file.read(_CHUNK):
+        digest.update(block)
+        length += len(block)
+
+    def reread() -> Iterator[bytes]:
+        file.seek(begin)
+        left = length
+        while left:
+            block = file.read(min(_CHUNK, left))
+            if not block:
+                raise ReadError.at(
+                    "the file to store became shorter while it was sent", todo="leave it alone"
+                )
+            left -= len(block)
+            yield block
+
+    return length, digest.hexdigest(), lambda: _until_answered(reread())
+
+
+def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[BinaryIO, int]:
+    """Return a file that can be read again, and where it begins."""
+    seekable = getattr(data, "seekable", None)
+    if hasattr(data, "read") and seekable is not None and seekable():
+        file = cast("BinaryIO", data)
+        return file, file.tell()
+    spool = stack.enter_context(tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY))  # noqa: SIM115 - it is one
+    read = getattr(data, "read", None)
+    blocks: Iterable[bytes] = iter(lambda: read(_CHUNK), b"") if read else data
+    for block in blocks:
+        spool.write(block)
+    spool.seek(0)
+    return cast("BinaryIO", spool), 0
+
+
+def _until_answered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, but stop when the server answers before it has them: proxies redirect at once."""
+    for piece in pieces:
+        if Cancel.answered():
+            return
+        yield piece
