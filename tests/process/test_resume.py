@@ -105,7 +105,10 @@ def test_a_state_of_another_pipeline_names_the_stage(urls: list[str]) -> None:
         next(iter(loader))
         state = loader.state_dict()
     other = AISSourceLister(urls).load_tar().group_samples().decode().to_tuple("cls").batched(3)
-    with ais_loader(other) as loader, pytest.raises(StateError, match="it has shuffled where this one has decode"):
+    with (
+        ais_loader(other) as loader,
+        pytest.raises(StateError, match="it has shuffled where this one has decode"),
+    ):
         loader.load_state_dict(state)
 
 

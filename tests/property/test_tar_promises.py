@@ -77,6 +77,8 @@ def build(members, kind, *, end=True, padded=True):
                 header = info.tobuf(kind, "utf-8", "surrogateescape")
         except ValueError:  # too long for USTAR
             continue
+        if type_ == tarfile.AREGTYPE and header[-512:-412].rstrip(b"\0").endswith(b"/"):
+            continue  # a long name, cut after a slash: tarfile takes it for a directory
         out.write(header + data + bytes(-len(data) % 512))
     if end:
         out.write(bytes(1024))

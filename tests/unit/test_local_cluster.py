@@ -240,7 +240,10 @@ def test_stats_count_and_reset_empties() -> None:
         assert stats.count(status=200, role="target") == 1
         assert stats.bytes_sent > 5
         records = cluster.requests()
-        assert [(row.role, row.method, row.status) for row in records] == [("proxy", "GET", 301), ("target", "GET", 200)]
+        assert [(row.role, row.method, row.status) for row in records] == [
+            ("proxy", "GET", 301),
+            ("target", "GET", 200),
+        ]
         assert records[1].url.startswith("/v1/objects/b/a?")
         assert "user-agent" in records[1].headers
         assert "user-agent" not in repr(records)
@@ -250,5 +253,11 @@ def test_stats_count_and_reset_empties() -> None:
 
 def test_the_coverage_table_names_what_the_sdk_uses() -> None:
     table = coverage_table()
-    for name in ("Bucket.create", "Object.get_reader", "Batch.get", "Dsort.start", "MultipartUpload.complete"):
+    for name in (
+        "Bucket.create",
+        "Object.get_reader",
+        "Batch.get",
+        "Dsort.start",
+        "MultipartUpload.complete",
+    ):
         assert name in table

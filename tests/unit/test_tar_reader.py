@@ -93,6 +93,13 @@ def test_a_v7_name_that_ends_with_a_slash_is_a_directory():
     assert names(header(b"d/", kind=b"\0", magic=b""), header(b"d/a", kind=b"\0", magic=b""), END) == ["d/a"]
 
 
+def test_the_slash_that_makes_a_directory_is_that_of_the_long_name():
+    cut = header(b"n" * 99 + b"/", octal(1), b"\0", magic=b"ustar  \0")
+    for end, found in ((b"file", ["n" * 99 + "/file"]), (b"directory/", [])):
+        long = header(b"././@LongLink", octal(200), b"L") + (b"n" * 99 + b"/" + end).ljust(512, b"\0")
+        assert names(long, cut, b"1".ljust(512, b"\0") if found else b"", END) == found
+
+
 def test_a_header_summed_over_signed_bytes_is_right():
     assert names(header("é".encode(), signed=True), END) == ["é"]
     assert names(header("é".encode()), END) == ["é"]

@@ -1,22 +1,20 @@
-"""One bucket, written through the SDK with this package's retries and errors."""
+"""One bucket to write to, with this package's retries and errors."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import Self
-
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.sdk import call, sdk_client
 from torchdata_ais.urls import Location
 
-__all__ = ["OpenBucket"]
+__all__ = ["Bucket"]
 
 
-class OpenBucket:
-    """A bucket to write to, as a context manager.
+class Bucket:
+    """A bucket to write to.
 
     Args:
         options: The cluster.
@@ -29,28 +27,26 @@ class OpenBucket:
         self._options = options
         self._name = name
         self._provider = provider
-        self._stack = ExitStack()
-        self._bucket: Any = None
-
-    def __enter__(self) -> Self:
-        client = self._stack.enter_context(sdk_client(self._options))
-        self._bucket = client.bucket(self._name, self._provider)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def create(self) -> None:
         """Make the bucket if it is missing; buckets of other providers are there or not."""
         if self._provider == "ais":
-            call(lambda: self._bucket.create(exist_ok=True), self._options, "the bucket", self.uri)
+            self._ask(lambda bucket: bucket.create(exist_ok=True))
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Store one object."""
-        writer = self._bucket.object(name).get_writer()
-        put = writer.put_content if isinstance(content, bytes) else writer.put_file
-        call(lambda: put(content), self._options, "the object", f"{self.uri}/{name}")
+        url = f"{self.uri}/{name}"
+        if isinstance(content, bytes):
+            put_object(url, content, self._options)
+        else:
+            with content.open("rb") as file:
+                put_object(url, file, self._options)
 
     def delete(self) -> None:
         """Remove the bucket and all in it."""
-        call(lambda: self._bucket.delete(missing_ok=True), self._options, "the bucket", self.uri)
+        self._ask(lambda bucket: bucket.delete(missing_ok=True))
+
+    def _ask(self, request: Callable[[Any], object]) -> None:
+        with sdk_client(self._options) as client:
+            bucket = client.bucket(self._name, self._provider)
+            call(lambda: request(bucket), self._options, "bucket " + self.uri, self.uri)

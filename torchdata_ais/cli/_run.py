@@ -70,7 +70,7 @@ def sentence(error: BaseException) -> str:
     begins = list(re.finditer(rf"^(?:\w+\.)*{type(error).__name__}: ", text, re.MULTILINE))
     if begins:
         text = text[begins[-1].end() :]
-    text = text.partition("\n[at] ")[0].strip()
+    text = text.partition("\n[at] ")[0].partition("\nThis exception is thrown by")[0].strip()
     place: dict[str, Any] = getattr(error, "place", {})
     return "\n".join([text, *(f"  {name}: {value}" for name, value in place.items())])
 

@@ -14,7 +14,7 @@ import typer
 from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
 
 if TYPE_CHECKING:
-    from torchdata_ais.cli._bucket import OpenBucket
+    from torchdata_ais.cli._bucket import Bucket
     from torchdata_ais.store import StoreOptions
 
 __all__ = ["demo"]
@@ -85,20 +85,20 @@ def _cluster(endpoint: str) -> Iterator[StoreOptions]:
 
 
 @contextmanager
-def _bucket(options: StoreOptions, *, fresh: bool) -> Iterator[OpenBucket]:
+def _bucket(options: StoreOptions, *, fresh: bool) -> Iterator[Bucket]:
     """Make a bucket and remove it at the end; on a real cluster, one that nobody else has."""
-    from torchdata_ais.cli._bucket import OpenBucket
+    from torchdata_ais.cli._bucket import Bucket
 
-    with OpenBucket(options, f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets") as bucket:
-        bucket.create()
-        try:
-            yield bucket
-        finally:
-            if fresh:
-                bucket.delete()
+    bucket = Bucket(options, f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets")
+    bucket.create()
+    try:
+        yield bucket
+    finally:
+        if fresh:
+            bucket.delete()
 
 
-def _store_pets(bucket: OpenBucket, samples: int, held_out: int, seed: int) -> None:
+def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
     """Draw the samples, 0 ... for training, the last `held_out` for measuring, and PUT them as shards."""
     from torchdata_ais.cli._progress import progress
     from torchdata_ais.examples.pets import make_shards, uneven_sizes
@@ -124,7 +124,7 @@ def _store_pets(bucket: OpenBucket, samples: int, held_out: int, seed: int) -> N
 
 
 def _train(
-    bucket: OpenBucket,
+    bucket: Bucket,
     options: StoreOptions,
     samples: int,
     held_out: int,
@@ -211,7 +211,7 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
     )
 
 
-def _stay(options: StoreOptions, bucket: OpenBucket) -> None:
+def _stay(options: StoreOptions, bucket: Bucket) -> None:
     typer.echo(
         f"\nThe cluster stays up until Ctrl-C. Look at it from another shell:\n"
         f"  export AIS_ENDPOINT={options.endpoint}\n"

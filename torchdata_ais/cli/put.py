@@ -29,7 +29,7 @@ def put(
     Names of a folder's files are their paths in it, put after the prefix as it stands.
     """
     with reported(debug):
-        from torchdata_ais.cli._bucket import OpenBucket
+        from torchdata_ais.cli._bucket import Bucket
         from torchdata_ais.cli._progress import progress
         from torchdata_ais.errors import NotFoundError, UsageError
         from torchdata_ais.urls import parse_url
@@ -41,15 +41,15 @@ def put(
             raise UsageError.at(
                 "this is no bucket", todo="write ais://bucket or ais://bucket/prefix/", url=url
             )
+        if where.namespace:
+            raise UsageError.at("put knows no namespaces", todo="use the AIStore SDK for it", url=url)
         files = list(_named(source, where.name))
         if not files:
             raise NotFoundError.at("the folder holds no file", url=str(source))
+        bucket = Bucket(options_for(where.endpoint or endpoint), where.bucket, where.provider)
+        bucket.create()
         total = 0
-        with (
-            OpenBucket(options_for(endpoint), where.bucket, where.provider) as bucket,
-            progress("put", "file", len(files)) as advance,
-        ):
-            bucket.create()
+        with progress("put", "file", len(files)) as advance:
             for name, path in files:
                 bucket.put(name, path)
                 total += path.stat().st_size

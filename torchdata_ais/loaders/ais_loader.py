@@ -305,9 +305,9 @@ class AISLoader:
         if self._resume is not None:
             return self._resume
         under_way = self._instances is not None
-        if self._instances is not None and self._step and isinstance(self._engine, InProcessEngine):
-            if not isinstance(self._epoch_steps, str):
-                self._instances = [self._engine.state() or self._instances[0]]
+        begun = self._step > 0 or self._stream is not None
+        if isinstance(self._engine, InProcessEngine) and not isinstance(self._epoch_steps, str) and begun:
+            self._instances = [self._engine.state() or (self._instances or [b""])[0]]
         return make_state(
             stages=self._stages,
             seed=self._seed,

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from torch.utils.data.graph_settings import apply_sharding
 
 from torchdata_ais.errors import AISError, UsageError
-from torchdata_ais.loaders.dataset import shard_instance
+from torchdata_ais.loaders.dataset import rank_and_ranks, shard_instance
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
 
@@ -155,7 +157,9 @@ class _Tail(Pipe[Any]):
 
     def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan says all
         if extras is not None:
-            begin(self._source, extras)
+            plan, rank, ranks = extras
+            apply_sharding(self._source, ranks, rank, SHARDING_PRIORITIES.DISTRIBUTED)
+            begin(self._source, plan)
 
     def _ais_envelope(self) -> bytes | None:
         return pack_or_refuse(self._source) if self._stateful and self._running else None
@@ -187,14 +191,16 @@ class DataLoader2Engine:
         from torchdata_ais.loaders._torchdata import DataLoader2
         from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
 
-        service = MultiProcessingReadingService(num_workers, context, prefetch, 0)
+        # The ranks are told apart by the plans: with a fixed number of steps they do not begin epochs together.
+        service = MultiProcessingReadingService(num_workers, context, prefetch, 0, shard_by_rank=False)
         self._loader = _or_explain(lambda: DataLoader2(_Tail(pipe, stateful), reading_service=service))
         self._closed = False
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps."""
         service: Any = self._loader.reading_service
-        service.reset_extras = dict(enumerate(plans))
+        rank, ranks = rank_and_ranks()
+        service.reset_extras = {worker: (plan, rank, ranks) for worker, plan in enumerate(plans)}
         self._loader.seed(plans[0].epoch_seed >> 1)
         for item in self._loader:
             worker = service.last_worker

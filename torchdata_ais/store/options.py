@@ -88,7 +88,7 @@ class StoreOptions:
     first_byte_timeout: float | None = 60.0
     stall_timeout: float | None = 20.0
     retry: Retry = Retry()
-    block_bytes: int = 2 << 20
+    block_bytes: int = 1 << 20
     prefetch_bytes: int = 32 << 20
     verify: bool = True
     pin: bool = True

@@ -119,11 +119,11 @@ class TarReader:
             if kind in _EXTENSIONS:
                 self._extend(kind, size, offset)
                 continue
-            if kind == _V7_FILE and name.endswith("/"):
-                kind = _DIRECTORY
             target = ""
             if self._extended_at >= 0 or self._all:
                 begin, name, size, target = self._override(offset, name, size)
+            if kind == _V7_FILE and name.endswith("/"):
+                kind = _DIRECTORY
             wanted = want is None or want(name)
             if kind in _SPECIAL:
                 if kind in _REFUSED:
@@ -173,7 +173,7 @@ class TarReader:
         said = self._all | self._next
         self._extended_at = -1
         self._next = {}
-        name = said.get("path", "").rstrip("/") or name
+        name = said.get("path") or name
         if said.get("sparse"):
             raise self._faults.refused(_REFUSED[ord("S")], begin, name)
         if digits := said.get("size"):
@@ -203,11 +203,8 @@ class TarReader:
         if not self._window.skip_zeros():
             return False
         self._joint = self._window.offset
-        blocks, rest = divmod(self._joint - offset, BLOCK)
-        if blocks == 1:
+        if self._joint < offset + 2 * BLOCK:
             raise self._faults.lone_zeros(offset)
-        if rest:
-            raise self._faults.after_the_end(self._joint)
         self._all = {}
         return True
 

@@ -80,7 +80,7 @@ def start(call: Call) -> Reply:
     return Reply.text(job.id)
 
 
-@route("proxy", "GET", "sort", query="uuid regex only_active", sdk="Dsort.get_job_info, Dsort.wait")
+@route("proxy", "GET", "sort", query="uuid regex", sdk="Dsort.get_job_info, Dsort.wait")
 def info(call: Call) -> Reply:
     """One job by target, or all jobs."""
     if "uuid" not in call.query:

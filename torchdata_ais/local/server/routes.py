@@ -41,7 +41,7 @@ class Call:
         self.bucket = bucket
         self.name = name
         self.plan: Plan | None = None
-        self._message: Any = None
+        self._message: dict[str, Any] | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -54,20 +54,25 @@ class Call:
         return self.request.query
 
     @property
-    def message(self) -> Any:
+    def message(self) -> dict[str, Any]:
         """The JSON body, read on the first use; ``{}`` if there is none."""
         if self._message is None:
             raw = self.request.body.read()
             try:
-                self._message = json.loads(raw) if raw else {}
+                message = json.loads(raw) if raw else {}
             except ValueError as cause:
                 raise ReplyError(400, f"failed to unmarshal the request: {cause}", "ErrJSON") from cause
+            if not isinstance(message, dict):
+                raise ReplyError(
+                    400, f"failed to unmarshal the request: not an object: {message!r:.100}", "ErrJSON"
+                )
+            self._message = message
         return self._message
 
     @property
     def value(self) -> dict[str, Any]:
         """The `value` of the action, as a dict."""
-        value = self.message.get("value") if isinstance(self.message, dict) else None
+        value = self.message.get("value")
         return value if isinstance(value, dict) else {}
 
     def fields(self, **known: Any) -> dict[str, Any]:
@@ -143,7 +148,7 @@ def find(call: Call, resource: str, key: str) -> Route:
 def _unknown(call: Call, resource: str, key: str) -> ReplyError:
     method = call.request.method
     siblings = [row for row in ROUTES.values() if row.resource == resource]
-    if not siblings:
+    if not siblings and key not in KNOWN_ACTIONS:
         uri = f"{method} {call.request.path}"
         return ReplyError(400, f"invalid request URI: '{uri}' from {call.node.peer_of(call.request)}")
     if resource == "object" and method == "POST" and key not in KNOWN_ACTIONS:

@@ -1,0 +1,268 @@
+"""Random stages: reproducible, new in each epoch, and the same whoever does the work."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
+
+from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.pipes._shared_seed import SharedSeed, with_shared_seed
+from torchdata_ais.pipes.group_samples import TarSampleGrouper
+from torchdata_ais.pipes.load_tar import AISFileLoader
+from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.pipes.random_mix import RandomMix
+from torchdata_ais.pipes.repeated import Repeater
+from torchdata_ais.pipes.resampled import Resampler
+from torchdata_ais.pipes.round_robin import RoundRobin
+from torchdata_ais.pipes.rsample import Subsampler
+from torchdata_ais.testing import example_shards
+
+KEYED = [{"__key__": f"{n}"} for n in range(200)]
+
+
+def draw(sample: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    return {"draw": rng.random()}
+
+
+def pair(sample: dict[str, Any]) -> tuple[str, float]:
+    return sample["__key__"], sample["draw"]
+
+
+def key(sample: dict[str, Any]) -> str:
+    return sample["__key__"]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return example_shards(tmp_path_factory.mktemp("shards"), [3, 5, 2, 4, 1, 5])
+
+
+def samples(shards: list[str]) -> Any:
+    return TarSampleGrouper(AISFileLoader(IterableWrapper(shards).shuffle()))
+
+
+def load(pipe: Any, num_workers: int, seed: int = 3) -> list[Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return list(DataLoader(pipe, batch_size=None, num_workers=num_workers, generator=generator))
+
+
+def parts(pipe: Any, instances: int, seed: int = 5) -> list[Any]:
+    """Return what each of `instances` workers yields, by the calls loaders make in them."""
+    found = []
+    for instance in range(instances):
+        copy = pickle.loads(pickle.dumps(pipe))
+        apply_sharding(copy, instances, instance)
+        apply_random_seed(copy, torch.Generator().manual_seed(seed))
+        found.append(list(copy))
+    return found
+
+
+class TestMapSampleRng:
+    def test_draws_are_a_function_of_the_key_not_of_the_order(self) -> None:
+        forth = list(SampleMapper(KEYED, draw, rng=True))
+        back = list(SampleMapper(KEYED[::-1], draw, rng=True))
+        assert forth == back[::-1]
+        assert len({s["draw"] for s in forth}) == len(KEYED)
+
+    def test_epochs_and_seeds_differ_and_come_again(self) -> None:
+        pipe = SampleMapper(KEYED, draw, rng=True)
+        first, second = list(pipe), list(pipe)
+        assert first != second
+        again = SampleMapper(KEYED, draw, rng=True)
+        assert [list(again), list(again)] == [first, second]
+        assert list(SampleMapper(KEYED, draw, rng=True, seed=1)) != first
+
+    def test_a_loaders_seed_decides(self) -> None:
+        pipe = SampleMapper(KEYED, draw, rng=True)
+        seeds = [1, 2, 1]
+        found = [list(apply_random_seed(pipe, torch.Generator().manual_seed(seed))) for seed in seeds]
+        assert found[0] == found[2] != found[1]
+
+    @pytest.mark.parametrize("instances", [1, 2, 3, 4])
+    def test_draws_do_not_depend_on_the_number_of_instances(self, shards: list[str], instances: int) -> None:
+        pipe = SampleMapper(samples(shards), draw, rng=True)
+        found = [pair(sample) for part in parts(pipe, instances) for sample in part]
+        (alone,) = parts(pipe, 1)
+        assert sorted(found) == sorted(map(pair, alone))
+
+    @pytest.mark.timeout(60)
+    def test_draws_do_not_depend_on_the_workers_of_a_dataloader(self, shards: list[str]) -> None:
+        pipe = SampleMapper(samples(shards), draw, rng=True).map(pair)
+        assert sorted(load(pipe, 0)) == sorted(load(pipe, 2)) != sorted(load(pipe, 0, seed=4))
+
+    @pytest.mark.timeout(120)
+    def test_draws_do_not_depend_on_the_workers_of_a_reading_service(self, shards: list[str]) -> None:
+        from torchdata_ais.loaders import MultiProcessingReadingService
+        from torchdata_ais.loaders._torchdata import DataLoader2
+
+        found = []
+        for num_workers in (1, 2):
+            pipe = SampleMapper(samples(shards), draw, rng=True).map(pair)
+            service = MultiProcessingReadingService(num_workers=num_workers)
+            loader = DataLoader2(pipe, reading_service=service)
+            try:
+                loader.seed(7)
+                found.append([sorted(loader), sorted(loader)])
+            finally:
+                loader.shutdown()
+        assert found[0] == found[1]
+        assert found[0][0] != found[0][1]
+
+    def test_a_sample_that_comes_again_is_drawn_for_again(self, shards: list[str]) -> None:
+        urls = Repeater(shards[:2], 3)
+        pipe = SampleMapper(TarSampleGrouper(AISFileLoader(urls)), draw, rng=True)
+        draws = [sample["draw"] for sample in pipe]
+        assert len(set(draws)) == len(draws) == 3 * 8
+
+    def test_each_pass_is_drawn_for_anew(self, shards: list[str]) -> None:
+        upstream = Repeater(TarSampleGrouper(AISFileLoader(shards[:2])), 3)
+        downstream = Repeater(SampleMapper(TarSampleGrouper(AISFileLoader(shards[:2])), draw, rng=True), 3)
+        for pipe in (SampleMapper(upstream, draw, rng=True), downstream):
+            draws = [sample["draw"] for sample in pipe]
+            assert len(set(draws)) == len(draws) == 3 * 8
+
+    def test_a_checkpoint_brings_the_same_draws_back(self) -> None:
+        pipe = SampleMapper(KEYED, draw, rng=True)
+        list(pipe)
+        running = iter(pipe)
+        next(running)
+        state = pipe._save()
+        rest = list(running)
+        fresh = SampleMapper(KEYED, draw, rng=True)
+        fresh._load(state, 0, 0)
+        assert list(fresh)[1:] == rest
+        assert list(fresh) == list(pipe), "the epoch after it, too"
+
+
+class TestSharedSeed:
+    def test_it_stands_before_the_sharding_filter_once(self, shards: list[str]) -> None:
+        grouped = samples(shards)
+        assert with_shared_seed(grouped) is grouped
+        assert with_shared_seed(grouped) is grouped
+        sharder = grouped._source._source
+        assert type(sharder.source_datapipe) is SharedSeed
+        assert type(sharder.source_datapipe._source) is not SharedSeed
+
+
+class TestRsample:
+    def test_the_share_is_about_p(self) -> None:
+        assert 60 < len(list(Subsampler(KEYED, 0.5))) < 140
+
+    def test_zero_is_none_and_one_is_all(self) -> None:
+        assert list(Subsampler(KEYED, 0.0)) == []
+        assert list(Subsampler(KEYED, 1.0)) == KEYED
+
+    @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
+    def test_another_share_is_a_usage_error(self, p: float) -> None:
+        with pytest.raises(UsageError, match="from 0 to 1"):
+            Subsampler([], p)
+
+    @pytest.mark.parametrize("instances", [2, 3])
+    def test_the_same_samples_for_any_number_of_instances(self, shards: list[str], instances: int) -> None:
+        pipe = Subsampler(samples(shards), 0.5).map(key)
+        (alone,) = parts(pipe, 1)
+        assert 0 < len(alone) < 20
+        assert sorted(sum(parts(pipe, instances), [])) == sorted(alone)
+
+    @pytest.mark.parametrize("instances", [2, 3])
+    def test_shards_drawn_before_the_split_are_read_once(self, shards: list[str], instances: int) -> None:
+        pipe = AISFileLoader(Subsampler(IterableWrapper(shards).shuffle(), 0.5)).map(str)
+        (alone,) = parts(pipe, 1)
+        assert alone
+        assert sorted(sum(parts(pipe, instances), [])) == sorted(alone)
+
+    def test_items_without_key_are_drawn_one_by_one(self) -> None:
+        kept = list(Subsampler([1] * 1000, 0.3))
+        assert 200 < len(kept) < 400
+
+    def test_draws_by_count_cannot_be_saved(self) -> None:
+        pipe = Subsampler([1, 2, 3], 1.0)
+        running = iter(pipe)
+        next(running)
+        with pytest.raises(StateError, match="without a key"):
+            pipe._save()
+        running.close()
+
+
+class TestResampled:
+    def test_draws_are_a_function_of_seed_and_epoch(self) -> None:
+        pipe = Resampler(range(10), 30)
+        first, second = list(pipe), list(pipe)
+        assert first != second
+        assert list(Resampler(range(10), 30)) == first != list(Resampler(range(10), 30, seed=1))
+
+    def test_every_item_is_drawn_about_as_often(self) -> None:
+        counts = Counter(Resampler(range(4), 4000))
+        assert all(800 < counts[n] < 1200 for n in range(4))
+
+    def test_without_deterministic_two_runs_differ(self) -> None:
+        one, two = (list(Resampler(range(10), 40, deterministic=False)) for _ in range(2))
+        assert one != two
+
+    @pytest.mark.parametrize("instances", [2, 3])
+    def test_one_sequence_is_dealt_out_to_all_instances(self, shards: list[str], instances: int) -> None:
+        pipe = AISFileLoader(Resampler(shards, 12)).map(str)
+        (alone,) = parts(pipe, 1)
+        found = parts(pipe, instances)
+        assert Counter(sum(found, [])) == Counter(alone)
+        assert all(found)
+
+    def test_behind_a_split_each_instance_draws_from_its_own(self) -> None:
+        found = parts(Resampler(IterableWrapper(range(8)).sharding_filter(), 50), 2)
+        assert set(found[0]) == {0, 2, 4, 6}
+        assert set(found[1]) == {1, 3, 5, 7}
+        assert [n // 2 for n in found[0]] != [n // 2 for n in found[1]]
+
+
+class TestMixing:
+    def test_round_robin_stops_with_the_shortest_or_goes_on(self) -> None:
+        assert list(RoundRobin([[2, 2], [1], [3, 3, 3]])) == [2, 1, 3, 2]
+        assert list(RoundRobin([[2, 2], [1], [3, 3, 3]], longest=True)) == [2, 1, 3, 2, 3, 3]
+
+    def test_functional_form_mixes_pipes(self) -> None:
+        pipe = IterableWrapper([1, 2]).mix_round_robin(IterableWrapper([10, 20]))
+        assert list(pipe) == [1, 10, 2, 20]
+
+    def test_a_pipe_can_be_given_twice(self) -> None:
+        pipe = IterableWrapper([1, 2, 3])
+        assert list(RoundRobin([pipe, pipe])) == [1, 1, 2, 2, 3, 3]
+
+    def test_random_mix_is_reproducible_and_new_in_each_epoch(self) -> None:
+        def make() -> RandomMix:
+            return RandomMix([range(100), range(100, 200)], longest=True)
+
+        pipe = make()
+        first, second = list(pipe), list(pipe)
+        assert first != second
+        assert sorted(first) == sorted(second) == list(range(200))
+        assert list(make()) == first
+
+    def test_weights_decide_how_often(self) -> None:
+        taken = list(RandomMix([["a"] * 10_000, ["b"] * 10_000], probs=[3, 1]))[:4000]
+        assert 2800 < taken.count("a") < 3200
+
+    def test_a_pipe_of_weight_zero_is_never_taken_from(self) -> None:
+        assert list(RandomMix([[1, 2], [3]], probs=[1, 0], longest=True)) == [1, 2]
+
+    @pytest.mark.parametrize("probs", [[1], [1, 2, 3], [0, 0], [-1, 2], [float("nan"), 1], [float("inf"), 1]])
+    def test_weights_that_are_none_are_a_usage_error(self, probs: list[float]) -> None:
+        with pytest.raises(UsageError, match="probs"):
+            RandomMix([[1], [2]], probs=probs)
+
+    def test_nothing_to_mix_is_a_usage_error(self) -> None:
+        with pytest.raises(UsageError, match="nothing to mix"):
+            RoundRobin([])
+
+    def test_each_branch_of_a_mix_is_split_once(self, shards: list[str]) -> None:
+        one, two = AISFileLoader(shards[:3]), AISFileLoader(shards[3:])
+        pipe = RoundRobin([one, two], longest=True).map(str)
+        (alone,) = parts(pipe, 1)
+        assert sorted(sum(parts(pipe, 2), [])) == sorted(alone)
