@@ -171,27 +171,34 @@ def whole_runs(
     """
     key: str | None = None
     held: list[RunMember] = []
+    stored: list[str] = []  # the names of `held` as they stand in the shard: links go by them
     begin = end = 0
     size = 0
     error: AISError | None = None
-    for name, data, offset, after in members:
-        if is_apple_double(name):
+    for stored_name, data, offset, after in members:
+        if is_apple_double(stored_name):
             continue
-        if rename is not None:
-            name = rename(name)  # noqa: PLW2901 - the name before renaming has no further use
+        name = stored_name if rename is None else rename(stored_name)
         parts = split_name(name)
         field: str | None = None
         if parts is not None:
             if parts[0] != key and key is not None:
                 yield Run(key, held, begin, offset, error)
-                held, size, error = [], 0, None
+                held, stored, size, error = [], [], 0, None
                 begin = offset
             key, field = parts
         if not held and error is None:
             begin = offset
         end = after
         if isinstance(data, Link):
-            data, error = _resolve(name, data, held, url, offset, key, error)  # noqa: PLW2901
+            linked = _resolve(stored_name, data, stored, held)
+            if linked is None:
+                broken = _bad_link(data, name, url, offset, key if field is not None else None)
+                if field is None:  # it belongs to no sample: none is lost for it
+                    yield Run(None, [], offset, begin if held or error else after, broken)
+                    continue
+                error = error or broken
+            data = linked or b""  # noqa: PLW2901
         size += len(data)
         if max_bytes is not None and size > max_bytes and error is None:
             error = SampleError.at(
@@ -201,27 +208,25 @@ def whole_runs(
             )  # fmt: skip
         if error is None:
             held.append(RunMember(name, data, offset, field))
+            stored.append(stored_name)
         else:
-            held = []
+            held, stored = [], []
     if held or error is not None:
         yield Run(key, held, begin, end, error, last=True)
 
 
-def _resolve(
-    name: str,
-    link: Link,
-    held: list[RunMember],
-    url: str,
-    offset: int,
-    key: str | None,
-    error: AISError | None,
-) -> tuple[bytes, AISError | None]:
-    """Return the bytes a link stands for; its target must be a member of the same run, read before."""
-    target = posixpath.normpath(posixpath.join(posixpath.dirname(name), link)) if link.symbolic else str(link)
-    for member in held:
-        if member.name == target or posixpath.normpath(member.name) == posixpath.normpath(target):
-            return member.data, error
-    return b"", error or UnsupportedMemberError.at(
+def _resolve(name: str, link: Link, stored: list[str], held: list[RunMember]) -> bytes | None:
+    """Return the bytes a link stands for, or None: its target must be a member of the same run, read before."""
+    target = posixpath.join(posixpath.dirname(name), link) if link.symbolic else str(link)
+    target = posixpath.normpath(target)
+    for other, member in zip(reversed(stored), reversed(held), strict=True):
+        if posixpath.normpath(other) == target:
+            return member.data
+    return None
+
+
+def _bad_link(link: Link, name: str, url: str, offset: int, key: str | None) -> AISError:
+    return UnsupportedMemberError.at(
         f"the member is a link to {str(link)!r}, which is no earlier member of its sample",
         todo="store the file itself (tar --hard-dereference --dereference)",
         url=url, member=name, offset=offset, key=key,

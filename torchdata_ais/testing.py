@@ -1,4 +1,4 @@
-"""Helpers for tests of pipelines: small shards, written in one line."""
+"""For tests of pipelines: small shards, written in one line; and a check that a pipeline resumes exactly."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-__all__ = ["example_shards", "shard_bytes", "write_shard"]
+__all__ = ["check_resume", "example_shards", "shard_bytes", "write_shard"]
 
 Members = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 
@@ -59,3 +61,76 @@ def example_shards(
             number += 1
         paths.append(write_shard(root / f"shard-{index:03d}.tar", members))
     return paths
+
+
+def check_resume(
+    make_pipe: Callable[[], Any],
+    *,
+    same: Callable[[Any, Any], bool] | None = None,
+    max_bytes: int = 64 << 10,
+) -> int:
+    """Take a checkpoint at every step of an epoch, resume each in a new pipe, and compare the whole rest.
+
+    Args:
+        make_pipe: Returns a new pipe of the same stages over the same data each time.
+        same: Tells whether two items are equal; default: equal tensors, arrays and containers of them.
+        max_bytes: Bound on the packed state.
+
+    Returns:
+        The number of steps checked.
+
+    Raises:
+        AssertionError: Names the step and the first item that differs, the second resume that differs from the first,
+            or a state that changes its shape or is too large.
+        StateError: The pipeline cannot be resumed; names the stage.
+
+    Example:
+        >>> from torchdata_ais import AISSourceLister
+        >>> shards = example_shards()
+        >>> check_resume(lambda: AISSourceLister(shards).shuffle().load_tar().group_samples().shuffled(3).decode())
+        6
+    """
+    from torchdata_ais.loaders.bare import load_state_dict, state_dict
+
+    equal = same or _equal
+    whole = list(make_pipe())
+    keys: set[str] | None = None
+    for step in range(1, len(whole) + 1):
+        pipe = make_pipe()
+        items = iter(pipe)
+        head = list(islice(items, step))
+        state = state_dict(pipe)
+        size = sum(map(len, state["instances"]))
+        assert size <= max_bytes, f"step {step}: the state has {size} bytes, more than {max_bytes}"
+        assert keys is None or keys == set(state), f"step {step}: the state has another shape"
+        keys = set(state)
+        resumed = make_pipe()
+        load_state_dict(resumed, state)
+        rest = iter(resumed)
+        once = list(islice(rest, 1))
+        again = make_pipe()
+        load_state_dict(again, state_dict(resumed) if once else state)
+        for label, got in (("", [*head, *once, *rest]), (" resumed twice", [*head, *once, *again])):
+            _compare(whole, got, equal, f"step {step}{label}")
+    return len(whole)
+
+
+def _compare(expected: list[Any], got: list[Any], equal: Callable[[Any, Any], bool], where: str) -> None:
+    for index, (one, other) in enumerate(zip(expected, got, strict=False)):
+        assert equal(one, other), f"{where}: item {index} is {other!r} instead of {one!r}"
+    assert len(expected) == len(got), f"{where}: {len(got)} items instead of {len(expected)}"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    import numpy as np
+    import torch
+
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and np.array_equal(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -42,7 +43,8 @@ Script = Callable[[Request], object]
 class RawServer:
     """Answers the n-th request by the n-th script, later ones by the last."""
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.scripts = scripts
         self.requests: list[Request] = []
         self._lock = threading.Lock()
@@ -50,7 +52,7 @@ class RawServer:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.endpoint = f"http{'s' if tls else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._begin(self._accept)
 
     def url(self, name: str = "s.tar", **params: str) -> str:
@@ -89,6 +91,9 @@ class RawServer:
 
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError):
+            if self._tls:
+                sock = self._tls.wrap_socket(sock, server_side=True)
+                self._sockets.append(sock)
             while head := self._head(sock):
                 lines = head.decode("latin-1").split("\r\n")
                 method, target, _ = lines[0].split(" ", 2)
@@ -177,6 +182,12 @@ def status(code: int, *headers: str, body: bytes = b"") -> Script:
         request.send(("\r\n".join(lines) + "\r\n\r\n").encode() + (b"" if request.method == "HEAD" else body))
 
     return script
+
+
+def silent(request: Request) -> bool:
+    """Send nothing."""
+    request.wait()
+    return False
 
 
 def raw(data: bytes, *, close: bool = True) -> Script:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_rawserver import RawServer, raw, stall, status, whole
+from store_rawserver import RawServer, raw, silent, stall, status, whole
 
 from torchdata_ais.errors import ReadError, StallError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, budget, open_blocks
@@ -46,10 +46,6 @@ def nothing_left():
     assert not fetchers()
     assert budget._budget.used == 0
     assert budget._budget.shares == 0
-
-
-def silent(request):
-    request.wait()
 
 
 SLEEPY = StoreOptions(retry=Retry(backoff=60, max_backoff=60))
@@ -174,6 +170,8 @@ def test_a_forked_process_opens_its_own_and_leaves_its_parents_alone():
     options = StoreOptions(block_bytes=1000, prefetch_bytes=5000)
     body = BODY[:300_000]
     with RawServer(whole(body)) as server:
+        idle = [open_blocks(server.url(), options) for _ in range(2)]
+        assert [b"".join(source) for source in idle] == [body, body]
         with open_blocks(server.url(), options) as kept:
             first = next(kept)
             child = os.fork()
@@ -192,6 +190,8 @@ def test_a_forked_process_opens_its_own_and_leaves_its_parents_alone():
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             assert first + b"".join(kept) == body
             assert kept.verified is True
+        # The parent has idle connections, yet the child came by one of its own.
+        assert server.requests[-1].sock not in [request.sock for request in server.requests[:-1]]
 
 
 def test_many_objects_in_many_threads_come_whole():

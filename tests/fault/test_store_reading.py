@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -136,6 +137,22 @@ def test_without_version_and_checksum_the_first_part_must_come_again(params):
         data, error = parts(server.url(**params))
     assert data == BODY[:100]
     assert isinstance(error, ObjectChangedError)
+
+
+def test_a_rest_that_does_not_say_of_which_object_it_is_is_not_taken():
+    unknown = {"version": None, "cksum": None}
+    known = {"version": "1", "checksum": checksum(BODY)}
+    with RawServer(cut(BODY, 100), whole(BODY, **unknown), whole(BODY, **unknown)) as server:
+        data, source = read(server.url(), **known)
+        assert [request.ranged for request in server.requests] == [False, True, False]
+        assert data == BODY
+        assert source.verified is True
+    with RawServer(cut(BODY, 100), whole(BODY, **unknown)) as server:
+        data, error = parts(server.url(), dataclasses.replace(QUICK, verify=False))
+        assert data == BODY[:100]
+        assert isinstance(error, ObjectChangedError)
+    with RawServer(cut(BODY, 0, **unknown), whole(BODY, **unknown)) as server:
+        assert read(server.url(), start=7)[0] == BODY[7:]
 
 
 def test_a_range_that_begins_elsewhere_is_not_taken():
@@ -427,3 +444,14 @@ def test_web_files_are_continued_by_their_etag():
     assert source.version == '"a"'
     with RawServer(first, raw(head.format('"b"').encode() + BODY)) as server:
         assert isinstance(parts(f"{server.endpoint}/s.tar")[1], ObjectChangedError)
+
+
+def test_the_proxy_of_the_environment_is_used(monkeypatch):
+    for name in ("no_proxy", "NO_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with RawServer(whole(BODY)) as server:
+        monkeypatch.setenv("http_proxy", server.endpoint.replace("//", "//me:word@"))
+        url = "http://far.example:51080/v1/objects/b/s.tar?provider=ais"
+        assert read(url)[0] == BODY
+        assert server.requests[0].target == url
+        assert server.requests[0].headers["proxy-authorization"] == "Basic bWU6d29yZA=="

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_custom_properties_are_added_and_replaced(ais_bucket: Any) -> None:
 
 
 def test_listing_goes_on_page_by_page(ais_bucket: Any) -> None:
-    names = sorted(f"s-{number:03d}" for number in range(25)) + ["t-0"]
+    names = [*(f"s-{number:03d}" for number in range(25)), "t-0"]
     for name in names:
         put(ais_bucket, name, name.encode())
     first = ais_bucket.list_objects(prefix="s-", page_size=10, props="name,size,checksum,version")
@@ -243,3 +244,46 @@ def test_batches_come_in_the_order_asked_for(ais_client: Any, ais_bucket: Any, s
     batch.add("plain", start=2, length=3)
     got = [(out.obj_name, body) for out, body in batch.get()]
     assert [body for _, body in got] == [b"1.cls", b"0123456789", b"", b"234"]
+
+
+def samples_of(bucket: Any, prefix: str) -> list[list[tuple[str, bytes]]]:
+    shards = []
+    for entry in bucket.list_all_objects(prefix=prefix):
+        raw = bucket.object(entry.name).get_reader().read_all()
+        with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
+            shards.append([(item.name, tar.extractfile(item).read()) for item in tar])  # type: ignore[union-attr]
+    return shards
+
+
+@pytest.mark.parametrize("kind", ["alphanumeric", "none", "shuffle"])
+def test_dsort_puts_samples_in_order_into_new_shards(
+    ais_client: Any, ais_bucket: Any, tmp_path: Path, kind: str
+) -> None:
+    names = [f"{number * 7 % 20:03d}.{ext}" for number in range(20) for ext in ("seg.png", "cls")]
+    for index in range(4):
+        put(ais_bucket, f"in-{index}.tar", shard(names[index * 10 : index * 10 + 10]))
+    spec = {
+        "input_bck": {"name": ais_bucket.name, "provider": "ais"},
+        "output_bck": {"name": ais_bucket.name, "provider": "ais"},
+        "input_extension": ".tar",
+        "input_format": {"template": "in-{0..3}"},
+        "output_format": "out-{00..99}",
+        "output_shard_size": "90B",
+        "algorithm": {"kind": kind, "seed": "5" if kind == "shuffle" else ""},
+        "dsorter_type": "dsort_general",
+    }
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps(spec))
+    job = ais_client.dsort()
+    job.start(file)
+    assert job.wait(timeout=WAIT_S).success
+    shards = samples_of(ais_bucket, "out-")
+    flat = [member for one in shards for member in one]
+    assert sorted(flat) == sorted((name, name.encode()) for name in names)
+    keys = [name.partition(".")[0] for name, _ in flat]
+    assert keys[::2] == keys[1::2]
+    assert len(shards) == 4
+    if kind == "alphanumeric":
+        assert keys[::2] == sorted(keys[::2])
+    if kind == "shuffle":
+        assert keys[::2] not in (sorted(keys[::2]), [name[:3] for name in names[::2]])

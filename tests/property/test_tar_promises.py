@@ -288,7 +288,7 @@ def test_a_damaged_archive_is_never_another_kind_of_error(content, kind, data):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(members(max_size=25), st.sampled_from(FORMATS))
 def test_promise_1_archives_up_to_64_kib_cut_and_flipped_everywhere(content, kind):
     archive = build(content, kind)

@@ -10,10 +10,12 @@ import sys
 import textwrap
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import torchdata_ais.local
 from torchdata_ais.errors import ConnectError, UsageError
 from torchdata_ais.local import LocalCluster, coverage_table
 
@@ -163,10 +165,8 @@ def test_the_cluster_dies_with_its_parent(how: str) -> None:
             wait_until_gone(int(pid))
             assert not Path(root).exists()
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def test_a_fork_neither_stops_nor_steers_the_cluster() -> None:
@@ -197,7 +197,7 @@ def test_the_process_loads_neither_torch_nor_the_package() -> None:
 
 def test_it_listens_on_loopback_only() -> None:
     with LocalCluster(targets=2) as cluster:
-        inodes = {os.readlink(f"/proc/{cluster.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{cluster.pid}/fd")}
+        inodes = {str(fd.readlink()) for fd in Path(f"/proc/{cluster.pid}/fd").iterdir()}
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
         assert len(listening) == 3
@@ -261,3 +261,9 @@ def test_the_coverage_table_names_what_the_sdk_uses() -> None:
         "MultipartUpload.complete",
     ):
         assert name in table
+
+
+def test_the_readme_shows_the_coverage_table_as_it_is() -> None:
+    readme = (Path(torchdata_ais.local.__file__).parent / "README.md").read_text()
+    _, _, rest = readme.partition("<!-- coverage -->\n")
+    assert rest.partition("<!-- /coverage -->")[0] == coverage_table()

@@ -6,23 +6,37 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchdata_ais.errors import DecodeError, DuplicateFieldError, MissingFieldError, UsageError
+from torchdata_ais.errors import DecodeError, DuplicateFieldError, MissingFieldError, StateError, UsageError
+from torchdata_ais.loaders.bare import state_dict
 from torchdata_ais.pipes.associate import Associator
 from torchdata_ais.pipes.extract_keys import KeyExtractor
 from torchdata_ais.pipes.info import InfoPrinter
+from torchdata_ais.pipes.list_ais import AISSourceLister
+from torchdata_ais.pipes.listed import ListBatcher
 from torchdata_ais.pipes.map_dict import DictMapper
 from torchdata_ais.pipes.map_sample import SampleMapper
 from torchdata_ais.pipes.map_tuple import TupleMapper
+from torchdata_ais.pipes.non_empty import NonEmpty
 from torchdata_ais.pipes.pipe_through import PipeThrough
+from torchdata_ais.pipes.random_mix import RandomMix
 from torchdata_ais.pipes.rename import Renamer
 from torchdata_ais.pipes.rename_keys import KeyRenamer
+from torchdata_ais.pipes.repeated import Repeater
 from torchdata_ais.pipes.select import Selector
+from torchdata_ais.pipes.single_node_only import SingleNodeOnly
+from torchdata_ais.pipes.slice_samples import Slicer
+from torchdata_ais.pipes.unbatched import Unbatcher
+from torchdata_ais.pipes.unlisted import Unlister
+from torchdata_ais.pipes.with_epoch import EpochSetter
+from torchdata_ais.pipes.with_length import LengthSetter
 from torchdata_ais.pipes.xdecode import StreamDecoder
 from torchdata_ais.samples import Sample, pack_place
+from torchdata_ais.testing import check_resume, example_shards
 
 
 def sample(key: str = "a", **fields: Any) -> Sample:
@@ -284,3 +298,56 @@ class TestPipeThrough:
     def test_a_function_that_returns_nothing_is_a_usage_error(self) -> None:
         with pytest.raises(UsageError, match="nothing to iterate"):
             list(PipeThrough([1], lambda items: None))  # type: ignore[arg-type, return-value]
+
+
+def shorter(sample: dict[str, Any]) -> dict[str, Any]:
+    return {name: sample[name] for name in ("__key__", "cls", "txt")}
+
+
+RESUMABLE: dict[str, Any] = {
+    "map_sample": lambda pipe: SampleMapper(pipe, shorter),
+    "map_dict": lambda pipe: DictMapper(pipe, cls=int),
+    "rename": lambda pipe: Renamer(pipe, label="cls"),
+    "rename_keys": lambda pipe: KeyRenamer(pipe, label="cls", keep_unselected=True),
+    "extract_keys": lambda pipe: KeyExtractor(pipe, "__key__", "cls"),
+    "select": lambda pipe: Selector(pipe, lambda sample: int(sample["cls"]) % 3 > 0),
+    "associate": lambda pipe: Associator(pipe, {"00001": {"caption": "one"}}),
+    "info": lambda pipe: InfoPrinter(pipe, n=0),
+    "xdecode": lambda pipe: StreamDecoder(pipe, cls=lambda stream: int(stream.read())),
+    "map_tuple": lambda pipe: TupleMapper(pipe.to_tuple("cls", "__key__"), int),
+    "listed": lambda pipe: ListBatcher(pipe, 3),
+    "non_empty": NonEmpty,
+    "single_node_only": SingleNodeOnly,
+    "with_length": lambda pipe: LengthSetter(pipe, 9),
+}
+
+
+@pytest.mark.parametrize("name", RESUMABLE)
+def test_a_checkpoint_passes_through(name: str, tmp_path: Path) -> None:
+    shards = example_shards(tmp_path, [2, 4, 3])
+
+    def make() -> Any:
+        return RESUMABLE[name](AISSourceLister(shards).shuffle().load_tar().group_samples().shuffled(3))
+
+    assert check_resume(make) >= 3
+
+
+OPAQUE: dict[str, Any] = {
+    "pipe_through": lambda pipe: PipeThrough(pipe, iter),
+    "slice_samples": lambda pipe: Slicer(pipe, 4),
+    "repeated": lambda pipe: Repeater(pipe, 2),
+    "with_epoch": lambda pipe: EpochSetter(pipe, 4),
+    "unlisted": lambda pipe: Unlister(ListBatcher(pipe, 2)),
+    "unbatched": lambda pipe: Unbatcher(pipe.to_tuple("cls").batched(2)),
+    "mix_random": lambda pipe: RandomMix(pipe, [1]),
+}
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_a_stage_that_a_checkpoint_cannot_pass_says_so(name: str, tmp_path: Path) -> None:
+    pipe = OPAQUE[name](AISSourceLister(example_shards(tmp_path)).load_tar().group_samples())
+    running = iter(pipe)
+    next(running)
+    with pytest.raises(StateError, match=name):
+        state_dict(pipe)
+    running.close()

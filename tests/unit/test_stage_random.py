@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.loaders import ais_loader
 from torchdata_ais.pipes._shared_seed import SharedSeed, with_shared_seed
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
@@ -23,9 +25,13 @@ from torchdata_ais.pipes.repeated import Repeater
 from torchdata_ais.pipes.resampled import Resampler
 from torchdata_ais.pipes.round_robin import RoundRobin
 from torchdata_ais.pipes.rsample import Subsampler
-from torchdata_ais.testing import example_shards
+from torchdata_ais.pipes.shuffled import Shuffler
+from torchdata_ais.testing import check_resume, example_shards
 
 KEYED = [{"__key__": f"{n}"} for n in range(200)]
+
+
+flat = chain.from_iterable
 
 
 def draw(sample: dict[str, Any], rng: random.Random) -> dict[str, Any]:
@@ -116,6 +122,23 @@ class TestMapSampleRng:
         assert found[0] == found[1]
         assert found[0][0] != found[0][1]
 
+    @pytest.mark.timeout(120)
+    def test_draws_outlive_a_resume_on_other_workers(self, shards: list[str]) -> None:
+        def make(num_workers: int) -> Any:
+            kept = Subsampler(Shuffler(samples(shards), 4), 0.8)
+            return ais_loader(SampleMapper(kept, draw, rng=True).map(pair), num_workers=num_workers, seed=1)
+
+        with make(0) as loader:
+            first, second = sorted(loader), sorted(loader)
+        with make(2) as loader:
+            running = iter(loader)
+            head = [next(running) for _ in range(5)]
+            state = loader.state_dict()
+        with make(1) as loader:
+            loader.load_state_dict(state)
+            assert sorted([*head, *loader]) == first
+            assert sorted(loader) == second
+
     def test_a_sample_that_comes_again_is_drawn_for_again(self, shards: list[str]) -> None:
         urls = Repeater(shards[:2], 3)
         pipe = SampleMapper(TarSampleGrouper(AISFileLoader(urls)), draw, rng=True)
@@ -129,17 +152,11 @@ class TestMapSampleRng:
             draws = [sample["draw"] for sample in pipe]
             assert len(set(draws)) == len(draws) == 3 * 8
 
-    def test_a_checkpoint_brings_the_same_draws_back(self) -> None:
-        pipe = SampleMapper(KEYED, draw, rng=True)
-        list(pipe)
-        running = iter(pipe)
-        next(running)
-        state = pipe._save()
-        rest = list(running)
-        fresh = SampleMapper(KEYED, draw, rng=True)
-        fresh._load(state, 0, 0)
-        assert list(fresh)[1:] == rest
-        assert list(fresh) == list(pipe), "the epoch after it, too"
+    def test_a_checkpoint_brings_the_same_draws_back(self, shards: list[str]) -> None:
+        def make() -> Any:
+            return SampleMapper(Shuffler(samples(shards), 4), draw, rng=True)
+
+        assert check_resume(make) == 20
 
 
 class TestSharedSeed:
@@ -170,14 +187,18 @@ class TestRsample:
         pipe = Subsampler(samples(shards), 0.5).map(key)
         (alone,) = parts(pipe, 1)
         assert 0 < len(alone) < 20
-        assert sorted(sum(parts(pipe, instances), [])) == sorted(alone)
+        assert sorted(flat(parts(pipe, instances))) == sorted(alone)
 
     @pytest.mark.parametrize("instances", [2, 3])
     def test_shards_drawn_before_the_split_are_read_once(self, shards: list[str], instances: int) -> None:
         pipe = AISFileLoader(Subsampler(IterableWrapper(shards).shuffle(), 0.5)).map(str)
         (alone,) = parts(pipe, 1)
         assert alone
-        assert sorted(sum(parts(pipe, instances), [])) == sorted(alone)
+        assert sorted(flat(parts(pipe, instances))) == sorted(alone)
+
+    def test_a_checkpoint_keeps_the_same_samples(self, shards: list[str]) -> None:
+        assert check_resume(lambda: Subsampler(Shuffler(samples(shards), 4), 0.5)) > 4
+        assert check_resume(lambda: Shuffler(Subsampler(samples(shards), 0.5), 4)) > 4
 
     def test_items_without_key_are_drawn_one_by_one(self) -> None:
         kept = list(Subsampler([1] * 1000, 0.3))
@@ -212,7 +233,7 @@ class TestResampled:
         pipe = AISFileLoader(Resampler(shards, 12)).map(str)
         (alone,) = parts(pipe, 1)
         found = parts(pipe, instances)
-        assert Counter(sum(found, [])) == Counter(alone)
+        assert Counter(flat(found)) == Counter(alone)
         assert all(found)
 
     def test_behind_a_split_each_instance_draws_from_its_own(self) -> None:
@@ -265,4 +286,4 @@ class TestMixing:
         one, two = AISFileLoader(shards[:3]), AISFileLoader(shards[3:])
         pipe = RoundRobin([one, two], longest=True).map(str)
         (alone,) = parts(pipe, 1)
-        assert sorted(sum(parts(pipe, 2), [])) == sorted(alone)
+        assert sorted(flat(parts(pipe, 2))) == sorted(alone)

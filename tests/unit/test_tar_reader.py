@@ -105,6 +105,11 @@ def test_a_header_summed_over_signed_bytes_is_right():
     assert names(header("é".encode()), END) == ["é"]
 
 
+def test_an_empty_checksum_is_wrong_even_where_the_sum_of_signed_bytes_is_zero():
+    with pytest.raises(NotATarError):
+        read(b" =^\x87\x8c\x9a\xc7\xd1".ljust(512, b"\0"), END)
+
+
 def test_a_name_that_fills_its_field_has_no_nul():
     assert names(header(b"n" * 100), END) == ["n" * 100]
 

@@ -18,7 +18,7 @@ __all__ = ["Debug", "Endpoint", "ExitCodes", "counted", "options_for", "reported
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Endpoint = Annotated[
     str,
-    typer.Option(help="The cluster, as http://host:51080. [env var: AIS_ENDPOINT]", show_default=False),
+    typer.Option(help="The cluster, as http://host:51080. Default: AIS_ENDPOINT.", show_default=False),
 ]
 
 

@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,7 +38,9 @@ def demo(
             help="A real cluster, as http://host:51080. Default: an embedded one.", show_default=False
         ),
     ] = "",
-    keep: Annotated[bool, typer.Option("--keep", help="Leave cluster and data up until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the data there; the embedded cluster stays up until Ctrl-C.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Train a model on shards in AIStore, and check that every sample came exactly once.
@@ -49,13 +51,13 @@ def demo(
     with reported(debug):
         started = time.perf_counter()
         _require_dataloader2()
-        with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint)) as bucket:
+        with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
             held_out = samples // 5
             _store_pets(bucket, samples, held_out, seed)
             accuracy = _train(bucket, options, samples, held_out, epochs=epochs, workers=workers, seed=seed)
             _judge(accuracy, counted(epochs, "epoch"), time.perf_counter() - started)
             if keep:
-                _stay(options, bucket)
+                _stay(options, bucket, wait=not endpoint)
 
 
 def _require_dataloader2() -> None:
@@ -85,7 +87,7 @@ def _cluster(endpoint: str) -> Iterator[StoreOptions]:
 
 
 @contextmanager
-def _bucket(options: StoreOptions, *, fresh: bool) -> Iterator[Bucket]:
+def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucket]:
     """Make a bucket and remove it at the end; on a real cluster, one that nobody else has."""
     from torchdata_ais.cli._bucket import Bucket
 
@@ -94,7 +96,7 @@ def _bucket(options: StoreOptions, *, fresh: bool) -> Iterator[Bucket]:
     try:
         yield bucket
     finally:
-        if fresh:
+        if fresh and not keep:
             bucket.delete()
 
 
@@ -211,15 +213,14 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
     )
 
 
-def _stay(options: StoreOptions, bucket: Bucket) -> None:
+def _stay(options: StoreOptions, bucket: Bucket, *, wait: bool) -> None:
+    """Say how to look at the data; an embedded cluster lives as long as this process."""
     typer.echo(
-        f"\nThe cluster stays up until Ctrl-C. Look at it from another shell:\n"
+        f"\n{'The cluster stays up until Ctrl-C' if wait else 'The bucket stays'}. Look at it from another shell:\n"
         f"  export AIS_ENDPOINT={options.endpoint}\n"
         f"  torchdata-ais ls {bucket.uri}\n"
         f"  torchdata-ais inspect {bucket.uri}/train-000.tar"
     )
-    try:
-        while True:
+    with suppress(KeyboardInterrupt):
+        while wait:
             time.sleep(1)
-    except KeyboardInterrupt:
-        return

@@ -22,7 +22,8 @@ class _Member(NamedTuple):
 
 def inspect(
     url: Annotated[
-        str, typer.Argument(help="A shard: ais://bucket/name.tar, an object URL, or a local file.")
+        str,
+        typer.Argument(metavar="URL", help="A shard: ais://bucket/name.tar, an object URL, or a local file."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     endpoint: Endpoint = "",
@@ -47,7 +48,7 @@ def inspect(
         if as_json:
             text = "" if problem is None else sentence(problem)
             typer.echo(json.dumps({"url": url, "whole": problem is None, "error": text, "samples": samples}))
-        else:
+        elif members or problem is None:
             _show(url, members, samples, whole=problem is None)
         if problem is None:
             return

@@ -14,7 +14,10 @@ __all__ = ["ls"]
 
 def ls(
     url: Annotated[
-        str, typer.Argument(help="ais://bucket, ais://bucket/prefix, or the same of s3://, gs://, az://.")
+        str,
+        typer.Argument(
+            metavar="URL", help="ais://bucket, ais://bucket/prefix, or the same of s3://, gs://, az://."
+        ),
     ],
     regex: Annotated[
         str, typer.Option(help=r"Only names in which this is found, such as '\.tar$'.", show_default=False)
@@ -25,9 +28,14 @@ def ls(
 ) -> None:
     """List the objects of a bucket or prefix, with their sizes."""
     with reported(debug):
+        from torchdata_ais.errors import UsageError
         from torchdata_ais.store import list_objects
         from torchdata_ais.urls import parse_url
 
+        if parse_url(url).kind != "object":
+            raise UsageError.at(
+                "this is no bucket", todo="write ais://bucket or ais://bucket/prefix", url=url
+            )
         objects = list_objects(url, regex=regex or None, options=options_for(endpoint))
         rows = [
             {

@@ -18,7 +18,8 @@ def put(
     url: Annotated[
         str,
         typer.Argument(
-            help="ais://bucket/name for a file; ais://bucket/ or ais://bucket/prefix/ to keep names."
+            metavar="URL",
+            help="ais://bucket/name for a file; ais://bucket/ or ais://bucket/prefix/ to keep names.",
         ),
     ],
     endpoint: Endpoint = "",

@@ -22,7 +22,7 @@ _MEDIA: dict[str, Handler] = {
 }
 
 # The machine or the program is at fault, not the sample: never wrapped, so never skipped as a bad sample.
-_NOT_THE_DATA = (MemoryError, ImportError, NameError)
+_NOT_THE_DATA = (MemoryError, ImportError, NameError, UsageError)
 
 
 class SampleCodec:

@@ -64,7 +64,7 @@ def uneven_sizes(total: int, shards: int, seed: int = 0) -> list[int]:
 
     Example:
         >>> uneven_sizes(100, 4)
-        [3, 62, 15, 20]
+        [8, 24, 30, 38]
     """
     rng = random.Random(f"sizes/{seed}")
     weights = [math.exp(rng.gauss(0.0, 0.7)) for _ in range(shards)]

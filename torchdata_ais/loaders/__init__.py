@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdata_ais.loaders.ais_loader import AISLoader, ais_loader
+    from torchdata_ais.loaders.loader import AISLoader, ais_loader
     from torchdata_ais.loaders.bare import load_state_dict, state_dict
     from torchdata_ais.loaders.dataset import as_dataset
     from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AISLoader": "ais_loader",
+    "AISLoader": "loader",
     "MultiProcessingReadingService": "reading_service",
-    "ais_loader": "ais_loader",
+    "ais_loader": "loader",
     "as_dataset": "dataset",
     "load_state_dict": "bare",
     "merge_states": "state",
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value  # also in place of a submodule of the same name
+    globals()[name] = value
     return value
 
 

@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     from torchdata.dataloader2.utils import WorkerInfo
     from torchdata.dataloader2.utils.dispatch import find_lca_round_robin_sharding_dp as find_dispatched
     from torchdata.dataloader2.utils.worker import process_reset_fn
-    from torchdata.datapipes.iter import IterDataPipe
+    from torchdata.datapipes.iter import IterDataPipe, PinMemory
 
 __all__ = [
     "CheckpointableReadingServiceInterface",
@@ -39,6 +39,7 @@ __all__ = [
     "DistributedReadingService",
     "InProcessReadingService",
     "IterDataPipe",
+    "PinMemory",
     "SeedGenerator",
     "SequentialReadingService",
     "UpstreamService",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import socket
 import uuid
@@ -30,7 +31,9 @@ from torchdata_ais.loaders.service.graph import (
     Parts,
     all_pipes,
     cut,
+    pause,
     refuse_second_sharding,
+    resume,
     shard,
     shard_over_ranks,
 )
@@ -159,7 +162,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
 
     @property
     def last_extras(self) -> Mapping[int, Any]:
-        """Worker id -> what the last pipe's ``_ais_envelope()`` returned in that worker for the item last yielded of it.
+        """Worker id -> what the last pipe's ``_ais_envelope()`` returned there for the worker's item last yielded.
 
         The method is called in the worker right after the item was made, and once more after the last item, and may
         return None for nothing. What it returns travels with the item, so the state of a worker is the state at the
@@ -195,6 +198,11 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
 
     def _start(self, parts: Parts) -> Any:
         window = self.worker_prefetch_cnt + -(-self.main_prefetch_cnt // self.num_workers) + 1
+        if multiprocessing.current_process().daemon:
+            raise UsageError.at(
+                "worker processes cannot be started inside a daemonic process",
+                todo="use num_workers=0 here, or start this process with daemon=False",
+            )
         self._pool = pool = Pool(start_context(self.multiprocessing_context), window, self._ranks)
         infos = [WorkerInfo(self.num_workers, worker_id) for worker_id in range(self.num_workers)]
         replica = attach_wrapper(parts.replica)
@@ -284,9 +292,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
 
     def _pause(self, pause_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
         if self._end_datapipe is not None:
-            for pipe in all_pipes(self._end_datapipe):
-                if callable(getattr(pipe, "pause", None)):
-                    pipe.pause()
+            pause(self._end_datapipe)
             if self._pool is not None:
                 self._pool.order(Kind.PAUSE, pause_fn)
         return None
@@ -295,9 +301,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         if self._end_datapipe is not None:
             if self._pool is not None:
                 self._pool.order(Kind.RESUME, resume_fn)
-            for pipe in reversed(all_pipes(self._end_datapipe)):
-                if callable(getattr(pipe, "resume", None)):
-                    pipe.resume()
+            resume(self._end_datapipe)
         return None
 
     def _limit(

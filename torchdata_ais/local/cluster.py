@@ -39,7 +39,7 @@ class ClusterStats:
     """Counters of a cluster since its start or the last reset.
 
     Attributes:
-        requests: Number of answered requests by (role of the node, method, status). Status 0: broken off.
+        requests: Number of answers by (role of the node, method, status).
         bytes_sent: Bytes of all bodies sent.
     """
 
@@ -187,6 +187,7 @@ class LocalCluster:
             "faults": [fault.to_json() for fault in self._initial_faults],
             "etl": self._etl,
             "parent": self._owner,
+            "python_path": [entry or str(Path.cwd()) for entry in sys.path],
         }
         try:
             self._write(config)

@@ -22,6 +22,7 @@ from torchdata_ais.pipes._load_state import Resume
 from torchdata_ais.pipes._order import find_sharder
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, parents, upstream
 from torchdata_ais.pipes._seed import EpochSeed, mix_seed
+from torchdata_ais.pipes._shared_seed import SharedSeed
 from torchdata_ais.pipes.load_tar import AISFileLoader
 
 __all__ = ["begin_epoch", "chain_of", "fresh", "restore", "save", "stage_names"]
@@ -52,10 +53,15 @@ def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileL
         stages.append(pipe)
         pipe = above[0]
     for above_load in upstream(pipe._source):
-        if hasattr(above_load, "set_seed") and type(above_load).__module__.partition(".")[0] != "torch":
+        if isinstance(above_load, SharedSeed):
+            continue
+        own_order = (
+            hasattr(above_load, "set_seed") and type(above_load).__module__.partition(".")[0] != "torch"
+        )
+        if own_order or getattr(type(above_load), "repeats", False):
             raise StateError.at(
-                f"the stage {above_load!r} orders shards at random in its own way",
-                todo="shuffle shards with torch's .shuffle()",
+                f"the stage {above_load!r} orders or repeats shards in its own way",
+                todo="shuffle shards with torch's .shuffle(), and let the loader count epochs",
             )
     if find_sharder(pipe._source) is None:
         raise StateError.at(
@@ -67,7 +73,9 @@ def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileL
 
 def fresh(number: int, instance: int) -> dict[str, Any]:
     """Return the state of an instance that has not begun its epoch."""
-    return {"load": {"n": number, "i": instance, "next": 0, "left": None, "open": [], "seen": [], "held": b""}}
+    return {
+        "load": {"n": number, "i": instance, "next": 0, "left": None, "open": [], "seen": [], "held": b""}
+    }
 
 
 def stage_names(tail: IterDataPipe[Any]) -> list[str]:
@@ -102,7 +110,9 @@ def save(tail: IterDataPipe[Any]) -> dict[str, Any] | None:
     return {"load": load, "stages": saved, "seeds": seeds}
 
 
-def restore(tail: IterDataPipe[Any], states: Sequence[dict[str, Any]], share: tuple[int, int] = (0, 1)) -> None:
+def restore(
+    tail: IterDataPipe[Any], states: Sequence[dict[str, Any]], share: tuple[int, int] = (0, 1)
+) -> None:
     """Make the next iteration of `tail` go on where `states` stood.
 
     Args:

@@ -63,6 +63,7 @@ class EachItem(Pipe[Any]):
                 continue
             if result is not DROPPED:
                 yield result
+        self._policy.at_end(stats, self.functional_name)
 
 
 def shown_function(function: Any) -> str:

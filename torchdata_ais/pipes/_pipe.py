@@ -57,6 +57,9 @@ class Pipe(Methods[T_co]):
     seed_per_instance: bool = False
     """Whether instances of the stage in different workers must draw differently."""
 
+    _is_child_datapipe = False
+    # torch's iterator hook asks hasattr() for it at every item; a miss costs 1 us in torch's __getattr__.
+
     _live: Any = None
 
     def _held_places(self) -> Iterable[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from torchdata_ais.errors import AISError, StateError, UsageError
-from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.pipes._stats import StageStats, text_of
 
 __all__ = ["ErrorPolicy", "OnError"]
 
@@ -29,8 +29,9 @@ class ErrorPolicy:
     Args:
         on_error: See `OnError`. ``"warn"`` and ``"skip"`` log the first error of a class in full and count the
             rest; ``"warn"`` logs at level WARNING, ``"skip"`` at INFO.
-        max_errors: How many items may be given up: a count, or a share of the items seen (a float below 1,
-            looked at from the 100th item on). One more raises the error itself. None: any number.
+        max_errors: How many items may be given up in one process: a count, or a share of the items seen (a float
+            below 1, looked at from the 100th item on and at the end). One more raises the error itself. None: any
+            number.
     """
 
     def __init__(self, on_error: OnError = "raise", max_errors: float | None = None) -> None:
@@ -52,30 +53,35 @@ class ErrorPolicy:
         """
         if self.on_error == "raise" or isinstance(error, _FATAL):
             raise error
+        go_on = True
         if callable(self.on_error):
             go_on = bool(self.on_error(error))
-            stats.skip(error)
-            return go_on
-        if stats.skip(error) == 0:
+        elif not stats.skipped[type(error).__name__]:
             level = logging.WARNING if self.on_error == "warn" else logging.INFO
-            logger.log(level, "%s skips after %s: %s", stage, type(error).__name__, error)
-        self._check_budget(error, stats, stage)
-        return True
-
-    def _check_budget(self, error: Exception, stats: StageStats, stage: str) -> None:
-        limit = self.max_errors
-        if limit is None:
-            return
-        count = sum(stats.skipped.values())
-        if isinstance(limit, float) and limit < 1:
-            over = stats.items >= _RATE_AFTER and count > limit * stats.items
-        else:
-            over = count > limit
-        if over:
-            text = (
-                f"{stage} gave up {count} of {stats.items} items, over max_errors={limit}; the last: {error}"
-            )
+            logger.log(level, "%s skips after %s", stage, text_of(error))
+        stats.skip(error)
+        if self._is_over(stats):
+            text = f"{self._too_many(stats, stage)}; the last: {error}"
             raise (type(error)(text) if isinstance(error, AISError) else AISError(text)) from error
+        return go_on
+
+    def at_end(self, stats: StageStats, stage: str) -> None:
+        """Raise if a share was allowed, and more was given up of a stream too short to tell before."""
+        if self.on_error != "raise" and self._is_over(stats, at_end=True):
+            raise AISError(f"{self._too_many(stats, stage)}; the first: {stats.examples[0]}")
+
+    def _is_over(self, stats: StageStats, *, at_end: bool = False) -> bool:
+        limit = self.max_errors
+        count = sum(stats.skipped.values())
+        if limit is None or not count:
+            return False
+        if isinstance(limit, float) and limit < 1:
+            return (at_end or stats.items >= _RATE_AFTER) and count > limit * stats.items
+        return count > limit
+
+    def _too_many(self, stats: StageStats, stage: str) -> str:
+        count = sum(stats.skipped.values())
+        return f"{stage} met {count} errors in {stats.items} items, over max_errors={self.max_errors}"
 
     def __repr__(self) -> str:
         name = (

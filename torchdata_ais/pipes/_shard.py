@@ -49,7 +49,7 @@ class OpenShard:
 
     Attributes:
         next_offset: Where the next run begins: reading can start again there.
-        passed_on: Runs given out so far.
+        passed_on: Samples given out so far.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class OpenShard:
         except AISError as error:
             if not self.passed_on:
                 raise
-            raise error.noting(f"{self.passed_on} samples of this shard had been passed on") from error
+            raise error.noting(f"{self.passed_on} of its samples had been passed on") from error
         if run is not None:
             self.next_offset = run.end
-            self.passed_on += 1
+            self.passed_on += run.key is not None and run.error is None
             run.shard = self.position
         return run
 
@@ -122,7 +122,7 @@ class OpenShard:
         try:
             run = next(self._runs, None)
         except (BadHeaderError, NotATarError):
-            if not self._entered or self.passed_on:
+            if not self._entered or self.next_offset > self._start:
                 raise
             # No header where one must stand: compressed under a plain name. Read it from the start.
             self.close()

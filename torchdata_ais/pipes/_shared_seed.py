@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, ShardingFilter, upstream
-from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.pipes._seed import EpochSeed, mix_seed
 
 __all__ = ["SampleSeeds", "SharedEpochSeed", "SharedSeed", "reseed", "sharder_above", "with_shared_seed"]
 
@@ -67,43 +67,21 @@ def sharder_above(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
     return next((above for above in upstream(pipe) if isinstance(above, ShardingFilter)), None)
 
 
-class SharedEpochSeed:
-    """Gives each epoch a seed that is the same in every rank and worker.
-
-    Args:
-        seed: The stage's own seed, mixed in.
-    """
+class SharedEpochSeed(EpochSeed):
+    """Gives each epoch a seed that is the same in every rank and worker: what `SharedSeed` was sent, if anything."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+        super().__init__(seed)
         self._sends = 0
-        self._epoch = 0
-        self._loaded: int | None = None
 
-    def next_epoch(self, pipe: IterDataPipe[Any]) -> int:
-        """Return the seed of the epoch `pipe` begins now: of (own seed, what the loader sent, epochs since then)."""
-        if self._loaded is not None:
-            seed, self._loaded = self._loaded, None
-            return seed
+    def next_epoch_of(self, pipe: IterDataPipe[Any]) -> int:
+        """Return the seed of the epoch that `pipe`, the stage that asks, begins now."""
         shared = shared_seed_above(pipe)
-        sent, sends = (shared.sent, shared.sends) if shared is not None else (None, 0)
-        if sends != self._sends:
-            self._sends, self._epoch = sends, 0
-        self._epoch += 1
-        return mix_seed(self.seed, "shared", sent, self._epoch)
-
-    def save(self, live: SampleSeeds | None) -> dict[str, Any] | None:
-        """Return the state of the epoch under way, or None if there is none."""
-        if live is None:
-            return None
-        live.check_saveable()
-        return {"seed": live.epoch_seed, "epoch": self._epoch}
-
-    def load(self, state: dict[str, Any] | None) -> None:
-        """Take up what `save` gave: the next epoch is that one."""
-        if state is not None:
-            self._loaded = state["seed"]
-            self._epoch = state["epoch"]
+        if shared is not None and shared.sends != self._sends:
+            self._sends = shared.sends
+            if self._next is None and shared.sent is not None:
+                self.send(shared.sent)
+        return self.next_epoch()
 
 
 class SampleSeeds:

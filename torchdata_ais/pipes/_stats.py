@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["StageStats", "merge_stats"]
+__all__ = ["StageStats", "merge_stats", "text_of"]
 
 _EXAMPLES = 20
 
@@ -29,13 +29,11 @@ class StageStats:
     skipped: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
-    def skip(self, error: BaseException) -> int:
-        """Count an item given up for `error`; return how many of that class there were before."""
-        before = self.skipped[type(error).__name__]
+    def skip(self, error: BaseException) -> None:
+        """Count an item given up for `error`."""
         self.skipped[type(error).__name__] += 1
         if len(self.examples) < _EXAMPLES:
-            self.examples.append(f"{type(error).__name__}: {error}")
-        return before
+            self.examples.append(text_of(error))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that travel between processes."""
@@ -46,6 +44,17 @@ class StageStats:
             "skipped": dict(self.skipped),
             "examples": list(self.examples),
         }
+
+
+def text_of(error: BaseException) -> str:
+    """Return class and text of an error, with the notes on it.
+
+    Example:
+        >>> text_of(ValueError("no number"))
+        'ValueError: no number'
+    """
+    notes: list[str] = getattr(error, "__notes__", [])
+    return "\n".join([f"{type(error).__name__}: {error}", *notes])
 
 
 def merge_stats(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

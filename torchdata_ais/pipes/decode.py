@@ -99,6 +99,7 @@ class SampleDecoder(Pipe[Any]):
                     return
                 continue
             yield sample
+        self._policy.at_end(self._stats, "decode")
 
     def _one_by_one(self) -> Iterator[Callable[[], Any]]:
         codec = self._codec

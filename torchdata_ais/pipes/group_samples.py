@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
 from torchdata_ais.pipes._keyset import KeySet
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage
+from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage, upstream
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes.load_tar import AISFileLoader
@@ -17,7 +17,8 @@ from torchdata_ais.urls import MemberPath
 
 __all__ = ["TarSampleGrouper"]
 
-_SHARDS_REMEMBERED = 64
+_OPEN_SHARDS = 64  # what is taken where no load_tar stands above
+_Seen = OrderedDict[tuple[str, int], KeySet]
 
 
 @stage("group_samples")
@@ -92,7 +93,7 @@ class TarSampleGrouper(Pipe[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         # Straight from load_tar whole runs come at once: a third of the cost of member after member.
         runs = self._source.whole_runs() if type(self._source) is AISFileLoader else regroup(self._source)
-        seen: OrderedDict[str, KeySet] = OrderedDict()
+        seen: _Seen = OrderedDict()
         stats = self._stats
         for url, run in runs:
             if run.key is not None:
@@ -106,7 +107,13 @@ class TarSampleGrouper(Pipe[Sample]):
                 else:
                     yield sample
             if run.last:
-                seen.pop(url, None)
+                seen.pop((url, run.shard), None)
+        self._policy.at_end(stats, "group_samples")
+
+    def _open_shards(self) -> int:
+        """Return how many shards may be under way at the same time."""
+        loaders = [pipe for pipe in upstream(self) if isinstance(pipe, AISFileLoader)]
+        return sum(loader._open_shards for loader in loaders) or _OPEN_SHARDS
 
     def _sample(self, url: str, run: Run) -> Sample:
         sample = Sample(place=pack_place(run.shard, run.offset))
@@ -132,14 +139,16 @@ class TarSampleGrouper(Pipe[Sample]):
                 )  # fmt: skip
         return sample
 
-    def _check_key(self, url: str, run: Run, seen: OrderedDict[str, KeySet]) -> None:
+    def _check_key(self, url: str, run: Run, seen: _Seen) -> None:
         if self._adjacent == "split" or run.key is None:
             return
-        keys = seen.get(url)
+        shard = url, run.shard  # a shard may be listed twice
+        keys = seen.get(shard)
         if keys is None:
-            keys = seen[url] = KeySet()
-            if len(seen) > _SHARDS_REMEMBERED:
-                seen.popitem(last=False)
+            keys = seen[shard] = KeySet()
+            if len(seen) > 2 * self._open_shards():
+                seen.popitem(last=False)  # the one met longest ago: it has broken off
+        seen.move_to_end(shard)
         if not keys.add(run.key):
             raise NonAdjacentKeyError.at(
                 f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
@@ -152,13 +161,14 @@ class TarSampleGrouper(Pipe[Sample]):
 def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
     """Yield ``(url, run)`` for consecutive members of one key of one shard.
 
-    A run ends where `MemberPath.ends` says so, or, for plain paths, where key or shard changes.
+    A run ends where `MemberPath.ends` says so, or, where that member was left out and for plain paths, where key
+    or shard changes.
     """
     url, run = "", Run(None, [], -1, -1)
     for item_path, data in members:
         path = item_path if isinstance(item_path, MemberPath) else MemberPath(item_path)
         parts = split_name(path.member)
-        if run.members and (path.url != url or (parts is not None and run.key not in (None, parts[0]))):
+        if run.members and (path.url != url or path.shard != run.shard or (parts is not None and run.key not in (None, parts[0]))):
             yield url, run
             run = Run(None, [], -1, -1)
         if not run.members:

@@ -115,7 +115,7 @@ class AISSourceLister(Pipe[str]):
         store = self._transport.resolve(self)
         sources = self._sources.items if self._sources is not None else self._source
         found = False
-        for source in sources or ():
+        for source in () if sources is None else sources:
             for url in list_objects(
                 source,
                 prefix=self._prefix,

@@ -102,6 +102,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                     queue.append((url, open_blocks(
                         url, store, version=known.version, checksum=known.checksum, size=known.size)))  # fmt: skip
                 if not queue:
+                    self._policy.at_end(self._stats, "load_objects")
                     return
                 url, blocks = queue[0]
                 self._stats.items += 1

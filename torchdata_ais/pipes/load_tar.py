@@ -10,6 +10,7 @@ from typing_extensions import override
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._load_state import LoadState, Resume
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.pipes._place import note_place
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._seed import EpochSeed, seed_shufflers
 from torchdata_ais.pipes._shard import OpenShard, ShardOptions
@@ -158,12 +159,14 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                     live.open(item[1], item[0])
                     self._stats.items += 1
                 if not queue:
+                    self._policy.at_end(self._stats, "load_tar")
                     return
                 shard = queue[0]
                 try:
                     run = shard.next_run()
                 except Exception as error:  # noqa: BLE001 - also what the user's functions raise
                     self._close(queue.popleft())
+                    note_place(error, {"__url__": shard.url})
                     if not self._policy.goes_on(error, self._stats, "load_tar"):
                         return
                     continue

@@ -81,7 +81,7 @@ class SampleMapper(EachItem):
 
     def _begin(self) -> None:
         if self._rng:
-            self._live = SampleSeeds(self, self._epoch_seed.next_epoch(self))
+            self._live = SampleSeeds(self, self._epoch_seed.next_epoch_of(self))
 
     def _one(self, item: Any) -> Any:
         more = (random.Random(self._live.of(item)),) if self._rng else ()
@@ -95,9 +95,6 @@ class SampleMapper(EachItem):
             return keep_place(result, item)
         return result
 
-    def _save(self) -> Any:
-        return self._epoch_seed.save(self._live)
-
-    def _load(self, state: Any, held: int, below: int) -> None:
-        del held, below  # each sample's generator is its own: those read again get the same
-        self._epoch_seed.load(state)
+    def _save(self) -> None:
+        if self._live is not None:
+            self._live.check_saveable()

@@ -61,5 +61,5 @@ class Repeater(Pipe[Any]):
         return ", ".join(shown + ([] if self._nbatches is None else [f"nbatches={self._nbatches}"]))
 
     def __iter__(self) -> Iterator[Any]:
-        passes = Passes(self._source, self._epoch_seed.next_epoch(self))
+        passes = Passes(self._source, self._epoch_seed.next_epoch_of(self))
         yield from islice(passes.items(self._nepochs), self._nbatches)

@@ -49,14 +49,11 @@ class Subsampler(EachItem):
         return [f"{self._p}"]
 
     def _begin(self) -> None:
-        self._live = SampleSeeds(self, self._epoch_seed.next_epoch(self))
+        self._live = SampleSeeds(self, self._epoch_seed.next_epoch_of(self))
 
     def _one(self, item: Any) -> Any:
         return item if self._live.of(item) < self._p * 2.0**64 else DROPPED
 
-    def _save(self) -> Any:
-        return self._epoch_seed.save(self._live)
-
-    def _load(self, state: Any, held: int, below: int) -> None:
-        del held, below  # samples kept before are kept again
-        self._epoch_seed.load(state)
+    def _save(self) -> None:
+        if self._live is not None:
+            self._live.check_saveable()

@@ -111,6 +111,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
                     return
                 continue
             yield picked
+        self._policy.at_end(self._stats, "to_tuple")
 
     def _pick(self, sample: Mapping[str, Any], spec: str) -> Any:
         try:

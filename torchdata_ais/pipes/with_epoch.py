@@ -70,7 +70,7 @@ class EpochSetter(Pipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         if self._live is None:
-            passes = Passes(self._source, self._epoch_seed.next_epoch(self))
+            passes = Passes(self._source, self._epoch_seed.next_epoch_of(self))
             self._live = _Stream(passes, passes.items())
         for _ in range(self._share()):
             yield self._next()

@@ -27,7 +27,7 @@ class Cancelled(Exception):  # noqa: N818 - not an error: the reader was closed
     """The object was closed while a request was under way."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Failed(Exception):  # noqa: N818 - one try failed; the error is raised when no other follows
     """One try of a request failed.
 

@@ -157,8 +157,12 @@ class HTTPReader(Reader):
             raise Failed(ReadError, f"of the rest, the {difference}", after_s=0.0)
         if difference:
             raise self._changed(difference)
-        if status == 206 and self._begun and not self.facts.identifying:
-            raise self._changed("neither version nor checksum is known")
+        nameless = self._offset > self._start and not found.identifying
+        if nameless and status == 206:
+            self._ranges = False
+            raise Failed(ReadError, "the rest has neither version nor checksum", after_s=0.0)
+        if nameless and self._hash is None:
+            raise self._changed("it has neither version nor checksum any more")
         self.facts.adopt(found)
         self._begin_hash()
         if status == 200 and self._offset:

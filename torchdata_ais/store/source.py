@@ -237,11 +237,11 @@ def open_blocks(
             `ObjectChangedError`, `ChecksumError`.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile() as file:
-        ...     _ = file.write(b"12345") + file.flush() if file.flush() else file.write(b"12345")
-        ...     file.flush()
-        ...     with open_blocks(file.name, StoreOptions(block_bytes=2)) as source:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "shard.tar")
+        ...     _ = path.write_bytes(b"12345")
+        ...     with open_blocks(str(path), StoreOptions(block_bytes=2)) as source:
         ...         list(source)
         [b'12', b'34', b'5']
     """

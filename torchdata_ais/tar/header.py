@@ -26,9 +26,11 @@ def read_header(header: bytes) -> tuple[int, int, str]:
     stored = number(field)
     # The low half of an Adler-32 is 1 + the sum of the bytes, modulo 65521. The sum of 512 bytes below 128
     # stays under that, so for an ASCII header it is the exact sum, in a tenth of the time of sum().
-    if not header.isascii():
-        _check_signed(header, stored)
-    elif (adler32(header) & 0xFFFF) - 1 - sum(field) + 256 != stored:
+    if header.isascii():
+        is_right = (adler32(header) & 0xFFFF) - 1 - sum(field) + 256 == stored
+    else:
+        is_right = _is_sum(header, stored)
+    if not is_right:
         raise ValueError("the checksum of the header is wrong")
     end = header.find(0, 0, 100)
     name = header[: 100 if end < 0 else end].decode("utf-8", "surrogateescape")
@@ -38,12 +40,14 @@ def read_header(header: bytes) -> tuple[int, int, str]:
     return header[156], number(header[124:136]), name
 
 
-def _check_signed(header: bytes, stored: int) -> None:
-    """Raise unless `stored` is the sum of the bytes, or of the signed bytes that some old writers summed."""
+def _is_sum(header: bytes, stored: int) -> bool:
+    """Whether `stored` is the checksum of a header of any bytes: their sum, or that of the bytes as signed."""
     counted = header[:148] + header[156:]
     total = sum(counted) + 256
-    if stored not in (total, total - 256 * sum(byte > 127 for byte in counted)):
-        raise ValueError("the checksum of the header is wrong")
+    if stored == total:
+        return True
+    # Some old writers summed signed bytes. Zero is the value of an empty field, not of a checksum.
+    return stored != 0 and stored == total - 256 * sum(byte > 127 for byte in counted)
 
 
 def number(raw: bytes) -> int:

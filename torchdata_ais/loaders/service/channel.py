@@ -24,13 +24,17 @@ from typing import Any, NamedTuple
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.loaders.service.codec import Packed, pack, unpack
 
-__all__ = ["Channel", "Kind", "Message"]
+__all__ = ["Channel", "HungUpError", "Kind", "Message"]
 
 _HEADER = struct.Struct("<BBHHIIQ")
 _CHUNK = 64 << 10
 _FD_SIZE = array.array("i").itemsize
 _ANCILLARY = socket.CMSG_SPACE(253 * _FD_SIZE)
 _RECEIVE_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class HungUpError(Exception):
+    """The other side of a channel is gone, or has hung up."""
 
 
 class Kind(IntEnum):
@@ -117,7 +121,7 @@ class Channel:
         Blocks while the socket is full. `alive` is asked about twice a second then, and False ends the wait.
 
         Raises:
-            BrokenPipeError: The other side is gone, or hung up.
+            HungUpError: The other side is gone, or has hung up.
         """
         header = _HEADER.pack(
             kind, packed.in_file, len(packed.fds), packed.buffers, epoch, value, len(packed.payload)
@@ -131,9 +135,9 @@ class Channel:
                     if sent:
                         data, fds = data[sent:], ()
                     elif alive is not None and not alive():
-                        raise BrokenPipeError("the other side is gone")
-        except ConnectionError as error:
-            raise BrokenPipeError("the other side is gone") from error
+                        raise HungUpError("the other side is gone")
+        except OSError as error:
+            raise HungUpError("the other side is gone") from error
         finally:
             packed.close()
 

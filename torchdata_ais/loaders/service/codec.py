@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
-import pickle  # noqa: S403 - between processes that the loader itself started
+import pickle
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
@@ -31,7 +31,7 @@ _BUFFER_BYTES = 64 << 10
 _MAX_FDS = 96
 """File descriptors per message (the kernel allows 253); what is beyond is copied into the pickle."""
 
-_REDUCERS = ForkingPickler(io.BytesIO()).dispatch_table  # type: ignore[attr-defined]
+_REDUCERS = ForkingPickler(io.BytesIO()).dispatch_table
 """The live table of everything torch and others registered for crossing processes."""
 
 
@@ -63,27 +63,26 @@ def pack(value: Any) -> Packed:
         Exception: Whatever pickling the value raises; no descriptor stays open then.
     """
     stream = io.BytesIO()
-    pickler = _Pickler(stream)
+    files = _Files()
     try:
-        pickler.dump(value)
-        in_file = stream.tell() > _INLINE_BYTES and pickler.write_out(stream.getbuffer(), pickler.stream)
+        _Pickler(stream, files).dump(value)
+        in_file = stream.tell() > _INLINE_BYTES and files.write(stream.getbuffer(), files.stream)
         payload = b"" if in_file else stream.getvalue()
     except BaseException:
-        pickler.close()
+        for fd in files.all():
+            os.close(fd)
         raise
-    fds = (*pickler.storages, *pickler.buffers, *pickler.stream)
-    return Packed(payload, fds, len(pickler.buffers), in_file)
+    return Packed(payload, files.all(), len(files.buffers), in_file)
 
 
 def unpack(packed: Packed) -> Any:
     """Rebuild the object. The descriptors are closed, whatever happens."""
     try:
+        stream: Any = io.BytesIO(packed.payload)
         fds = packed.fds
         if packed.in_file:
-            *fds, last = fds
-            stream: Any = _Reader(mmap.mmap(last, 0, access=mmap.ACCESS_READ))
-        else:
-            stream = io.BytesIO(packed.payload)
+            stream = _Reader(mmap.mmap(fds[-1], 0, access=mmap.ACCESS_READ))
+            fds = fds[:-1]
         storages = len(fds) - packed.buffers
         buffers = [mmap.mmap(fd, 0) for fd in fds[storages:]]
         return _Unpickler(stream, fds[:storages], buffers).load()
@@ -91,41 +90,23 @@ def unpack(packed: Packed) -> Any:
         packed.close()
 
 
-class _Pickler(pickle.Pickler):
-    dispatch_table = _REDUCERS
+class _Files:
+    """The descriptors of one message in the making."""
 
-    def __init__(self, stream: io.BytesIO) -> None:
+    def __init__(self) -> None:
         self.storages: list[int] = []
         self.buffers: list[int] = []
         self.stream: list[int] = []
-        super().__init__(stream, 5, buffer_callback=self._stays_inside)
 
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is Tensor and _is_small_part(obj):
-            return _REDUCERS[Tensor](obj.clone())
-        if isinstance(obj, UntypedStorage) and obj.device.type == "cpu" and obj.nbytes():
-            return self._reduce_storage(obj)
-        return NotImplemented
+    def all(self) -> tuple[int, ...]:
+        return (*self.storages, *self.buffers, *self.stream)
 
-    def _reduce_storage(self, storage: UntypedStorage) -> tuple[Any, ...]:
-        if storage.is_shared() and self._room():
-            self.storages.append(os.dup(storage._share_fd_cpu_()[0]))
-        else:
-            content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data  # type: ignore[call-overload]
-            if not self.write_out(content, self.storages):
-                return _copied_storage, (bytes(content),)
-        return _shared_storage, (len(self.storages) - 1, storage.nbytes())
-
-    def _stays_inside(self, buffer: pickle.PickleBuffer) -> bool:
-        with buffer.raw() as content:
-            return content.nbytes < _BUFFER_BYTES or not self.write_out(content, self.buffers)
-
-    def _room(self) -> bool:
+    def room(self) -> bool:
         return len(self.storages) + len(self.buffers) + len(self.stream) < _MAX_FDS
 
-    def write_out(self, content: memoryview, fds: list[int]) -> bool:
+    def write(self, content: memoryview, fds: list[int]) -> bool:
         """Put bytes into anonymous memory and note its descriptor, unless descriptors or memory have run out."""
-        if not self._room():
+        if not self.room():
             return False
         try:
             fd = _anonymous_file()
@@ -141,24 +122,68 @@ class _Pickler(pickle.Pickler):
         fds.append(fd)
         return True
 
-    def close(self) -> None:
-        for fd in (*self.storages, *self.buffers, *self.stream):
-            os.close(fd)
+    def share(self, storage: UntypedStorage) -> bool:
+        """Note a descriptor of memory that is shared already."""
+        if not (storage.is_shared() and self.room()):
+            return False
+        try:
+            self.storages.append(os.dup(storage._share_fd_cpu_()[0]))
+        except OSError:
+            return False
+        return True
+
+    def keeps_inside(self, buffer: pickle.PickleBuffer) -> bool:
+        """Return whether the pickle itself has to hold the buffer."""
+        with buffer.raw() as content:
+            return content.nbytes < _BUFFER_BYTES or not self.write(content, self.buffers)
+
+
+class _Pickler(pickle.Pickler):
+    # Neither this nor the unpickler may be part of a reference cycle: what they hold is large, and has descriptors.
+
+    dispatch_table = _REDUCERS
+
+    def __init__(self, stream: io.BytesIO, files: _Files) -> None:
+        self._files = files
+        super().__init__(stream, 5, buffer_callback=files.keeps_inside)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Tensor and _is_small_part(obj):
+            return _REDUCERS[Tensor](obj.clone())
+        if isinstance(obj, UntypedStorage) and obj.device.type == "cpu" and obj.nbytes():
+            return self._reduce_storage(obj)
+        return NotImplemented
+
+    def _reduce_storage(self, storage: UntypedStorage) -> tuple[Any, ...]:
+        files = self._files
+        if not files.share(storage):
+            content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
+            if not files.write(content, files.storages):
+                return _copied_storage, (bytes(content),)
+        return _shared_storage, (len(files.storages) - 1, storage.nbytes())
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: Any, storages: Sequence[int], buffers: list[mmap.mmap]) -> None:
-        self._storages = storages
+        self._rebuild = _Storages(storages)
         super().__init__(stream, buffers=buffers)
 
     def find_class(self, module: str, name: str) -> Any:
         # The rebuild function needs this message's descriptors: hand out one that has them.
         if name == _shared_storage.__name__ and module == __name__:
-            return self._storage
+            return self._rebuild
         return super().find_class(module, name)
 
-    def _storage(self, index: int, size: int) -> UntypedStorage:
-        storage: UntypedStorage = UntypedStorage._new_shared_fd_cpu(self._storages[index], size)
+
+class _Storages:
+    """Makes storages of the descriptors of one message."""
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        self._fds = fds
+
+    def __call__(self, index: int, size: int) -> UntypedStorage:
+        make: Any = UntypedStorage  # torch's stubs leave this constructor out
+        storage: UntypedStorage = make._new_shared_fd_cpu(self._fds[index], size)
         return storage
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle  # noqa: S403 - between processes that the loader itself started
+import pickle
 import traceback
 from dataclasses import dataclass
 

@@ -11,6 +11,7 @@ from torch.utils.data.graph_settings import apply_sharding
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders._torchdata import (
+    PinMemory,
     find_dispatched,
     find_replicable_branches,
     list_dps,
@@ -19,7 +20,16 @@ from torchdata_ais.loaders._torchdata import (
 )
 from torchdata_ais.loaders.service.source import Dispatched
 
-__all__ = ["Parts", "all_pipes", "cut", "shard", "shard_over_ranks"]
+__all__ = [
+    "Parts",
+    "all_pipes",
+    "cut",
+    "pause",
+    "refuse_second_sharding",
+    "resume",
+    "shard",
+    "shard_over_ranks",
+]
 
 
 class Parts(NamedTuple):
@@ -39,6 +49,35 @@ class Parts(NamedTuple):
 def all_pipes(pipe: Any) -> list[Any]:
     """Return every pipe of the graph, the last one first."""
     return list(list_dps(traverse_dps(pipe)))
+
+
+def pause(pipe: Any) -> None:
+    """Pause every pipe of the graph that knows how to."""
+    for part in all_pipes(pipe):
+        if _can_pause(part):
+            _call(part, "pause")
+
+
+def resume(pipe: Any) -> None:
+    """Let every pipe of the graph go on, the first one first."""
+    for part in reversed(all_pipes(pipe)):
+        _call(part, "resume")
+
+
+def _can_pause(pipe: Any) -> bool:
+    """Return whether `pause` of this pipe returns: torchdata's look-ahead threads have two ways not to.
+
+    ``prefetch`` waits for a sign of its thread, which gives none once its source is exhausted; ``pin_memory`` waits for
+    a sign that its thread never gives. Neither has anything to stop then: no item comes from the paused workers.
+    """
+    look_ahead = getattr(pipe, "prefetch_data", None)
+    return not isinstance(pipe, PinMemory) and not getattr(look_ahead, "stop_iteration", False)
+
+
+def _call(pipe: Any, name: str) -> None:
+    method = getattr(pipe, name, None)
+    if callable(method):
+        method()
 
 
 def cut(pipe: Any) -> Parts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import threading
 import time
 import weakref
@@ -12,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchdata_ais.errors import LoaderError
-from torchdata_ais.loaders.service.channel import Channel, Kind, Message
+from torchdata_ais.errors import LoaderError, WorkerDiedError
+from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.loaders.service.codec import Packed, pack
 from torchdata_ais.loaders.service.process import Peer, holding_sigint, stop
 from torchdata_ais.loaders.service.ranks import Ranks
@@ -51,8 +52,8 @@ class Pool:
         self._lock = threading.RLock()
         self._claims = 0
         """Threads that want the lock of one that waits for items."""
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
         self.closed = False
@@ -146,6 +147,7 @@ class Pool:
     def close(self) -> None:
         """End all processes. See `process.stop` for how long that can take."""
         self.closed = True
+        _OPEN.discard(self)
         with self._held():
             self._stop()
 
@@ -155,9 +157,8 @@ class Pool:
         self._stop.detach()
         for peer in self._peers:
             peer.close()
-        for fd in (self._wake_read, self._wake_write):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        for sock in (self._wake_read, self._wake_write):
+            sock.close()
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
@@ -165,7 +166,7 @@ class Pool:
         if not self._lock.acquire(blocking=False):
             self._claims += 1
             with contextlib.suppress(OSError):
-                os.write(self._wake_write, b"!")
+                self._wake_write.send(b"!")
             self._lock.acquire()
             self._claims -= 1
         try:
@@ -193,9 +194,17 @@ class Pool:
             elif message.epoch != epoch or message.kind in (Kind.BEGIN, Kind.ANSWER):
                 message.drop()
             elif message.kind is Kind.FAILED:
-                raise worker.its_error(message)
+                error = worker.its_error(message)
+                if isinstance(error, WorkerDiedError):  # it met the end of the dispatching process: name that
+                    self._wait_for_the_dead()
+                raise error
             else:
                 return message
+
+    def _wait_for_the_dead(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.process.join(0.5)
+        self._look_after_all()
 
     def _open(self, worker: Peer, message: Message) -> Any:
         """Rebuild the item, note its extras, and let the worker make the next one."""
@@ -222,11 +231,11 @@ class Pool:
     def _post(self, peer: Peer, kind: Kind, load: Any) -> None:
         try:
             peer.channel.send(kind, self._epoch, self._window, pack(load), peer.is_alive)
-        except BrokenPipeError:
+        except HungUpError:
             raise peer.why_it_ended() from None
 
     def _post_credit(self, worker: Peer) -> None:
-        with contextlib.suppress(BrokenPipeError):  # noticed when its items are read
+        with contextlib.suppress(HungUpError):  # noticed when its items are read
             worker.channel.send(Kind.CREDIT, self._epoch, worker.taken, Packed(), worker.is_alive)
         worker.taken = 0
 
@@ -263,8 +272,8 @@ class Pool:
             # Somebody may wait for somebody who waits for us to read: read from all.
             for worker in self._workers:
                 worker.read_all()
-        if self._wake_read in ready:
-            os.read(self._wake_read, 64)
+        if self._wake_read.fileno() in ready:
+            self._wake_read.recv(64)
             self._lock.release()
             while self._claims:
                 time.sleep(0.001)
@@ -282,10 +291,10 @@ class Pool:
             self._ranks.look_round()
 
 
-def _close(peers: list[Peer], wake: tuple[int, int], owner_pid: int) -> None:
+def _close(peers: list[Peer], wake: tuple[socket.socket, ...], owner_pid: int) -> None:
     stop(peers, owner_pid)
-    for fd in wake:
-        os.close(fd)
+    for sock in wake:
+        sock.close()
     peers.clear()
 
 

@@ -68,7 +68,7 @@ class Peer:
         process.start()
         self.process, self.pid = process, process.pid
         try:
-            self.life, self._own_life = os.pidfd_open(process.pid), True
+            self.life, self._own_life = os.pidfd_open(self.pid or 0), True
         except (AttributeError, OSError):
             self.life = process.sentinel
 
@@ -164,11 +164,16 @@ def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
 def start_context(method: str | None) -> Any:
     """Return the multiprocessing context: the default one, but never fork after CUDA has been initialised."""
     context: Any = multiprocessing.get_context(method)
-    if method is None and context.get_start_method() == "fork" and torch.cuda.is_initialized():
+    if method is None and context.get_start_method() == "fork" and _cuda_is_up():
         context = multiprocessing.get_context("forkserver")
     if context.get_start_method() == "forkserver":
         _preload_fork_server(context)
     return context
+
+
+def _cuda_is_up() -> bool:
+    is_initialized: Any = torch.cuda.is_initialized  # untyped in torch
+    return bool(is_initialized())
 
 
 def _preload_fork_server(context: Any) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.loaders.service.channel import Channel, Kind, Message
+from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.loaders.service.codec import Packed, pack
 from torchdata_ais.loaders.service.failure import Failure
-from torchdata_ais.loaders.service.graph import all_pipes
+from torchdata_ais.loaders.service.graph import all_pipes, pause, resume
 from torchdata_ais.loaders.service.source import Dispatched
 
 __all__ = ["Outlet", "Producer"]
@@ -83,7 +83,7 @@ class Outlet:
             self._credit -= costs
             try:
                 self.channel.send(kind, self._epoch, 0, packed)
-            except BrokenPipeError:
+            except HungUpError:
                 self.close()
 
     def close(self) -> None:
@@ -144,16 +144,10 @@ class Producer:
     def _listen(self) -> bool:
         """Take in all messages; wait for one if there is nothing else to do. False at the end."""
         for fd, _ in self._poll.poll(0 if self._can_produce() else None):
-            try:
-                if fd == self._control.fileno():
-                    while (message := self._control.receive()) is not None:
-                        self._obey(message)
-                else:
-                    while (message := self._by_fd[fd].channel.receive()) is not None:
-                        self._by_fd[fd].hear(message)
-            except EOFError:
-                if fd == self._control.fileno():
+            if fd == self._control.fileno():
+                if not _drain(self._control, self._obey):
                     return False
+            elif not _drain(self._by_fd[fd].channel, self._by_fd[fd].hear):
                 self._poll.unregister(fd)
                 self._by_fd[fd].close()
         return True
@@ -191,13 +185,11 @@ class Producer:
         function, *arguments = message.load()
         if message.kind is Kind.PAUSE:
             self._paused = True
-            for part in all_pipes(self._pipe):
-                _call(part, "pause")
+            pause(self._pipe)
         if function is not None:
             self._pipe = function(self._pipe, *arguments)
         if message.kind is Kind.RESUME:
-            for part in reversed(all_pipes(self._pipe)):
-                _call(part, "resume")
+            resume(self._pipe)
             self._paused = False
 
     def _produce(self) -> None:
@@ -207,7 +199,9 @@ class Producer:
         except StopIteration:
             self._finish()
             return
-        except Exception as error:  # noqa: BLE001 - whatever the pipe raises
+        except SystemExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever the pipe raises
             self._fail(error)
             return
         try:
@@ -241,14 +235,18 @@ class Producer:
         for outlet, last in zip(self._outlets, packed, strict=True):
             outlet.put(Kind.END, last)
 
-    def _fail(self, error: Exception, doing: str = "") -> None:
+    def _fail(self, error: BaseException, doing: str = "") -> None:
         self._iterator = None
         failure = Failure.of(error, f"in {self._name}{doing}")
         for outlet in self._outlets:
             outlet.put(Kind.FAILED, pack(failure))
 
 
-def _call(pipe: Any, name: str) -> None:
-    method = getattr(pipe, name, None)
-    if callable(method):
-        method()
+def _drain(channel: Channel, hear: Callable[[Message], None]) -> bool:
+    """Pass on all messages that are here. False if nothing more can come."""
+    try:
+        while (message := channel.receive()) is not None:
+            hear(message)
+    except EOFError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchdata_ais.errors import LoaderError, UsageError, WorkerDiedError
 from torchdata_ais.loaders._torchdata import IterDataPipe
-from torchdata_ais.loaders.service.channel import Channel, Kind, Message
+from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Message
 
 if TYPE_CHECKING:
     from torchdata_ais.loaders.service.pool import Pool
@@ -21,6 +21,9 @@ DISPATCH_CREDIT = 4
 Small on purpose: with messages of at most 32 KB they always fit into the socket, so that the dispatching process,
 which serves all workers in turn, never has to wait for one of them to read.
 """
+
+
+_DISPATCHER_GONE = "the dispatching process ended"
 
 
 class _Live(IterDataPipe):  # type: ignore[misc]
@@ -64,7 +67,7 @@ class Dispatched(_Live):
     def finish(self) -> None:
         """Tell the dispatching process that this worker wants no more of this epoch."""
         if not self._ended:
-            self._live.post(Kind.DONE, self._epoch)
+            _post(self._live, Kind.DONE, self._epoch)
 
     def __iter__(self) -> Iterator[Any]:
         epoch, channel = self._epoch, self._live
@@ -74,14 +77,14 @@ class Dispatched(_Live):
                 "dispatching process gives every item once",
                 todo="put `.cycle()` and the like before sharding_round_robin_dispatch",
             )
-        channel.post(Kind.CREDIT, epoch, DISPATCH_CREDIT)
+        _post(channel, Kind.CREDIT, epoch, DISPATCH_CREDIT)
         while True:
             message = self._next(channel, epoch)
             if message.kind is Kind.END:
                 message.drop()
                 self._ended = True
                 return
-            channel.post(Kind.CREDIT, epoch, 1)
+            _post(channel, Kind.CREDIT, epoch, 1)
             yield message.load()
 
     def _next(self, channel: Channel, epoch: int) -> Message:
@@ -91,7 +94,7 @@ class Dispatched(_Live):
             try:
                 message = channel.receive()
             except EOFError as error:
-                raise WorkerDiedError("the dispatching process ended") from error
+                raise WorkerDiedError(_DISPATCHER_GONE) from error
             if message is None:
                 poll.poll()
             elif message.kind is Kind.BROKEN:
@@ -105,3 +108,10 @@ class Dispatched(_Live):
                 raise message.load().rebuild()
             else:
                 return message
+
+
+def _post(channel: Channel, kind: Kind, epoch: int, value: int = 0) -> None:
+    try:
+        channel.post(kind, epoch, value)
+    except HungUpError as error:
+        raise WorkerDiedError(_DISPATCHER_GONE) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 from torchdata_ais.loaders._torchdata import WorkerInfo, extract_wrapper, process_reset_fn
-from torchdata_ais.loaders.service.channel import Channel, Kind
+from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind
 from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.graph import all_pipes, shard
 from torchdata_ais.loaders.service.producer import Outlet, Producer
@@ -83,6 +84,7 @@ def run_job(job: Job) -> None:
     _take_no_part_in_signals()
     threading.Thread(target=_die_with, args=(job.main_pid,), name="parent-watch", daemon=True).start()
     torch.set_num_threads(1)
+    gc.freeze()  # what was inherited is not garbage: looking at it would copy the main process's memory page by page
     assert job.control is not None
     control = Channel(job.control)
     exit_code = 1
@@ -92,10 +94,10 @@ def run_job(job: Job) -> None:
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
         raise
-    except BrokenPipeError:
+    except HungUpError:
         exit_code = 0  # the main process has gone on without us
     except BaseException as error:  # noqa: BLE001 - reported, and then this process ends
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(HungUpError):
             control.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
     finally:
         _end_soon(exit_code)
@@ -110,10 +112,12 @@ def _produce(job: Job, control: Channel) -> None:
         outlets = [Outlet(Channel(sock)) for sock in job.outlets]
     try:
         Producer(pipe, control, outlets, job.name, partial(_begin, job)).run()
+    except SystemExit:
+        raise
     except BaseException as error:
         for outlet in outlets:
             if outlet.channel is not control:
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(HungUpError):
                     outlet.channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
         raise
 

@@ -1,25 +1,246 @@
-"""ETL: off unless the cluster was made with ``etl=True``."""
+"""ETL: transforms made, listed, stopped, and used on one object or on many. Off without ``etl=True``."""
 
 from __future__ import annotations
 
-from .problem import ReplyError
-from .reply import Reply
+import base64
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from .api_groups import SELECTION, bucket_of, run_on_group
+from .etl import Etl, check_message, parse_seconds
+from .jobs import Job
+from .names import check_bucket_name, new_id, parse_uname
+from .problem import ReplyError, bucket_missing, object_missing
+from .reply import FileSlice, Reply
 from .routes import Call, route
+from .store import Object
 
 __all__ = ["get_transformed"]
 
-
-def _refuse() -> ReplyError:
-    message = "cannot use ETL in a build without ETL support - operation not supported"
-    return ReplyError(501, message, "ErrUnsupp")
+INIT_TIMEOUT_S, OBJECT_TIMEOUT_S = 300.0, 45.0
+WORKERS = 4
 
 
-@route("proxy", "GET", "etl", sdk="Cluster.list_etls")
-def list_etls(call: Call) -> Reply:  # noqa: ARG001
-    """All transforms."""
-    raise _refuse()
+def _allowed(call: Call) -> None:
+    if not call.cluster.etl_allowed:
+        message = "cannot use ETL in a build without ETL support - operation not supported"
+        raise ReplyError(501, message, "ErrUnsupp")
 
 
-def get_transformed(call: Call) -> Reply:  # noqa: ARG001
-    """An object after a transform."""
-    raise _refuse()
+@route("proxy", "PUT", "etls", sdk="Etl.init_class")
+def init(call: Call) -> Reply:
+    """Start a worker with the class of the request."""
+    _allowed(call)
+    message = call.message
+    check_message(message)
+    log = call.cluster.root / f"etl-{message.get('name')}.log"
+    etl = Etl(message, log, call.cluster.targets[0].url, call.cluster.python_path)
+    call.cluster.etls.add(call.node.tag, etl)
+    try:
+        log.write_bytes(b"")
+        etl.start(parse_seconds(message.get("init_timeout"), INIT_TIMEOUT_S))
+    except BaseException:
+        call.cluster.etls.remove(etl.name)
+        raise
+    return Reply.text(etl.job_id)
+
+
+@route("proxy", "GET", "etls", sdk="Cluster.list_etls")
+def list_etls(call: Call) -> Reply:
+    """All transforms that run."""
+    _allowed(call)
+    return Reply.json(
+        [
+            {
+                "id": etl.name,
+                "xaction_id": etl.job_id,
+                "stage": "Running" if etl.process else "Stopped",
+                "obj_count": etl.objects,
+                "in_bytes": etl.in_bytes,
+                "out_bytes": etl.out_bytes,
+            }
+            for etl in call.cluster.etls
+        ]
+    )
+
+
+def _one(call: Call) -> Etl:
+    _allowed(call)
+    return call.cluster.etls.get(call.node.tag, call.name.partition("/")[0])
+
+
+@route("proxy", "GET", "etl", query="uuid", sdk="Etl.view")
+def view(call: Call) -> Reply:
+    """The request that made a transform, and the errors of an offline job."""
+    etl = _one(call)
+    job = call.cluster.jobs.get(call.query.get("uuid", ""))
+    return Reply.json({"init_msg": etl.message, "obj_errors": job.object_errors if job else []})
+
+
+@route("proxy", "POST", "etl", "start", sdk="Etl.start")
+def start(call: Call) -> Reply:
+    """Start a worker that was stopped."""
+    etl = _one(call)
+    if etl.process is None:
+        etl.start(parse_seconds(etl.message.get("init_timeout"), INIT_TIMEOUT_S))
+    return Reply()
+
+
+@route("proxy", "POST", "etl", "stop", sdk="Etl.stop")
+def stop(call: Call) -> Reply:
+    """End the worker, keep the transform."""
+    _one(call).stop()
+    return Reply()
+
+
+@route("proxy", "DELETE", "etl", sdk="Etl.delete")
+def delete(call: Call) -> Reply:
+    """Forget a transform that was stopped."""
+    etl = _one(call)
+    if etl.process is not None:
+        raise ReplyError(400, f"{call.node.tag}: etl job {etl.name} is running; stop it first")
+    call.cluster.etls.remove(etl.name)
+    return Reply()
+
+
+@route("proxy", "GET", "etl", "logs", sdk="Etl.logs")
+def logs(call: Call) -> Reply:
+    """The worker's output, as that of the first target."""
+    etl = _one(call)
+    text = base64.b64encode(etl.log.read_bytes()).decode()
+    return Reply.json([{"target_id": call.cluster.targets[0].id, "logs": text}])
+
+
+@route("target", "GET", "etl", "_object")
+def get_for_worker(call: Call) -> Reply:
+    """The object, for a worker that pulls: the path is its transform, the secret and the object's uname."""
+    _allowed(call)
+    _, name, secret, uname = call.name.split("/", 3)
+    if call.cluster.etls.get(call.node.tag, name).secret != secret:
+        raise ReplyError(401, "unrecognized ETL secret")
+    bucket, object_name = parse_uname(uname)
+    entry = call.cluster.store.bucket(bucket).objects.get(object_name)
+    if entry is None:
+        raise object_missing(call.node.tag, bucket, object_name)
+    headers = [("Content-Type", "application/octet-stream")]
+    return Reply(200, headers, FileSlice(call.cluster.store.open(entry), 0, entry.size))
+
+
+def _stages(name: str, pipeline: object) -> list[str]:
+    more = (
+        pipeline.split(",")
+        if isinstance(pipeline, str)
+        else list(pipeline)
+        if isinstance(pipeline, list)
+        else []
+    )
+    return [stage for stage in (name, *more) if stage]
+
+
+def get_transformed(call: Call, entry: Object) -> Reply:
+    """Answer a GET with what a transform makes of the object. Its length is not known before."""
+    _allowed(call)
+    stages = _stages(call.query.get("etl_name", ""), call.query.get("etl_pipeline", ""))
+    args = call.query.get("etl_args", "")
+    blocks = _run(call, stages, call.bucket, entry, args, OBJECT_TIMEOUT_S)
+    return Reply(200, [("Content-Type", "application/octet-stream")], blocks, chunked=True)
+
+
+def _run(
+    call: Call, stages: list[str], bucket: str, entry: Object, args: str, timeout_s: float
+) -> Iterator[bytes]:
+    path = call.cluster.store.path(entry)
+    return call.cluster.etls.run(call.node.tag, stages, bucket, entry, path, args, timeout_s)
+
+
+# -- many objects
+
+
+FIELDS: dict[str, Any] = {
+    "id": "",
+    "pipeline": None,
+    "request_timeout": "",
+    "prefix": "",
+    "prepend": "",
+    "ext": None,
+    "dry_run": False,
+    "force": False,
+    "latest_ver": False,
+    "num_workers": 0,
+    "coer": False,
+}
+
+
+@route("proxy", "POST", "bucket", "etl-bck", query="bck_to", sdk="Bucket.transform, Bucket.inspect")
+def transform_bucket(call: Call) -> Reply:
+    """Put what a transform makes of the objects with a prefix into another bucket."""
+    _allowed(call)
+    to, _ = parse_uname(call.query.get("bck_to", ""))
+    check_bucket_name(to)
+    wanted = call.fields(**FIELDS)
+    source = call.cluster.store.bucket(call.bucket)
+    if to not in call.cluster.store.buckets:
+        call.cluster.store.create_bucket(to)
+    names = [name for name in source.names() if name.startswith(wanted["prefix"])]
+    job = Job(new_id(), "etl-bck", to, call.bucket, to)
+    return _start(
+        call, job, wanted, lambda _: (source.objects[name] for name in names if name in source.objects)
+    )
+
+
+@route("proxy", "POST", "bucket", "etl-listrange", sdk="ObjectGroup.transform, ObjectGroup.inspect")
+def transform_group(call: Call) -> Reply:
+    """Put what a transform makes of the objects of the group into another bucket."""
+    _allowed(call)
+    wanted = call.fields(**SELECTION, **FIELDS, tobck=None)
+    call.cluster.store.bucket(call.bucket)
+    to = bucket_of(wanted["tobck"])
+    if to not in call.cluster.store.buckets:
+        raise bucket_missing(to)
+    job = Job(f"tco-{new_id()}", "etl-listrange", call.bucket, call.bucket, to)
+    return _start(call, job, wanted, lambda running: run_on_group(call, running, wanted))
+
+
+def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Any) -> Reply:
+    stages = _stages(wanted["id"], wanted["pipeline"])
+    for name in stages or [""]:
+        call.cluster.etls.get(call.node.tag, name)
+
+    def one(entry: Object) -> None:
+        timeout_s = parse_seconds(wanted["request_timeout"], OBJECT_TIMEOUT_S)
+        try:
+            blocks = _run(call, stages, job.source, entry, "", timeout_s)
+            if wanted["dry_run"]:
+                for _ in blocks:
+                    pass
+            else:
+                call.cluster.store.put(job.to, _renamed(entry.name, wanted), blocks)
+            job.add(entry.size)
+        except Exception as error:  # noqa: BLE001  any failure is this object's, and the job's to report
+            status = error.status if isinstance(error, ReplyError) else 500
+            job.object_errors.append({"obj_name": entry.name, "msg": str(error), "ecode": status})
+            job.errors.append(str(error))
+            if not wanted["coer"]:
+                job.aborted = True
+
+    def work(running: Job) -> None:
+        workers = 1 if int(wanted["num_workers"] or 0) < 0 else int(wanted["num_workers"] or 0) or WORKERS
+        with ThreadPoolExecutor(workers) as pool:
+            pending: set[Future[None]] = set()
+            for entry in objects(running):
+                if running.aborted:
+                    break
+                pending.add(pool.submit(one, entry))
+                if len(pending) >= 2 * workers:
+                    _, pending = wait(pending, return_when=FIRST_COMPLETED)
+
+    return Reply.text(call.cluster.jobs.start(job, work).id)
+
+
+def _renamed(name: str, wanted: dict[str, Any]) -> str:
+    stem, dot, ext = name.rpartition(".")
+    changed = (wanted["ext"] or {}).get(ext)
+    if dot and changed is not None:
+        name = f"{stem}.{changed.lstrip('.')}"
+    return f"{wanted['prepend']}{name}"

@@ -90,7 +90,7 @@ def standard_headers(entry: Object) -> list[tuple[str, str]]:
 def get(call: Call) -> Reply:
     """The object, a range of it, files of the archive it is, or what an ETL makes of it."""
     if call.query.get("etl_name") or call.query.get("etl_pipeline"):
-        return get_transformed(call)
+        return get_transformed(call, lookup(call))
     for name in ("ais-blob-download", "ais-blob-chunk", "ais-blob-workers"):
         if name in call.request.headers:
             raise not_implemented(f"header {name!r}")

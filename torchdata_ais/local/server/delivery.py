@@ -25,8 +25,8 @@ class EndedError(Exception):
     """The fault has ended the connection."""
 
 
-def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> int:
-    """Send `reply` under `plan` and return how many bytes of body went out; `EndedError` if the connection did."""
+def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> None:
+    """Send `reply` under `plan`; `EndedError` if the plan ended the connection."""
     if plan.wrong_checksum:
         reply.headers = [_spoiled(header) for header in reply.headers]
     size, blocks, chunked = _blocks(reply)
@@ -39,23 +39,21 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> in
     ends = sorted((_absolute(at, size), how, seconds) for at, how, seconds in plan.ends)
     flips = [(_absolute(at, size), mask) for at, mask in plan.flips]
     pace = _Pace(plan.bytes_per_s)
-    sent = 0
     for block in blocks:
-        for piece in pace.pieces(_flipped(block, sent, flips)):
+        for piece in pace.pieces(_flipped(block, reply.sent, flips)):
             view = memoryview(piece)
-            while ends and ends[0][0] < sent + len(view):
+            while ends and ends[0][0] < reply.sent + len(view):
                 at, how, seconds = ends.pop(0)
-                head, view = view[: at - sent], view[at - sent :]
-                sent += _write(sock, head, chunked=chunked)
+                head, view = view[: at - reply.sent], view[at - reply.sent :]
+                _write(sock, reply, head, chunked=chunked)
                 _end(sock, how, seconds)
-            sent += _write(sock, view, chunked=chunked)
-            pace.wait(sent)
+            _write(sock, reply, view, chunked=chunked)
+            pace.wait(reply.sent)
     for at, how, seconds in ends:
-        if at <= sent:
+        if at <= reply.sent:
             _end(sock, how, seconds)
     if chunked and method != "HEAD":
         sock.sendall(b"0\r\n\r\n")
-    return sent
 
 
 def _absolute(at: int, size: int) -> int:
@@ -98,10 +96,10 @@ def _spoiled(header: tuple[str, str]) -> tuple[str, str]:
     return name, value
 
 
-def _write(sock: socket.socket, view: memoryview, *, chunked: bool) -> int:
+def _write(sock: socket.socket, reply: Reply, view: memoryview, *, chunked: bool) -> None:
     if view:
         sock.sendall(chunk(bytes(view)) if chunked else view)
-    return len(view)
+        reply.sent += len(view)
 
 
 class _Pace:

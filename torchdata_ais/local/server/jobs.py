@@ -47,12 +47,15 @@ class Job:
     files: int = 0
     created: int = 0
     errors: list[str] = field(default_factory=list)
+    object_errors: list[dict[str, Any]] = field(default_factory=list)
     aborted: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, size: int) -> None:
-        """Count one object of so many bytes."""
-        self.objects += 1
-        self.bytes += size
+        """Count one object of so many bytes; from any thread."""
+        with self._lock:
+            self.objects += 1
+            self.bytes += size
 
     @property
     def error(self) -> str:

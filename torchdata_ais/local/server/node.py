@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import delivery
 from .names import check_bucket_name, check_object_name, digest_of
 from .problem import ReplyError
-from .reply import FileSlice, Reply, send
+from .reply import FileSlice, Reply, planned_bytes, send
 from .routes import Call, find
 from .wire import BadRequestError, Connection, HangupError, Request
 
@@ -85,26 +85,25 @@ class Node:
         if request is None:
             return False
         call = Call(self, request, "", "")
-        status, sent = 0, 0
+        reply = self._answer(call)
+        # Counted before it goes out, so that a client that has its answer finds it counted.
+        record = self.cluster.count(self, request, reply.status, planned_bytes(reply, request.method))
         try:
-            reply = self._answer(call)
-            try:
-                status = reply.status
-                sent = self._send(connection.sock, reply, call)
-            finally:
-                if isinstance(reply.body, FileSlice):
-                    reply.body.close()
+            self._send(connection.sock, reply, call)
         finally:
-            self.cluster.count(self, request, status, sent)
+            if isinstance(reply.body, FileSlice):
+                reply.body.close()
+            self.cluster.correct(record, reply.sent)
         if request.keep_alive and request.body.drain():
             return True
         _linger(connection.sock)
         return False
 
-    def _send(self, sock: socket.socket, reply: Reply, call: Call) -> int:
+    def _send(self, sock: socket.socket, reply: Reply, call: Call) -> None:
         if call.plan is None:
-            return send(sock, reply, method=call.request.method)
-        return delivery.deliver(sock, reply, call.plan, method=call.request.method)
+            send(sock, reply, method=call.request.method)
+        else:
+            delivery.deliver(sock, reply, call.plan, method=call.request.method)
 
     def _answer(self, call: Call) -> Reply:
         try:
@@ -184,6 +183,9 @@ class Node:
             call.bucket, _, call.name = path.partition("/")
             return ("batch" if service == "moss" else kind), ""
         call.name = rest
+        if kind == "etl":
+            first, _, more = rest.partition("/")
+            return ("etl" if rest else "etls"), first if first == "_object" else more.partition("/")[0]
         return kind, ""
 
     def _bucket_of_objects(self, call: Call) -> tuple[str, str]:

@@ -70,6 +70,7 @@ def main() -> None:
         if command["do"] == "stop":
             break
         _say(_obey(cluster, command))
+    cluster.etls.clear()
     cluster.store.close()
     lock.close()
     ending.now()
@@ -78,6 +79,7 @@ def main() -> None:
 def build(root: Path, config: dict[str, Any]) -> Cluster:
     """Make the cluster of a configuration and let its nodes accept connections."""
     cluster = Cluster(root, config["targets"], etl=config["etl"])
+    cluster.python_path = config["python_path"]
     cluster.proxy = Node(cluster, "proxy", cluster.proxy_id, config["port"])
     cluster.targets = [Node(cluster, "target", node_id) for node_id in cluster.target_ids]
     for fault in config["faults"]:

@@ -13,7 +13,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-__all__ = ["FileSlice", "Reply", "head_of", "send"]
+__all__ = ["FileSlice", "Reply", "chunk", "head_of", "planned_bytes", "send"]
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 # AIStore is written in Go, whose phrase for this one is the older one.
@@ -42,12 +42,16 @@ class FileSlice:
 
 @dataclass(slots=True)
 class Reply:
-    """One answer. A body of unknown length is an iterator of blocks; `chunked` says it may not be joined."""
+    """One answer. A body of unknown length is an iterator of blocks; `chunked` says it may not be joined.
+
+    `sent` counts the bytes of body that went out so far.
+    """
 
     status: int = 200
     headers: list[tuple[str, str]] = field(default_factory=list)
     body: bytes | FileSlice | Iterator[bytes] = b""
     chunked: bool = False
+    sent: int = 0
 
     @classmethod
     def text(cls, text: str, status: int = 200) -> Reply:
@@ -94,52 +98,61 @@ def head_of(reply: Reply, extra: str = "") -> bytes:
     return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()
 
 
-def send(sock: socket.socket, reply: Reply, *, method: str) -> int:
-    """Send `reply` whole and return how many bytes of body went out."""
+def planned_bytes(reply: Reply, method: str) -> int:
+    """How many bytes of body are to go out; 0 where only the end will tell."""
+    if method == "HEAD":
+        return 0
+    return len(reply.body) if isinstance(reply.body, bytes) else getattr(reply.body, "size", 0)
+
+
+def send(sock: socket.socket, reply: Reply, *, method: str) -> None:
+    """Send `reply` whole, counting in `reply.sent` how many bytes of body went out."""
     body = reply.body
     if method == "HEAD":
         sock.sendall(head_of(reply))
-        return 0
-    if isinstance(body, bytes):
+    elif isinstance(body, bytes):
         sock.sendall(head_of(reply, f"Content-Length: {len(body)}\r\n") + body)
-        return len(body)
-    if isinstance(body, FileSlice):
-        return _send_file(sock, reply, body)
-    return _send_blocks(sock, reply, body)
+        reply.sent = len(body)
+    elif isinstance(body, FileSlice):
+        _send_file(sock, reply, body)
+    else:
+        _send_blocks(sock, reply, body)
 
 
-def _send_file(sock: socket.socket, reply: Reply, body: FileSlice) -> int:
+def _send_file(sock: socket.socket, reply: Reply, body: FileSlice) -> None:
     head = head_of(reply, f"Content-Length: {body.size}\r\n")
     if body.size <= SMALL_BYTES:
         sock.sendall(head + os.pread(body.fd, body.size, body.offset))
-        return body.size
+        reply.sent = body.size
+        return
     sock.sendall(head, socket.MSG_MORE if hasattr(socket, "MSG_MORE") else 0)
-    offset, end, out = body.offset, body.offset + body.size, sock.fileno()
-    while offset < end:
-        sent = os.sendfile(out, body.fd, offset, min(end - offset, SENDFILE_BYTES))
-        if not sent:
+    out = sock.fileno()
+    while reply.sent < body.size:
+        count = os.sendfile(
+            out, body.fd, body.offset + reply.sent, min(body.size - reply.sent, SENDFILE_BYTES)
+        )
+        if not count:
             raise OSError("the file became shorter while it was sent")
-        offset += sent
-    return body.size
+        reply.sent += count
 
 
-def _send_blocks(sock: socket.socket, reply: Reply, blocks: Iterator[bytes]) -> int:
+def _send_blocks(sock: socket.socket, reply: Reply, blocks: Iterator[bytes]) -> None:
     first = bytearray()
     for block in blocks:
         first += block
-        if len(first) > UNCHUNKED_BYTES or reply.chunked:
+        if len(first) > UNCHUNKED_BYTES or (reply.chunked and first):
             break
     else:
         sock.sendall(head_of(reply, f"Content-Length: {len(first)}\r\n") + first)
-        return len(first)
+        reply.sent = len(first)
+        return
     sock.sendall(head_of(reply, "Transfer-Encoding: chunked\r\n") + chunk(bytes(first)))
-    total = len(first)
+    reply.sent = len(first)
     for block in blocks:
         if block:
             sock.sendall(chunk(block))
-            total += len(block)
+            reply.sent += len(block)
     sock.sendall(b"0\r\n\r\n")
-    return total
 
 
 def chunk(block: bytes) -> bytes:

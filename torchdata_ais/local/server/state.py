@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .api_upload import Uploads
 from .archive import ArchiveIndex
+from .etl import Etls
 from .faults import FaultTable
 from .jobs import Jobs
 from .names import new_id, object_uname, owner_of
@@ -43,7 +44,9 @@ class Cluster:
         self.jobs = Jobs()
         self.uploads = Uploads()
         self.faults = FaultTable()
+        self.etls = Etls()
         self.etl_allowed = etl
+        self.python_path: list[str] = []
         self.started_ns = time.time_ns()
         identity = _identity(root, targets)
         self.uuid: str = identity["uuid"]
@@ -70,22 +73,29 @@ class Cluster:
         """Size of the disk below the data."""
         return shutil.disk_usage(self.root).total
 
-    def count(self, node: Node, request: Request, status: int, sent: int) -> None:
-        """Count one answered request (status 0: the connection ended before its answer)."""
+    def count(self, node: Node, request: Request, status: int, size: int) -> dict[str, Any]:
+        """Count one answer with a body of so many bytes and return its record, for `correct`."""
+        record = {
+            "node": node.id,
+            "role": node.role,
+            "method": request.method,
+            "url": request.target,
+            "status": status,
+            "bytes_sent": size,
+            "headers": request.headers,
+        }
         with self._lock:
             self._counts[node.role, request.method, status] += 1
-            self._bytes_sent += sent
-            self._requests.append(
-                {
-                    "node": node.id,
-                    "role": node.role,
-                    "method": request.method,
-                    "url": request.target,
-                    "status": status,
-                    "bytes_sent": sent,
-                    "headers": request.headers,
-                }
-            )
+            self._bytes_sent += size
+            self._requests.append(record)
+        return record
+
+    def correct(self, record: dict[str, Any], size: int) -> None:
+        """Set how many bytes of body really went out."""
+        if record["bytes_sent"] != size:
+            with self._lock:
+                self._bytes_sent += size - record["bytes_sent"]
+                record["bytes_sent"] = size
 
     def stats(self) -> dict[str, Any]:
         """The counters in JSON form."""
@@ -110,6 +120,7 @@ class Cluster:
         self.faults.clear()
         self.store.clear()
         self.jobs.clear()
+        self.etls.clear()
         self.forget_counts()
 
 

@@ -159,6 +159,11 @@ class AISLoader:
     def _workers(self) -> int:
         return max(1, self._num_workers)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the next `iter` finishes an epoch that a checkpoint was taken in."""
+        return self._resume is not None and (self._resume["step"] > 0 or "merged" in self._resume)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch; nothing changes for the epoch under way."""
         if epoch != self.epoch:

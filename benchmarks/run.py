@@ -1,0 +1,272 @@
+"""Throughput, processor time, first batch and memory beside webdataset, torchdata and the SDK.
+
+    python benchmarks/run.py --case decode [--rounds 5] [--only ours webdataset] [--json FILE]
+
+Pipelines take turns in each round, each time in a fresh process, over the same shards on the same server, so that
+whatever else the machine does hits all of them. Shown are median [smallest-largest] of the rounds; the ratio to
+webdataset is taken within each round. How to read the table, and what did not help: README.md beside this file.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import measure
+import shards
+
+from torchdata_ais.local import Bandwidth
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pipeline in one setting; `name` is its line in the table."""
+
+    pipeline: str
+    workers: int = 0
+    label: str = ""
+    fast: bool = True
+    shape: shards.Shape | None = None
+    options: dict = field(default_factory=dict)
+
+    @property
+    def name(self):
+        return f"{self.pipeline}{', ' + self.label if self.label else ''}, W={self.workers}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows measured together; `base` is what ratios refer to, by number of workers."""
+
+    shape: shards.Shape
+    rows: tuple
+    base: str = "webdataset"
+    decode: bool = False
+    repeat: int = 1
+    metric: str = "samples/s"
+    faults: tuple = ()
+
+
+BOTH = (0, 2)
+PEERS = ("webdataset", "torchdata", "AISShardReader")
+MEMORY_MB = (10, 100, 500, 2000)
+
+CASES = {
+    "decode": Case(
+        shards.JPEG,
+        (
+            Row("limit", 2),
+            *(Row(name, 2) for name in (*PEERS, "webdataset + fast decoder")),
+            Row("ours, DataLoader2", 2),
+            Row("ours, DataLoader2", 2, "no [fast]", fast=False),
+            Row("ours, DataLoader2", 1),
+            Row("ours, DataLoader2, threads", 1),
+            Row("ours, DataLoader", 2),
+            Row("ours, threads"),
+        ),
+        decode=True,
+    ),
+    "undecoded": Case(
+        shards.JPEG,
+        (
+            *(Row(name, workers) for workers in BOTH for name in PEERS),
+            Row("ours"),
+            *(Row("ours, DataLoader2", workers) for workers in (0, 1, 2)),
+            Row("ours, DataLoader", 2),
+        ),
+        repeat=3,
+    ),
+    "small": Case(
+        shards.SMALL,
+        (
+            *(Row(name, workers) for workers in BOTH for name in PEERS),
+            Row("ours"),
+            Row("ours, DataLoader2", 2),
+        ),
+    ),
+    "large": Case(
+        shards.LARGE,
+        (
+            *(Row(name, workers) for workers in BOTH for name in ("webdataset", "AISShardReader")),
+            Row("ours"),
+            Row("ours, DataLoader2", 2),
+        ),
+        repeat=3,
+    ),
+    "shuffle": Case(
+        shards.JPEG,
+        tuple(
+            Row(name, label=f"buffer {size}", options={"buffer": size})
+            for size in (0, 1000, 5000)
+            for name in ("webdataset", "ours")
+        ),
+        repeat=2,
+    ),
+    "slow-link": Case(
+        shards.JPEG,
+        (
+            Row("webdataset"),
+            *(Row("ours", label=f"{n} open", options={"open_shards": n}) for n in (1, 2, 4)),
+        ),
+        faults=(Bandwidth(60e6),),
+    ),
+    "first-batch": Case(
+        shards.JPEG,
+        (
+            *(Row("webdataset", workers) for workers in BOTH),
+            Row("ours"),
+            Row("ours, DataLoader2", 2),
+            Row("ours, DataLoader", 2),
+        ),
+        metric="first ms",
+    ),
+    "memory": Case(
+        shards.JPEG,
+        tuple(
+            Row(name, label=f"{size} MB", shape=shards.of_shard_size(size))
+            for name in ("webdataset", "ours")
+            for size in MEMORY_MB
+        ),
+        metric="PSS MB",
+    ),
+}
+
+
+def job_of(case, row, endpoint):
+    shape = row.shape or case.shape
+    return {
+        "pipeline": row.pipeline,
+        "workers": row.workers,
+        "fast": row.fast,
+        "endpoint": endpoint,
+        "template": shape.template,
+        "prefix": shape.prefix,
+        "record": "bin" if shape.size else "jpg",
+        "repeat": case.repeat,
+        "decode": case.decode,
+        "buffer": 0,
+        "open_shards": 1,
+        "first_only": case.metric == "first ms",
+        **row.options,
+    }
+
+
+def metric_of(case, result):
+    if case.metric == "first ms":
+        return 1e3 * result["first_s"]
+    if case.metric == "PSS MB":
+        return result["pss_mb"]
+    return result["samples"] / result["wall_s"]
+
+
+def measured(case, rows, rounds, endpoint):
+    results = {row.name: [] for row in rows}
+    for number in range(rounds):
+        for row in rows if number % 2 == 0 else reversed(rows):
+            print(f"\rround {number + 1}: {row.name:60}", end="", file=sys.stderr, flush=True)
+            results[row.name].append(
+                measure.run(job_of(case, row, endpoint), 0.05 if case.metric == "PSS MB" else 0)
+            )
+    print("\r" + " " * 72 + "\r", end="", file=sys.stderr)
+    return results
+
+
+def base_of(case, row, results):
+    """The row that `row` is compared with: the peer in the same setting, else with the same workers, else any."""
+    names = [
+        f"{case.base}, {row.label}, W={row.workers}",
+        f"{case.base}, W={row.workers}",
+        f"{case.base}, W=0",
+        f"{case.base}, W=2",
+    ]
+    return next((name for name in names if name in results), None)
+
+
+def summary(values):
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "all": values}
+
+
+def report(case, rows, results):
+    """Numbers of each row: the metric, processor time, first batch, and ratios within rounds."""
+    lines = {}
+    for row in rows:
+        own = results[row.name]
+        line = {"metric": summary([metric_of(case, result) for result in own])}
+        line["cpu_ms_per_sample"] = summary([1e3 * result["cpu_s"] / result["samples"] for result in own])
+        line["first_ms"] = summary([1e3 * result["first_s"] for result in own])
+        base = base_of(case, row, results)
+        if base:
+            pairs = list(zip(own, results[base], strict=True))
+            line["base"] = base
+            line["ratio"] = summary([metric_of(case, a) / metric_of(case, b) for a, b in pairs])
+            line["cpu_ratio"] = summary(
+                [(a["cpu_s"] / a["samples"]) / (b["cpu_s"] / b["samples"]) for a, b in pairs]
+            )
+        lines[row.name] = line
+    return lines
+
+
+def show(name, case, lines, rounds):
+    print(f"\n{name}: median [smallest-largest] of {rounds} rounds, ratios to {case.base} within rounds")
+    print(f"| pipeline | {case.metric} | ratio | CPU s/1000 | CPU ratio | first batch ms |")
+    print("|---|---|---|---|---|---|")
+    for label, line in lines.items():
+        metric, cpu, first = line["metric"], line["cpu_ms_per_sample"], line["first_ms"]
+        spread = f"{metric['median']:.0f} [{metric['min']:.0f}-{metric['max']:.0f}]"
+        ratio = f"{line['ratio']['median']:.2f}" if "ratio" in line else "-"
+        cpu_ratio = f"{line['cpu_ratio']['median']:.2f}" if "ratio" in line else "-"
+        print(
+            f"| {label} | {spread} | {ratio} | {cpu['median']:.3f} | {cpu_ratio} | {first['median']:.0f} |"
+        )
+
+
+def surroundings():
+    packages = ("torchdata-ais", "torch", "torchdata", "aistore", "webdataset", "simplejpeg", "pillow", "urllib3")
+    model = ""
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        model = next((ln.split(":")[1].strip() for ln in cpuinfo.read_text().splitlines() if "model name" in ln), "")
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "processor": model or platform.processor(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "server": "AIS_ENDPOINT" if os.environ.get("AIS_ENDPOINT") else "LocalCluster",
+        "commit": commit.stdout.strip(),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=[], help="only rows whose names begin with one of these")
+    parser.add_argument("--repeat", type=int, help="read the shards so many times (shorter or steadier runs)")
+    parser.add_argument("--json", type=pathlib.Path, help="write numbers, versions and machine to this file")
+    arguments = parser.parse_args()
+    everything = {"surroundings": surroundings(), "rounds": arguments.rounds, "cases": {}}
+    for name in arguments.case:
+        case = CASES[name]
+        if arguments.repeat:
+            case = Case(**{**vars(case), "repeat": arguments.repeat})
+        rows = [row for row in case.rows if not arguments.only or row.name.startswith(tuple(arguments.only))]
+        with shards.served({row.shape or case.shape for row in rows}, case.faults) as endpoint:
+            results = measured(case, rows, arguments.rounds, endpoint)
+        lines = report(case, rows, results)
+        show(name, case, lines, arguments.rounds)
+        everything["cases"][name] = {"metric": case.metric, "rows": lines}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(everything, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

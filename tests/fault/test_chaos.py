@@ -1,0 +1,69 @@
+"""Promises 1 to 3 under random faults: every sample once, or an error that names the cause."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from chaos import Chaos
+
+from torchdata_ais import MultiProcessingReadingService
+from torchdata_ais.loaders._torchdata import DataLoader2
+from torchdata_ais.local import LocalCluster
+
+RUNS = 200
+MANY = int(os.environ.get("CHAOS_RUNS", "10000"))
+FIRST = int(os.environ.get("CHAOS_FIRST", "100000"))
+
+
+@pytest.fixture(scope="module")
+def chaos() -> Iterator[Chaos]:
+    with LocalCluster(targets=2) as cluster:
+        yield Chaos(cluster)
+
+
+@pytest.mark.timeout(300)
+def test_promise_1_every_schedule_of_faults_ends_with_each_sample_once_or_names_the_cause(chaos: Chaos) -> None:
+    for seed in range(RUNS):
+        chaos.run(seed)
+    # The schedules reach all ways to end: no check above is idle.
+    kinds = {kind for outcome in chaos.outcomes for kind in outcome.removeprefix("skipped ").split("+")}
+    assert {
+        "whole", "ReadError", "StallError", "ConnectError", "NotFoundError", "AuthError", "ObjectChangedError",
+        "ChecksumError", "BadHeaderError",
+    } <= kinds  # fmt: skip
+    assert chaos.outcomes["whole"] > RUNS // 4
+    assert sum(chaos.outcomes[o] for o in chaos.outcomes if o.startswith("skipped")) > RUNS // 10
+    deadline = time.monotonic() + 5
+    while fetching() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not fetching()
+
+
+def fetching() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("torchdata_ais")]
+
+
+def through_workers(pipe: Any) -> Iterator[Any]:
+    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
+        yield from loader
+
+
+@pytest.mark.timeout(300)
+def test_promise_3_the_same_under_worker_processes(chaos: Chaos) -> None:
+    for seed in range(1000, 1012):
+        chaos.run(seed, through_workers)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_thousands_of_schedules(chaos: Chaos) -> None:
+    for seed in range(FIRST, FIRST + MANY):
+        chaos.run(seed, through_workers if seed % 100 == 0 else iter)
+    print(f"\n{MANY} schedules:")
+    for outcome, count in chaos.outcomes.most_common():
+        print(f"{count:7d} {outcome}")

@@ -1,0 +1,92 @@
+"""``torchdata-ais serve``, as a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from torchdata_ais.cli import main; main()", "serve"]
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running server and the endpoint it printed; nothing of it is left afterwards."""
+    process = subprocess.Popen(
+        [*COMMAND, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"export AIS_ENDPOINT=(http://127\.0\.0\.1:\d+)\n", line)
+        assert found, line
+        yield process, found[1]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=10)
+
+
+def refused(endpoint: str) -> bool:
+    host, port = endpoint.removeprefix("http://").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) != 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_answers_the_sdk_and_stops_cleanly_on_a_signal(number: signal.Signals) -> None:
+    from aistore.sdk import Client
+
+    with serving("--port", "0", "--targets", "1") as (process, endpoint):
+        client = Client(endpoint)
+        client.bucket("b").create().object("o").get_writer().put_content(b"cat")
+        assert client.bucket("b").object("o").get_reader().read_all() == b"cat"
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        assert refused(endpoint)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert "Traceback" not in said
+        folder = re.search(r"data in (\S+);", said)
+        assert folder
+        assert not Path(folder[1]).exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_port_in_use_is_an_error_that_says_so() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = str(holder.getsockname()[1])
+        done = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(60)
+def test_a_root_keeps_the_data_for_the_next_start(tmp_path: object) -> None:
+    from aistore.sdk import Client
+
+    for attempt in range(2):
+        with serving("--port", "0", "--root", str(tmp_path)) as (process, endpoint):
+            bucket = Client(endpoint).bucket("b")
+            if attempt == 0:
+                bucket.create().object("o").get_writer().put_content(b"cat")
+            assert bucket.object("o").get_reader().read_all() == b"cat"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0

@@ -1,0 +1,252 @@
+"""Promise 1 and 9: what is done about an error, stage by stage, and what is never gone on after."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchdata_ais import AISSourceLister
+from torchdata_ais.errors import (
+    AISError,
+    DecodeError,
+    MissingFieldError,
+    NotFoundError,
+    StateError,
+    TruncatedShardError,
+    UsageError,
+)
+from torchdata_ais.pipes._policy import ErrorPolicy
+from torchdata_ais.pipes._stats import StageStats, merge_stats
+from torchdata_ais.pipes.map_dict import DictMapper
+from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.testing import shard_bytes, write_shard
+
+wds = pytest.importorskip("webdataset")
+
+
+@pytest.fixture
+def half_broken(tmp_path: Path) -> list[str]:
+    """Ten shards of two samples; those with an odd number are cut inside the second."""
+    urls = []
+    for number in range(10):
+        path = tmp_path / f"s-{number}.tar"
+        data = shard_bytes({"a.cls": b"%d" % number, "b.cls": b"%d" % number, "b.bin": bytes(3000)})
+        path.write_bytes(data[:4000] if number % 2 else data)
+        urls.append(str(path))
+    return urls
+
+
+def load(urls: list[str], **options: Any) -> Any:
+    return AISSourceLister(urls).load_tar(**options)
+
+
+def survivors(pipe: Any) -> list[tuple[str, int]]:
+    return [(sample["__key__"], int(sample["cls"])) for sample in pipe.group_samples()]
+
+
+ALL = [(key, number) for number in range(10) for key in "ab" if key == "a" or number % 2 == 0]
+
+
+@pytest.mark.parametrize("policy", ["skip", "warn", wds.ignore_and_continue])
+def test_going_on_loses_the_open_samples_only_and_counts_them(policy: Any, half_broken: list[str]) -> None:
+    pipe = load(half_broken, on_error=policy)
+    assert survivors(pipe) == ALL
+    assert pipe._stats.skipped == {"TruncatedShardError": 5}
+    assert [url for url in half_broken if any(url in text for text in pipe._stats.examples)] == half_broken[1::2]
+
+
+def test_webdataset_handlers_that_stop_end_the_stream(half_broken: list[str]) -> None:
+    assert survivors(load(half_broken, on_error=wds.ignore_and_stop)) == ALL[:3]
+
+
+def test_webdataset_handlers_that_raise_raise_our_error(half_broken: list[str]) -> None:
+    with pytest.raises(TruncatedShardError):
+        survivors(load(half_broken, on_error=wds.reraise_exception))
+
+
+def test_handlers_are_given_the_error_with_its_place(half_broken: list[str]) -> None:
+    met: list[AISError] = []
+    survivors(load(half_broken, on_error=lambda error: met.append(error) or True))
+    assert [(error.url, error.offset, error.member) for error in met] == [
+        (url, 4000, "b.bin") for url in half_broken[1::2]
+    ]
+
+
+@pytest.mark.parametrize("policy", ["skip", lambda error: True], ids=["skip", "handler"])
+def test_the_first_error_over_a_count_is_raised_with_the_count(policy: Any, half_broken: list[str]) -> None:
+    assert survivors(load(half_broken, on_error=policy, max_errors=5)) == ALL
+    pipe = load(half_broken, on_error=policy, max_errors=2)
+    got = []
+    with pytest.raises(TruncatedShardError, match=r"met 3 errors in 6 items, over max_errors=2") as caught:
+        for sample in pipe.group_samples():
+            got.append((sample["__key__"], int(sample["cls"])))
+    assert got == [item for item in ALL if item[1] < 6]
+    assert caught.value.url == half_broken[5]
+    assert caught.value.offset == 4000
+
+
+def test_a_budget_of_none_raises_the_first_error(half_broken: list[str]) -> None:
+    with pytest.raises(TruncatedShardError, match="met 1 errors"):
+        survivors(load(half_broken, on_error="skip", max_errors=0))
+
+
+def test_a_share_is_looked_at_at_the_end_of_a_short_stream(half_broken: list[str]) -> None:
+    assert survivors(load(half_broken, on_error="skip", max_errors=0.5)) == ALL
+    got = []
+    with pytest.raises(AISError, match=r"met 5 errors in 10 items, over max_errors=0\.49") as caught:
+        for sample in load(half_broken, on_error="skip", max_errors=0.49).group_samples():
+            got.append((sample["__key__"], int(sample["cls"])))
+    assert got == ALL
+    assert caught.value.url == half_broken[1]
+
+
+def test_a_share_is_looked_at_from_the_hundredth_item_on() -> None:
+    samples = [{"__key__": str(n), "json": b"1" if n % 10 else b"{"} for n in range(300)]
+    pipe = decode(samples, on_error="skip", max_errors=0.11)
+    assert len(list(pipe)) == 270
+    got = []
+    with pytest.raises(DecodeError, match="decode met 11 errors in 101 items"):
+        for sample in decode(samples, on_error="skip", max_errors=0.05):
+            got.append(sample)
+    assert len(got) == 90  # ten had been skipped before
+
+
+def decode(samples: list[Any], *specs: Any, **options: Any) -> Any:
+    from torchdata_ais import SampleDecoder
+
+    return SampleDecoder(samples, *specs, **options)
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_field_that_cannot_be_decoded_costs_its_whole_sample(threads: int) -> None:
+    samples = [{"__key__": key, "__url__": "s.tar", "json": data, "cls": b"1"} for key, data in
+               (("a", b"1"), ("b", b"{"), ("c", b"2"))]  # fmt: skip
+    assert [s["__key__"] for s in decode(samples, threads=threads, on_error="skip")] == ["a", "c"]
+    got = []
+    with pytest.raises(DecodeError) as caught:
+        for sample in decode(samples, threads=threads):
+            got.append(sample)
+    assert [sample["__key__"] for sample in got] == ["a"]
+    assert (caught.value.key, caught.value.field, caught.value.url) == ("b", "json", "s.tar")
+
+
+FATAL = [MemoryError("x"), ImportError("x"), ModuleNotFoundError("x"), NameError("x"), UnboundLocalError("x"),
+         UsageError("x"), KeyboardInterrupt(), SystemExit(3)]  # fmt: skip
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def function(*_: Any) -> Any:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize("policy", ["skip", "warn", lambda error: True], ids=["skip", "warn", "handler"])
+@pytest.mark.parametrize("error", FATAL, ids=lambda error: type(error).__name__)
+def test_a_broken_program_is_never_skipped(error: BaseException, policy: Any, tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "s.tar", {"a.cls": b"1"})
+    fails = raising(error)
+    stages = {
+        "rename": lambda: load([shard], rename_files=fails, on_error=policy),
+        "select": lambda: load([shard], select_files=fails, on_error=policy),
+        "group after rename": lambda: load([shard], rename_files=fails, on_error=policy).group_samples(on_error=policy),
+        "decode": lambda: decode([{"a": b""}], fails, on_error=policy),
+        "decode in threads": lambda: decode([{"a": b""}], fails, threads=2, on_error=policy),
+        "map_dict": lambda: DictMapper(load([shard]).group_samples(), cls=fails, on_error=policy),
+        "map_sample": lambda: SampleMapper(load([shard]).group_samples(), fails, on_error=policy),
+    }
+    for name, make in stages.items():
+        with pytest.raises(type(error)):
+            list(make())
+            pytest.fail(name)
+
+
+def test_a_checkpoint_that_does_not_fit_is_never_skipped() -> None:
+    with pytest.raises(StateError):
+        ErrorPolicy("skip").goes_on(StateError("x"), StageStats(), "load_tar")
+
+
+@pytest.mark.parametrize("policy", ["skip", lambda error: True], ids=["skip", "handler"])
+def test_a_listing_that_fails_is_raised_under_every_policy(policy: Any, tmp_path: Path) -> None:
+    pipe = AISSourceLister(str(tmp_path / "none-*.tar")).load_tar(on_error=policy)
+    with pytest.raises(NotFoundError):
+        list(pipe)
+
+
+def test_a_missing_shard_is_an_error_with_policy(tmp_path: Path) -> None:
+    urls = [str(tmp_path / "gone.tar"), write_shard(tmp_path / "s.tar", {"a.cls": b"1"})]
+    with pytest.raises(NotFoundError) as caught:
+        list(load(urls))
+    assert caught.value.url == urls[0]
+    pipe = load(urls, on_error="skip")
+    assert survivors(pipe) == [("a", 1)]
+    assert pipe._stats.skipped == {"NotFoundError": 1}
+
+
+def test_whole_objects_are_skipped_or_raised_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"abc")
+    urls = [str(tmp_path / "gone.bin"), str(tmp_path / "a.bin")]
+    with pytest.raises(NotFoundError):
+        list(AISSourceLister(urls).load_objects())
+    pipe = AISSourceLister(urls).load_objects(on_error="skip")
+    assert list(pipe) == [(urls[1], b"abc")]
+    assert pipe._stats.skipped == {"NotFoundError": 1}
+    with pytest.raises(AISError, match=r"load_objects met 1 errors in 2 items, over max_errors=0\.2"):
+        list(AISSourceLister(urls).load_objects(on_error="skip", max_errors=0.2))
+
+
+@pytest.mark.parametrize(("policy", "level"), [("warn", "WARNING"), ("skip", "INFO")])
+def test_the_first_of_a_class_is_logged_in_full_and_the_others_are_counted(
+    policy: str, level: str, half_broken: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(half_broken[8]).write_bytes(b"<html>no</html>" * 100)
+    with caplog.at_level(logging.DEBUG, logger="torchdata_ais"):
+        survivors(load(half_broken, on_error=policy))
+    records = [record for record in caplog.records if "skips after" in record.message]
+    assert [record.levelname for record in records] == [level, level]
+    cut, html = (record.message for record in records)
+    assert cut.startswith("load_tar skips after TruncatedShardError: the shard ends at byte 4000, inside a member")
+    assert f'[at] {{"url": "{half_broken[1]}"' in cut
+    assert html.startswith("load_tar skips after NotATarError")
+    assert records[0].name == "torchdata_ais"
+
+
+def test_raise_logs_nothing(half_broken: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(TruncatedShardError):
+        survivors(load(half_broken))
+    assert not caplog.records
+
+
+def test_counts_of_processes_add_up_and_travel() -> None:
+    one, two = StageStats(items=3), StageStats(items=4)
+    for _ in range(15):
+        one.skip(ValueError("v"))
+        two.skip(KeyError("k"))
+    two.skip(ValueError("w"))
+    total = merge_stats([pickle.loads(pickle.dumps(part.to_dict())) for part in (one, two)])
+    assert total["items"] == 7
+    assert total["skipped"] == {"ValueError": 16, "KeyError": 15}
+    assert len(total["examples"]) == 20
+
+
+@pytest.mark.parametrize("bad", ["ignore", None, 3, ""])
+def test_a_policy_that_is_none_is_refused(bad: Any) -> None:
+    with pytest.raises(UsageError, match="no policy"):
+        ErrorPolicy(bad)
+
+
+def test_errors_of_the_mapping_stages_name_the_sample(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "s.tar", {"a.cls": b"1", "b.cls": b"x", "c.jpg": b""})
+    samples = load([shard]).group_samples()
+    pipe = DictMapper(samples, cls=int, on_error="skip")
+    assert [sample["__key__"] for sample in pipe] == ["a"]
+    assert [text.partition(":")[0] for text in pipe._stats.examples][0] == "ValueError"
+    assert all(shard in text for text in pipe._stats.examples)
+    with pytest.raises(MissingFieldError) as caught:
+        list(samples.to_tuple("cls"))
+    assert (caught.value.key, caught.value.url) == ("c", shard)

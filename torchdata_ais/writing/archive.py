@@ -1,0 +1,92 @@
+"""One shard being written: packed samples in, blocks to its target."""
+
+from __future__ import annotations
+
+from torchdata_ais.errors import DuplicateFieldError, UsageError
+from torchdata_ais.tar import archive_size
+from torchdata_ais.tar.writer import Buffer
+from torchdata_ais.writing.compressors import new_compressor
+from torchdata_ais.writing.packing import Packed
+from torchdata_ais.writing.targets import Target
+
+__all__ = ["OpenArchive"]
+
+
+class OpenArchive:
+    """A shard that is not finished yet.
+
+    Args:
+        target: Where it goes.
+        compression: ``gz``, ``bz2``, ``xz``, ``zst`` or ``""``.
+
+    Attributes:
+        count: Samples so far.
+        size: Bytes so far, before compression and without the end marker.
+
+    Memory: 150 bytes a sample, to notice a key that comes twice.
+    """
+
+    def __init__(self, target: Target, compression: str) -> None:
+        self.target = target
+        self.count = 0
+        self.size = 0
+        self._compressor = new_compressor(compression)
+        self._keys: set[str] = set()
+        self._over = False
+
+    def size_with(self, sample: Packed) -> int:
+        """Return the size of the whole archive, end included and before compression, if it ended with `sample`."""
+        return archive_size(self.size + sample.size)
+
+    def add(self, sample: Packed) -> None:
+        """Write a sample. A failure in the middle gives the shard up: half a sample cannot be taken back.
+
+        Raises:
+            DuplicateFieldError: The shard has a sample with this key.
+            UsageError: The shard is finished or was given up.
+            OSError: The target failed.
+        """
+        if self._over:
+            raise UsageError.at("the shard is closed", todo="write to a new one", url=self.target.name)
+        if sample.key in self._keys:
+            raise DuplicateFieldError.at(
+                f"the shard has a sample with the key {sample.key!r} already: readers would take the two for one",
+                todo="give every sample its own key",
+                url=self.target.name,
+                key=sample.key,
+            )
+        try:
+            for block in sample.blocks:
+                self._write(block)
+        except BaseException:
+            self.discard()
+            raise
+        self._keys.add(sample.key)
+        self.count += 1
+        self.size += sample.size
+
+    def finish(self) -> None:
+        """Write the end marker and publish the shard. A failure leaves nothing."""
+        if self._over:
+            return
+        try:
+            self._write(bytes(archive_size(self.size) - self.size))
+            if self._compressor is not None:
+                self.target.write(self._compressor.flush())
+            self.target.publish()
+        except BaseException:
+            self.discard()
+            raise
+        self._over = True
+
+    def discard(self) -> None:
+        """Give the shard up. In a stream it stays without an end, which readers take for what it is: cut."""
+        if not self._over:
+            self._over = True
+            self.target.discard()
+
+    def _write(self, block: Buffer) -> None:
+        if self._compressor is None:
+            self.target.write(block)
+        elif packed := self._compressor.compress(block):
+            self.target.write(packed)

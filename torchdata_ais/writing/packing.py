@@ -1,0 +1,160 @@
+"""Samples to the blocks of their members, checked so that readers get the same samples back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torchdata_ais.codecs import EncodeError, build_encoder
+from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
+from torchdata_ais.samples import split_name
+from torchdata_ais.tar import TarBuilder
+from torchdata_ais.tar.writer import Buffer
+
+__all__ = ["Packed", "SamplePacker", "key_of"]
+
+_BY_READERS = frozenset({"__key__", "__url__", "__local_path__"})
+"""Fields that readers add themselves: stored as members they would be there twice."""
+
+
+class Packed(NamedTuple):
+    """A sample as it will stand in the archive.
+
+    Attributes:
+        key: Its key.
+        blocks: Headers, data and padding of its members.
+        size: Bytes of the blocks.
+        payload: Bytes of the data alone.
+    """
+
+    key: str
+    blocks: list[Buffer]
+    size: int
+    payload: int
+
+
+class SamplePacker:
+    """Encodes samples and lays out their members, sorted by field; nothing is written here.
+
+    Args:
+        encoder: See `torchdata_ais.codecs.build_encoder`.
+        keep_meta: Whether fields that begin with ``_`` are stored, too.
+        allow_pickle: See `build_encoder`.
+        quality: See `build_encoder`.
+        user: Owner of the members.
+        group: Group of the members.
+        mode: Their permission bits.
+        mtime: Their time; None is 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        keep_meta: bool = False,
+        allow_pickle: bool = False,
+        quality: int = 100,
+        user: str = "bigdata",
+        group: str = "bigdata",
+        mode: int = 0o0444,
+        mtime: float | None = None,
+    ) -> None:
+        self._encode = build_encoder(encoder, allow_pickle=allow_pickle, quality=quality)
+        self._keep_meta = keep_meta
+        self._tar = TarBuilder(mtime=mtime or 0, mode=mode, user=user, group=group)
+
+    def __call__(self, sample: Mapping[str, Any]) -> Packed:
+        """Return the members of a sample.
+
+        Raises:
+            UsageError: No dict, no key, or a key or field that readers would understand in another way.
+            DuplicateFieldError: Two fields differ in case only.
+            MissingFieldError: There is nothing to write.
+            EncodeError: A value cannot be encoded.
+        """
+        if not isinstance(sample, Mapping):
+            raise UsageError.at(
+                f"a {type(sample).__name__} is no sample",
+                todo='write dicts such as {"__key__": "000", "jpg": data}',
+            )
+        encoded = self._encode(sample)  # type: ignore[arg-type]  # a dict nearly always
+        key = key_of(encoded)
+        blocks: list[Buffer] = []
+        size = payload = 0
+        for name, data in self._members(key, encoded):
+            member = self._tar.member(name, data)
+            blocks += member
+            size += sum(map(len, member))
+            payload += len(data)
+        if not blocks:
+            raise MissingFieldError.at(
+                f"the sample {key!r} has no field to write",
+                todo="add one; fields that begin with _ need keep_meta=True",
+                key=key,
+            )
+        return Packed(key, blocks, size, payload)
+
+    def _members(self, key: str, sample: Mapping[str, Any]) -> Iterator[tuple[str, bytes | bytearray]]:
+        seen: set[str] = set()
+        for field in sorted(sample):
+            if field in _BY_READERS or (field[:1] == "_" and not self._keep_meta):
+                continue
+            name = f"{key}.{field}"
+            lowered = field.lower()  # readers lower it
+            if not field or split_name(name) != (key, lowered):
+                raise UsageError.at(
+                    f"field {field!r} of sample {key!r} cannot be the end of a member's name",
+                    todo="use a name without slash, such as jpg or seg.png",
+                    key=key,
+                    field=field,
+                )
+            if lowered in seen:
+                raise DuplicateFieldError.at(
+                    f"the sample {key!r} has the field {lowered!r} twice: readers do not tell upper from lower case",
+                    todo="rename one",
+                    key=key,
+                    field=field,
+                )
+            seen.add(lowered)
+            yield name, _bytes(key, field, sample[field])
+
+
+def key_of(sample: Mapping[str, Any]) -> str:
+    """Return the key of a sample, if readers will find the same one.
+
+    Raises:
+        UsageError: There is none, or it has a dot in its last part, where readers end it.
+    """
+    key = sample.get("__key__")
+    if not isinstance(key, str):
+        what = "has no __key__" if key is None else f"has a key of type {type(key).__name__}"
+        raise UsageError.at(f"the sample {what}", todo='give it a str, such as "__key__": "000017"')
+    if split_name(key + ".x") != (key, "x") or key.endswith("/"):
+        what = (
+            "a dot in its last part ends the key there" if "." in key.rpartition("/")[2] else "it is no key"
+        )
+        raise UsageError.at(
+            f"readers would not find the key {key!r} again: {what}",
+            todo='use letters, digits, "_", "-" and, between folders, "/": key.replace(".", "_")',
+            key=key,
+        )
+    bad = [field for field in sample if not isinstance(field, str)]
+    if bad:
+        raise UsageError.at(f"sample {key!r} has a field {bad[0]!r}", todo="name fields by str", key=key)
+    return key
+
+
+def _bytes(key: str, field: str, value: Any) -> bytes | bytearray:
+    if isinstance(value, bytes | bytearray):
+        return value
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, str) and field[0] == "_":
+        return value.encode("utf-8")
+    takes = "str or bytes" if field[0] == "_" else "bytes, or what the encoder turns into bytes"
+    raise EncodeError.at(
+        f"field {field!r} of sample {key!r} is {type(value).__name__}; a shard takes {takes}",
+        todo="encode it before",
+        key=key,
+        field=field,
+    )

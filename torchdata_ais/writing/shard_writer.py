@@ -1,0 +1,316 @@
+"""`ShardWriter`: a series of shards that rolls over by count or size."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import xxhash
+from typing_extensions import Self
+
+from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import redact
+from torchdata_ais.writing._options import check_format, store_options
+from torchdata_ais.writing._replay import Replay, finished_shards
+from torchdata_ais.writing.archive import OpenArchive
+from torchdata_ais.writing.compressors import compression_for
+from torchdata_ais.writing.manifest import Manifest, ShardInfo
+from torchdata_ais.writing.packing import SamplePacker
+from torchdata_ais.writing.targets import StreamTarget, Target, open_target
+
+__all__ = ["ShardWriter"]
+
+logger = logging.getLogger("torchdata_ais")
+
+
+class ShardWriter:
+    """Write samples to a series of tar shards, each of which appears when it is whole.
+
+    A shard is finished when the next sample would make it hold more than `maxcount` samples or more than `maxsize`
+    bytes. No shard is empty, none short: an exception in the ``with`` body discards the shard under way and leaves
+    the finished ones. With a manifest, running the same program again with ``resume=True`` goes on after them.
+
+    Takes:
+        Samples by `write`, as `TarWriter` does.
+
+    Order:
+        That of the samples. The same samples and arguments give the same shards, byte for byte, interrupted or not.
+
+    Memory:
+        As `TarWriter`, and 300 bytes for each finished shard.
+
+    Args:
+        pattern: Where shards go: ``out/train-%06d.tar`` or ``ais://bucket/train-%06d.tar``; ``pattern % number``
+            is one shard. Its end may ask for compression.
+        maxcount: Most samples in a shard.
+        maxsize: Most bytes of a shard, headers, padding and end included, before compression. Only a sample that is
+            larger by itself makes a larger shard.
+        post: Called with the name of each shard after it appeared; it may move or delete it.
+        start_shard: Number of the first shard.
+        verbose: Log each shard at level INFO rather than DEBUG.
+        opener: Called with each name; returns the binary file to write to, which is closed after the shard (but not
+            an `io.BytesIO`). Such shards cannot be taken back when something fails.
+        manifest: A file or URL for the names, counts, sizes and checksums of the finished shards as JSON (`Manifest`).
+            In a bucket, keep it out of the prefix that is listed for training.
+        resume: Take the shards of `manifest` as written, if they are still there: `write` passes over as many samples
+            as they hold, and checks that their keys are the same. Where `post` may have moved them, they are taken as
+            they are said to be.
+        endpoint: ``http://proxy:51080``; default ``AIS_ENDPOINT``.
+        client: An SDK client to take endpoint, token and TLS settings from.
+        token: Bearer token.
+        options: All transport settings at once.
+        **tarwriter: Further arguments of `TarWriter`: ``user group mode compress encoder keep_meta mtime format
+            allow_pickle quality``.
+
+    Attributes:
+        shards: A `ShardInfo` for each finished shard.
+        total: Samples so far, those of resumed shards included once they came by.
+        count: Samples in the shard under way.
+        size: Its bytes, before compression.
+        fname: The name of the shard under way, or of the last one; None before the first.
+        shard: The number of the next shard.
+        cursor: Any JSON value; stored with the shard that holds the last sample written before it was set.
+        notes: Further JSON values for the manifest.
+
+    Raises:
+        UsageError: A pattern without a number, or a bad argument; and what `TarWriter.write` raises.
+        StateError: The manifest was written with other settings, or other samples come than the first time.
+        TransportError: A bucket did not take a shard.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> with ShardWriter(f"{folder}/s-%03d.tar", maxcount=2, manifest=f"{folder}/s.json") as writer:
+        ...     for index in range(3):
+        ...         _ = writer.write({"__key__": f"{index:03d}", "cls": index})
+        >>> [(shard.name[-9:], shard.samples, shard.size) for shard in writer.shards]
+        [('s-000.tar', 2, 10240), ('s-001.tar', 1, 10240)]
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        maxcount: int = 100000,
+        maxsize: float = 3e9,
+        post: Callable[[str], object] | None = None,
+        start_shard: int = 0,
+        verbose: bool | int = False,
+        opener: Callable[[str], Any] | None = None,
+        *,
+        manifest: str | None = None,
+        resume: bool = False,
+        endpoint: str | None = None,
+        client: Any = None,
+        token: str | None = None,
+        options: StoreOptions | None = None,
+        compress: bool | str | None = None,
+        format: Any = None,  # noqa: A002 - webdataset's name
+        **tarwriter: Any,
+    ) -> None:
+        self._pattern = pattern
+        self._compression = compression_for(self._name(start_shard), compress)
+        if self._name(start_shard) == self._name(start_shard + 1):
+            raise UsageError.at(
+                f"every shard of the pattern {redact(pattern)!r} has the same name",
+                todo="put the number in: train-%06d.tar",
+            )
+        if maxcount < 1 or maxsize <= 0:
+            raise UsageError.at(f"maxcount={maxcount}, maxsize={maxsize} allow no sample in a shard")
+        if resume and manifest is None:
+            raise UsageError.at("resume=True needs to know what was written", todo="pass manifest=")
+        check_format(format)
+        try:
+            self._pack = SamplePacker(**tarwriter)
+        except TypeError as error:
+            raise UsageError.at(f"ShardWriter: {error}", todo="see the arguments of TarWriter") from error
+        self._maxcount, self._maxsize = maxcount, maxsize
+        self._post, self._opener = post, opener
+        self._level = logging.INFO if verbose else logging.DEBUG
+        self._store = (options, endpoint, client, token)
+        self._archive: OpenArchive | None = None
+        self._keys = xxhash.xxh64()
+        self._is_open = True
+        self._where = manifest
+        self.total = 0
+        self.shard = start_shard
+        self.fname: str | None = None
+        self.cursor: Any = None
+        self._manifest = Manifest(
+            {
+                "pattern": redact(pattern),
+                "maxcount": maxcount,
+                "maxsize": maxsize,
+                "start_shard": start_shard,
+                "compression": self._compression,
+            }
+        )
+        self._replay = Replay([])
+        self._is_saved = False
+        if resume and manifest is not None:
+            self._take_up(manifest, check=post is None and opener is None)
+
+    def _take_up(self, where: str, *, check: bool) -> None:
+        """Continue the series of the manifest, if there is one."""
+        found = finished_shards(where, self._manifest.settings, self._options, check=check)
+        if found is None:
+            return
+        self._manifest = found
+        self._replay = Replay(found.shards)
+        self.shard += len(found.shards)
+        if found.shards:
+            self.fname, self.cursor = found.shards[-1].name, found.shards[-1].cursor
+
+    @property
+    def shards(self) -> list[ShardInfo]:
+        """The finished shards."""
+        return list(self._manifest.shards)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What else the manifest says."""
+        return self._manifest.notes
+
+    @property
+    def count(self) -> int:
+        """Samples in the shard under way."""
+        return 0 if self._archive is None else self._archive.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the shard under way, before compression and without its end."""
+        return 0 if self._archive is None else self._archive.size
+
+    def resume_at(self) -> Any:
+        """Pass over nothing, and return the cursor noted with the last finished shard; None if there is none.
+
+        For callers that can begin in the middle of their samples: the next one they write must be the one after it.
+        """
+        self.total = self._manifest.samples
+        self._replay = Replay([])
+        return self.cursor
+
+    def write(self, obj: Mapping[str, Any]) -> int:
+        """Write one sample, all of it or nothing, and return the bytes of its fields together.
+
+        Returns 0 for a sample that a finished shard of the resumed series holds.
+        """
+        if not self._is_open:
+            raise UsageError.at(
+                "the series is closed, or one of its shards failed", todo="make a new ShardWriter"
+            )
+        if not self._replay.is_over:
+            key = obj.get("__key__") if isinstance(obj, Mapping) else None
+            self._replay.passes(key if isinstance(key, str) else self._pack(obj).key)
+            self.total += 1
+            return 0
+        if self._manifest.complete:
+            raise StateError.at(
+                f"the series was complete with {self._manifest.samples} samples, and more come now",
+                todo="write them to another pattern, or begin anew without resume=True",
+                url=self._where,
+            )
+        sample = self._pack(obj)
+        archive = self._archive
+        if archive is None or archive.count >= self._maxcount or archive.size_with(sample) > self._maxsize:
+            archive = self.next_stream()
+        archive.add(sample)
+        self._keys.update(sample.key.encode("utf-8", "surrogateescape") + b"\0")
+        self.total += 1
+        return sample.payload
+
+    def next_stream(self) -> OpenArchive:
+        """Finish the shard under way, if any, and begin the next: for boundaries of your own."""
+        self.finish()
+        if not self._is_saved:
+            self._save()  # an older manifest must not speak for the shards that follow
+        name = self._name(self.shard)
+        self._archive = OpenArchive(self._target(name), self._compression)
+        self._keys.reset()
+        self.fname = name
+        self.shard += 1
+        return self._archive
+
+    def finish(self) -> None:
+        """Finish the shard under way: publish it, call `post`, note it in the manifest. Does nothing without one."""
+        archive, self._archive = self._archive, None
+        if archive is None or not archive.count:
+            if archive is not None:
+                archive.discard()
+                self.shard -= 1
+            return
+        name = self.fname or ""
+        try:
+            archive.finish()
+            target = archive.target
+            info = ShardInfo(
+                name, archive.count, target.size, target.checksum, self._keys.hexdigest(), self.cursor
+            )
+            logger.log(self._level, "wrote %s: %d samples, %d bytes", redact(name), info.samples, info.size)
+            if self._post is not None:
+                self._post(name)
+            self._manifest.shards.append(info)
+            self._save()
+        except BaseException:
+            self._is_open = False
+            raise
+
+    def close(self) -> None:
+        """Finish the last shard and the manifest. A second call does nothing.
+
+        Raises:
+            StateError: Fewer samples came than the finished shards of the resumed series hold.
+        """
+        if not self._is_open:
+            return
+        self.finish()
+        self._is_open = False
+        self._replay.check_over()
+        if not self._manifest.complete:
+            self._manifest.complete = True
+            self._save()
+
+    def discard(self) -> None:
+        """Give up the shard under way and write no more. The finished ones stay."""
+        self._is_open = False
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            archive.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def _options(self) -> StoreOptions:
+        return store_options(*self._store)
+
+    def _name(self, number: int) -> str:
+        try:
+            return self._pattern % number
+        except (TypeError, ValueError) as error:
+            raise UsageError.at(
+                f"the pattern {self._pattern!r} does not take the number of a shard: {error}",
+                todo='write it as in "train-%06d.tar", and % itself as %%',
+            ) from error
+
+    def _target(self, name: str) -> Target:
+        if self._opener is None:
+            return open_target(name, self._options)
+        stream = self._opener(name)
+        keep = isinstance(stream, io.BytesIO)  # closed, it would lose what was written
+        return StreamTarget(stream, None if keep else getattr(stream, "close", None))
+
+    def _save(self) -> None:
+        self._is_saved = True
+        if self._where is not None:
+            self._manifest.save(self._where, self._options)

@@ -1,0 +1,280 @@
+"""Where the bytes of a shard go: a file, an object, a stream. Files and objects appear whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+import os
+import stat
+import sys
+import tempfile
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import xxhash
+
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.store import StoreOptions, put_object
+from torchdata_ais.tar.writer import Buffer
+from torchdata_ais.urls import parse_url, redact
+
+__all__ = ["FileTarget", "ObjectTarget", "StreamTarget", "Target", "open_target"]
+
+_BUFFER_BYTES = 1 << 20
+
+logger = logging.getLogger("torchdata_ais")
+
+
+class Target(ABC):
+    """Takes bytes, and publishes them under a name when told that they are whole.
+
+    Attributes:
+        name: What messages call it.
+        size: Bytes written so far.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.size = 0
+        self._digest = xxhash.xxh64()
+
+    @property
+    def checksum(self) -> str:
+        """XXH64 of what was written, as 16 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+    def write(self, block: Buffer) -> None:
+        """Take the next bytes."""
+        self._digest.update(block)
+        self.size += len(block)
+        self._write(block)
+
+    @abstractmethod
+    def _write(self, block: Buffer) -> None: ...
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Make what was written appear under its name, and let go of everything. Once, and nothing after it."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Forget what was written, as far as that can be done. Safe to call twice, and after `publish`."""
+
+
+class FileTarget(Target):
+    """A file: written as ``.NAME.part`` beside it, renamed when it is whole.
+
+    The part belongs to one writer at a time (it is locked), and a part that a killed process has left behind is
+    written over by the next one.
+
+    Args:
+        path: Where the file shall be. A link is followed.
+
+    Raises:
+        NotFoundError: There is no such folder.
+        UsageError: Another writer is at work on the same file.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = os.path.realpath(path)
+        folder, base = os.path.split(self._path)
+        self._part = os.path.join(folder, f".{base}.part")  # noqa: PTH118 - text in, text out
+        try:
+            self._file = os.fdopen(_locked(self._part, path), "wb", _BUFFER_BYTES)
+        except FileNotFoundError as error:
+            raise NotFoundError.at(
+                f"there is no folder {folder}", todo="make it first, or write elsewhere", url=path
+            ) from error
+        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._part)
+
+    def _write(self, block: Buffer) -> None:
+        self._file.write(block)
+
+    def publish(self) -> None:
+        """Flush to the disk, then rename: after a power cut there is the old file or the new one."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._part, self._path)  # noqa: PTH105 - text in, text out
+        self._finalizer.detach()
+        self._file.close()
+
+    def discard(self) -> None:
+        """Remove the part."""
+        if self._finalizer.detach():
+            _remove(self._file, self._part)
+
+
+class ObjectTarget(Target):
+    """An object: kept in a temporary file without a name (in ``TMPDIR``), stored when it is whole.
+
+    The cluster takes an object with its length and checksum or not at all. A killed process leaves nothing behind.
+
+    Args:
+        url: ``ais://bucket/name``, another provider's URI, or an object URL.
+        options: The cluster.
+
+    Raises:
+        UsageError: The URL names no object, or no cluster is known.
+    """
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        super().__init__(redact(url))
+        place = parse_url(url).at(options.endpoint)
+        if place.kind != "object" or not place.name or place.name.endswith("/"):
+            raise UsageError.at(
+                "the URL names no object to write", todo="write ais://bucket/name.tar", url=self.name
+            )
+        if not place.endpoint:
+            raise UsageError.at(
+                f"{place.uri}: no cluster is named",
+                todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
+                url=self.name,
+            )
+        self._url, self._options = url, options
+        self._file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), self.name, self._file)
+
+    def _write(self, block: Buffer) -> None:
+        self._file.write(block)
+
+    def publish(self) -> None:
+        """Store the object; on failure nothing of it is there."""
+        self._finalizer.detach()
+        with self._file as file:
+            file.seek(0)
+            put_object(self._url, file, self._options, size=self.size)
+
+    def discard(self) -> None:
+        """Drop the temporary file."""
+        self._finalizer.detach()
+        self._file.close()
+
+
+class StreamTarget(Target):
+    """A stream of the caller's. What was written cannot be taken back.
+
+    Args:
+        stream: Has ``write``.
+        close: Called at the end, well or not.
+
+    Raises:
+        UsageError: It takes text, or is no stream.
+    """
+
+    def __init__(self, stream: Any, close: Callable[[], object] | None = None) -> None:
+        super().__init__(str(getattr(stream, "name", type(stream).__name__)))
+        if isinstance(stream, io.TextIOBase) or not hasattr(stream, "write"):
+            raise UsageError.at(
+                f"a {type(stream).__name__} takes no bytes",
+                todo='pass a path, a URL, or a file opened in mode "wb"',
+            )
+        self._stream, self._close = stream, close
+        # A raw stream may take a part of what it is given.
+        self._raw = isinstance(stream, io.RawIOBase)
+
+    def _write(self, block: Buffer) -> None:
+        if not self._raw:
+            self._stream.write(block)
+            return
+        rest = memoryview(block).cast("B")
+        while rest:
+            rest = rest[self._stream.write(rest) :]
+
+    def publish(self) -> None:
+        """Flush, and close what is ours to close."""
+        if hasattr(self._stream, "flush"):
+            self._stream.flush()
+        self.discard()
+
+    def discard(self) -> None:
+        """Close what is ours to close."""
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+
+def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> Target:
+    """Return the target that a path, a URL, ``-`` (standard output) or a stream names.
+
+    Args:
+        to: See above.
+        options: Gives the transport settings; asked for objects only.
+
+    Raises:
+        NotFoundError: The folder is not there.
+        UsageError: Nothing that can be written to.
+    """
+    if not isinstance(to, str | os.PathLike):
+        return StreamTarget(to)
+    name = os.fspath(to)
+    if not isinstance(name, str):
+        name = os.fsdecode(name)
+    place = parse_url(name)
+    if place.kind == "object":
+        return ObjectTarget(name, options())
+    if place.kind == "stdin":
+        return StreamTarget(sys.stdout.buffer)
+    if place.kind == "http":
+        raise UsageError.at(
+            "a web server takes no shards",
+            todo="write ais://bucket/name.tar, an object URL, or a local path",
+            url=redact(name),
+        )
+    if _is_special(place.name):
+        stream = open(place.name, "wb")  # noqa: SIM115, PTH123 - closed by the target
+        return StreamTarget(stream, stream.close)
+    return FileTarget(place.name)
+
+
+def _is_special(path: str) -> bool:
+    """Return whether there is a pipe or device: nothing to put a part beside, nothing to rename."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - text in
+    except OSError:
+        return False
+
+
+def _locked(part: str, path: str) -> int:
+    """Open the part file, empty, for one writer alone."""
+    while True:
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise UsageError.at(
+                "another writer is at work on this file",
+                todo="let it finish, or choose another name",
+                url=path,
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        # The other writer may have published the file that was opened here as its part: then it is no part now.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(part)):  # noqa: PTH116
+                os.ftruncate(fd, 0)
+                return fd
+        os.close(fd)
+
+
+def _remove(file: BinaryIO | Any, part: str) -> None:
+    with suppress(OSError):
+        os.unlink(part)  # noqa: PTH108
+    with suppress(OSError):
+        file.close()  # flushes what cannot be written, if the disk is full
+
+
+def _abandoned(pid: int, name: str, file: Any, part: str | None = None) -> None:
+    """Clean up after a writer that nobody closed, and say so: its samples are nowhere."""
+    if pid != os.getpid():  # a copy in a child process: the writer is the parent's
+        return
+    if part is None:
+        file.close()
+    else:
+        _remove(file, part)
+    logger.warning("%s was never closed, and is discarded: use `with`, or call close()", name)
