@@ -32,7 +32,7 @@ class OpenArchive:
         self.size = 0
         self._compressor = new_compressor(compression)
         self._keys: set[str] = set()
-        self._over = False
+        self._state = "open"  # then "finished", "discarded" on demand, or "failed"
 
     def size_with(self, sample: Packed) -> int:
         """Return the size of the whole archive, end included and before compression, if it ended with `sample`."""
@@ -46,8 +46,8 @@ class OpenArchive:
             UsageError: The shard is finished or was given up.
             OSError: The target failed.
         """
-        if self._over:
-            raise UsageError.at("the shard is closed", todo="write to a new one", url=self.target.name)
+        if self._state != "open":
+            raise UsageError.at(f"the shard is {self._state}", todo="write to a new one", url=self.target.name)
         if sample.key in self._keys:
             raise DuplicateFieldError.at(
                 f"the shard has a sample with the key {sample.key!r} already: readers would take the two for one",
@@ -59,15 +59,23 @@ class OpenArchive:
             for block in sample.blocks:
                 self._write(block)
         except BaseException:
-            self.discard()
+            self._end("failed")
             raise
         self._keys.add(sample.key)
         self.count += 1
         self.size += sample.size
 
     def finish(self) -> None:
-        """Write the end marker and publish the shard. A failure leaves nothing."""
-        if self._over:
+        """Write the end marker and publish the shard. A failure leaves nothing; a second call does nothing.
+
+        Raises:
+            UsageError: An error came before, and the caller went on: the shard is not there.
+        """
+        if self._state == "failed":
+            raise UsageError.at(
+                "the shard failed, and is discarded", todo="write it anew; stop at the first error", url=self.target.name
+            )
+        if self._state != "open":
             return
         try:
             self._write(bytes(archive_size(self.size) - self.size))
@@ -75,14 +83,17 @@ class OpenArchive:
                 self.target.write(self._compressor.flush())
             self.target.publish()
         except BaseException:
-            self.discard()
+            self._end("failed")
             raise
-        self._over = True
+        self._state = "finished"
 
     def discard(self) -> None:
         """Give the shard up. In a stream it stays without an end, which readers take for what it is: cut."""
-        if not self._over:
-            self._over = True
+        self._end("discarded")
+
+    def _end(self, state: str) -> None:
+        if self._state == "open":
+            self._state = state
             self.target.discard()
 
     def _write(self, block: Buffer) -> None:
