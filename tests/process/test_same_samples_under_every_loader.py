@@ -37,7 +37,14 @@ def write_shards(folder: Path, counts: list[int]) -> Iterator[str]:
 
 def make_pipe(urls: list[str]) -> Any:
     return (
-        AISSourceLister(urls).shuffle().load_tar().group_samples().shuffled(7).decode().to_tuple("cls").batched(4)
+        AISSourceLister(urls)
+        .shuffle()
+        .load_tar()
+        .group_samples()
+        .shuffled(7)
+        .decode()
+        .to_tuple("cls")
+        .batched(4)
     )
 
 

@@ -310,9 +310,7 @@ class AISLoader:
         if self._resume is not None:
             return self._resume
         under_way = self._instances is not None
-        begun = self._step > 0 or self._stream is not None
-        if isinstance(self._engine, InProcessEngine) and not isinstance(self._epoch_steps, str) and begun:
-            self._instances = [self._engine.state() or (self._instances or [b""])[0]]
+        self._take_state()
         return make_state(
             stages=self._stages,
             seed=self._seed,
@@ -326,6 +324,12 @@ class AISLoader:
             if self._instances is None
             else [raise_if_refused(state) for state in self._instances],
         )
+
+    def _take_state(self) -> None:
+        """Ask the engine of this process where it stands; workers say so with every batch."""
+        begun = self._step > 0 or self._stream is not None
+        if isinstance(self._engine, InProcessEngine) and not isinstance(self._epoch_steps, str) and begun:
+            self._instances = [self._engine.state() or (self._instances or [b""])[0]]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next `iter` finish the epoch in which `state` was taken.
@@ -346,6 +350,8 @@ class AISLoader:
 
     def close(self) -> None:
         """End the workers; the loader cannot be iterated any more. Idempotent."""
+        if not self._closed:
+            self._take_state()  # a checkpoint may still be asked for
         self._closed = True
         self._run += 1
         self._stream = None

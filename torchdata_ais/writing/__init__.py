@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdata_ais.writing.convert import Conversion, convert
+    from torchdata_ais.writing.conversion import Conversion, convert
     from torchdata_ais.writing.manifest import Manifest, ShardInfo
     from torchdata_ais.writing.shard_writer import ShardWriter
     from torchdata_ais.writing.tar_writer import TarWriter
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["Conversion", "Manifest", "ShardInfo", "ShardWriter", "TarWriter", "convert"]
 
 _LAZY = {
-    "Conversion": "torchdata_ais.writing.convert",
+    "Conversion": "torchdata_ais.writing.conversion",
     "Manifest": "torchdata_ais.writing.manifest",
     "ShardInfo": "torchdata_ais.writing.manifest",
     "ShardWriter": "torchdata_ais.writing.shard_writer",
     "TarWriter": "torchdata_ais.writing.tar_writer",
-    "convert": "torchdata_ais.writing.convert",
+    "convert": "torchdata_ais.writing.conversion",
 }
 
 
@@ -31,7 +31,6 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         value = getattr(importlib.import_module(_LAZY[name]), name)
-        # The import has put the module `convert` under the function's name: the function stays.
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

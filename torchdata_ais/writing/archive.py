@@ -47,7 +47,9 @@ class OpenArchive:
             OSError: The target failed.
         """
         if self._state != "open":
-            raise UsageError.at(f"the shard is {self._state}", todo="write to a new one", url=self.target.name)
+            raise UsageError.at(
+                f"the shard is {self._state}", todo="write to a new one", url=self.target.name
+            )
         if sample.key in self._keys:
             raise DuplicateFieldError.at(
                 f"the shard has a sample with the key {sample.key!r} already: readers would take the two for one",
@@ -73,7 +75,9 @@ class OpenArchive:
         """
         if self._state == "failed":
             raise UsageError.at(
-                "the shard failed, and is discarded", todo="write it anew; stop at the first error", url=self.target.name
+                "the shard failed, and is discarded",
+                todo="write it anew; stop at the first error",
+                url=self.target.name,
             )
         if self._state != "open":
             return

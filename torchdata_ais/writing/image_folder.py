@@ -16,7 +16,7 @@ from torchdata_ais.writing.sources import ListSource
 
 __all__ = ["image_folder"]
 
-_IMAGES = frozenset("jpg jpeg png ppm bmp pgm tif tiff webp gif".split())
+_IMAGES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -64,7 +64,9 @@ def image_folder(root: str | os.PathLike[str]) -> ListSource:
         relative = path.relative_to(root)
         if classes and len(relative.parts) == 1:
             raise UsageError.at(
-                f"the image {relative} stands beside folders of classes", todo="put it into one", url=str(root)
+                f"the image {relative} stands beside folders of classes",
+                todo="put it into one",
+                url=str(root),
             )
         files.append((relative.with_name(stem.replace(".", "_")).as_posix(), relative.as_posix()))
         digest.update(f"{relative.as_posix()} {size}\n".encode("utf-8", "surrogateescape"))
@@ -112,5 +114,8 @@ def _check_keys(files: list[tuple[str, str]], root: Path) -> None:
     for key, path in files:
         if paths.setdefault(key, path) != path:
             raise DuplicateFieldError.at(
-                f"{paths[key]} and {path} would be samples with the same key", todo="rename one", url=str(root), key=key
+                f"{paths[key]} and {path} would be samples with the same key",
+                todo="rename one",
+                url=str(root),
+                key=key,
             )

@@ -15,7 +15,7 @@ from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 from torchdata_ais.writing._read import read_samples
 
-__all__ = ["ListSource", "ShardSource", "Source", "is_table", "read_bytes"]
+__all__ = ["ListSource", "ShardSource", "Source", "find_shards", "is_table", "read_bytes", "shards_in"]
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _SHARDS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -54,7 +54,9 @@ class Source(ABC):
 class ListSource(Source):
     """Items that are few enough to be listed; the cursor is a position."""
 
-    def __init__(self, unit: str, items: list[Any], digest: str, load: Callable[[Any], dict[str, Any]]) -> None:
+    def __init__(
+        self, unit: str, items: list[Any], digest: str, load: Callable[[Any], dict[str, Any]]
+    ) -> None:
         self.unit, self.total, self.digest, self.load = unit, len(items), digest, load
         self.notes = {}
         self._items = items
@@ -109,7 +111,7 @@ class ShardSource(Source):
         """Return the number of shards read to the end."""
         return int(cursor[0]) if cursor else 0
 
-    def shuffle(self, permute: Callable[[list[Any]], None]) -> None:
+    def shuffle(self, permute: Callable[[list[Any]], None]) -> None:  # noqa: ARG002 - refused
         """Refuse: samples of large shards are not here to be shuffled."""
         raise UsageError.at(
             "shards cannot be shuffled while they are converted",
@@ -124,9 +126,11 @@ def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:
         NotFoundError: There is none.
     """
     found: list[str] = []
-    for one in [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Sequence) else source:
+    for one in (
+        [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Sequence) else source
+    ):
         if isinstance(one, str | os.PathLike) and Path(one).is_dir():
-            inside = sorted(str(path) for path in Path(one).iterdir() if path.name.endswith(_SHARDS))
+            inside = shards_in(one)
             if not inside:
                 raise NotFoundError.at("the folder holds no shard", todo="name one that does", url=str(one))
             found += inside
@@ -135,6 +139,11 @@ def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:
         local = isinstance(name, str) and parse_url(name).kind == "file"
         found += list_objects(name, options=StoreOptions() if local else options())
     return found
+
+
+def shards_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the shards that lie in a folder, by their names' ends, sorted."""
+    return sorted(str(path) for path in Path(folder).iterdir() if path.name.endswith(_SHARDS))
 
 
 def is_table(source: Any) -> bool:

@@ -1,0 +1,248 @@
+"""However a loader ends, from whatever state, its processes end too, soon, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import service_pipes as pipes
+from service_pipes import numbers
+from service_sessions import becomes_true, is_living, living_in, load, program, session, worker_pids
+
+from torchdata_ais.errors import LoaderError
+
+pytestmark = pytest.mark.timeout(60)
+
+SOON_S = 5.0
+"""Two seconds are promised; a loaded machine may be slow to look."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Threads and descriptors are as many as before."""
+    gc.collect()
+    threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    yield
+    gc.collect()
+    assert threading.active_count() == threads
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+def untouched(loader: Any) -> None:
+    """No iterator was made."""
+
+
+def begun(loader: Any) -> None:
+    iter(loader)
+
+
+def in_the_middle(loader: Any) -> None:
+    items = iter(loader)
+    for _ in range(3):
+        next(items)
+
+
+def exhausted(loader: Any) -> None:
+    list(loader)
+
+
+def paused(loader: Any) -> None:
+    in_the_middle(loader)
+    loader._pause()
+
+
+def failed(loader: Any) -> None:
+    in_the_middle(loader)
+    os.kill(worker_pids(loader)[0], signal.SIGKILL)
+
+
+STATES = [untouched, begun, in_the_middle, exhausted, paused, failed]
+
+
+def shut_down(loader: Any) -> None:
+    loader.shutdown()
+    loader.shutdown()
+
+
+def leave_the_context(loader: Any) -> None:
+    with loader:
+        pass
+
+
+ENDS = [shut_down, leave_the_context, None]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=["shutdown", "with", "garbage"])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_promise_6_loaders_end_from_every_state(
+    state: Callable[[Any], None], end: Callable[[Any], None] | None
+) -> None:
+    loader = load(numbers(50).map(pipes.short_sleep))
+    state(loader)
+    pids = worker_pids(loader)
+    if end is not None:
+        end(loader)
+    del loader
+    assert not any(is_living(pid) for pid in pids)
+
+
+def ignore_terminate(pipe: Any, info: Any) -> Any:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return pipe
+
+
+@pytest.mark.parametrize("options", [{}, {"worker_init_fn": ignore_terminate}], ids=["", "ignores-SIGTERM"])
+def test_promise_6_an_item_that_never_ends_is_terminated_then_killed(options: dict[str, Any]) -> None:
+    loader = load(numbers(50).map(pipes.sleep_for_ever_at_six), 2, **options)
+    items = iter(loader)
+    next(items)
+    time.sleep(0.2)  # worker 0 arrives at item 6
+    pids = worker_pids(loader)
+    loader.shutdown()
+    assert not any(is_living(pid) for pid in pids)
+
+
+def test_a_worker_whose_pipe_leaves_threads_behind_still_ends() -> None:
+    loader = load(pipes.WithThreads(numbers(4)))
+    assert list(loader) == list(range(4))
+    pids = worker_pids(loader)
+    loader.shutdown()
+    assert not any(is_living(pid) for pid in pids)
+
+
+def test_promise_6_shutdown_in_one_thread_ends_the_wait_of_another() -> None:
+    loader = load(numbers(50).map(pipes.sleep_for_ever_at_six))
+    caught: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            list(loader)
+        except BaseException as error:
+            caught.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(0.5)
+    loader.shutdown()
+    reader.join(20)
+    assert not reader.is_alive()
+    assert isinstance(caught[0], LoaderError)
+    assert "shut down" in str(caught[0])
+
+
+def test_promise_6_shutdown_in_a_signal_handler_ends_the_wait() -> None:
+    loader = load(numbers(50).map(pipes.sleep_for_ever_at_six))
+    before = signal.signal(signal.SIGUSR1, lambda *_: loader.shutdown())
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(LoaderError, match="shut down"):
+            list(loader)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_workers_do_not_run_the_main_processes_signal_handlers(tmp_path: Path) -> None:
+    """A signal to the whole group, as schedulers send before they end a job, is for the main process."""
+    with session(read_with_a_handler, str(tmp_path / "handled")) as process:
+        assert process.answers.get() == "ready"
+        os.killpg(process.pid, signal.SIGUSR1)
+        assert process.answers.get() == list(range(200))
+        assert (tmp_path / "handled").read_text() == f"{process.pid}\n"
+
+
+def read_with_a_handler(answers: Any, path: str) -> None:
+    def handle(*_: Any) -> None:
+        with Path(path).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    signal.signal(signal.SIGUSR1, handle)
+    with load(numbers(200).map(pipes.short_sleep)) as loader:
+        items = iter(loader)
+        first = next(items)
+        answers.put("ready")
+        answers.put([first, *items])
+
+
+def read_for_ever(answers: Any, function: Any, prefetch: int, dispatch: bool) -> None:
+    from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+    pipe = numbers(1_000_000)
+    if dispatch:
+        pipe = pipe.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
+    loader = load(pipe.map(function), 2, None, prefetch, prefetch)
+    items = iter(loader)
+    next(items)
+    answers.put(worker_pids(loader))
+    for _ in items:
+        pass
+
+
+@pytest.mark.parametrize("dispatch", [False, True], ids=["", "dispatch"])
+@pytest.mark.parametrize("function", [pipes.short_sleep, pipes.sleep_for_ever_at_six], ids=["items", "stuck"])
+def test_promise_6_workers_do_not_outlive_a_killed_main_process(function: Any, dispatch: bool) -> None:
+    with session(read_for_ever, function, 10, dispatch) as process:
+        pids = process.answers.get()
+        assert len(pids) == 2 + dispatch
+        os.kill(process.pid, signal.SIGKILL)
+        assert becomes_true(lambda: not living_in(process.pid), SOON_S)
+
+
+@pytest.mark.parametrize("prefetch", [0, 10])
+@pytest.mark.parametrize("function", [pipes.short_sleep, pipes.sleep_for_ever_at_six], ids=["items", "stuck"])
+def test_promise_6_ctrl_c_to_the_whole_group_ends_all(function: Any, prefetch: int) -> None:
+    with session(read_for_ever, function, prefetch, False) as process:
+        process.answers.get()
+        os.killpg(process.pid, signal.SIGINT)
+        assert becomes_true(lambda: not living_in(process.pid), SOON_S)
+        process.join(5)
+        assert process.exitcode == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("how", "method", "code"),
+    [
+        ("exit", "fork", 0),
+        ("exit-busy", "fork", 0),
+        ("exit-error", "fork", 1),
+        ("exit-thread", "fork", 0),
+        ("exit", "spawn", 0),
+        ("exit", "forkserver", 0),
+    ],
+)
+def test_promise_6_scripts_that_never_shut_their_loader_down_end(how: str, method: str, code: int) -> None:
+    with program(how, method) as process:
+        out, err = process.communicate(timeout=60)
+        assert "READY" in out
+        assert process.returncode == code, err
+        assert "Traceback" not in err or how == "exit-error"
+        assert becomes_true(lambda: not living_in(process.pid), SOON_S)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_promise_6_ctrl_c_in_a_terminal_ends_a_script_with_one_traceback(method: str) -> None:
+    with program("interrupt", method) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "READY\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode != 0
+        assert err.count("KeyboardInterrupt") == 1, err
+        assert becomes_true(lambda: not living_in(process.pid), SOON_S)
+
+
+@pytest.mark.timeout(120)
+def test_promise_6_spawned_workers_do_not_outlive_a_killed_script() -> None:
+    with program("wait", "spawn") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "READY\n"
+        process.kill()
+        assert becomes_true(lambda: not living_in(process.pid), SOON_S)

@@ -1,0 +1,184 @@
+"""A function in several processes, its results in the order of its arguments."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from typing_extensions import Self
+
+from torchdata_ais.errors import UsageError, WorkerDiedError
+
+__all__ = ["OrderedPool"]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_AHEAD = 2  # arguments a process has: one under way, one waiting, so that it never idles
+_GRACE_S = 2.0
+
+
+class OrderedPool(Generic[_T, _R]):
+    """Processes that each take every n-th argument, so that the order of results needs no bookkeeping.
+
+    A process ends when this one does, however that ends. One that dies is an error here, at once.
+
+    Memory: ``2 * processes`` arguments and as many results.
+
+    Args:
+        function: A picklable function; under the start method ``fork`` any.
+        processes: How many.
+        start_method: ``fork``, ``forkserver`` or ``spawn``; None is Python's default, but never ``fork`` after
+            CUDA was initialised.
+
+    Raises:
+        WorkerDiedError: A process was killed, ran out of memory, or exited.
+        UsageError: The function, an argument or a result cannot be pickled.
+    """
+
+    def __init__(self, function: Callable[[_T], _R], processes: int, start_method: str | None = None) -> None:
+        context: Any = multiprocessing.get_context(start_method)
+        if start_method is None and context.get_start_method() == "fork" and _cuda_is_up():
+            context = multiprocessing.get_context("forkserver")
+        self._workers: list[tuple[Any, Connection]] = []
+        try:
+            for number in range(processes):
+                ours, theirs = context.Pipe()
+                # Under fork a child has copies of the ends that are open here: it must not keep others alive by them.
+                foreign = [conn for _, conn in self._workers] + [ours]
+                foreign = foreign if context.get_start_method() == "fork" else []
+                process = context.Process(
+                    target=_work, args=(function, theirs, foreign), name=f"convert-{number}", daemon=True
+                )
+                _start(process)
+                theirs.close()
+                self._workers.append((process, ours))
+        except BaseException:
+            self.close()
+            raise
+
+    def map(self, arguments: Iterable[_T]) -> Iterator[_R]:
+        """Yield the results, in the order of the arguments. What the function raises is raised in its place."""
+        waiting: deque[int] = deque()
+        for index, argument in enumerate(arguments):
+            number = index % len(self._workers)
+            if len(waiting) == _AHEAD * len(self._workers):
+                yield self._result(waiting.popleft())
+            self._send(number, argument)
+            waiting.append(number)
+        while waiting:
+            yield self._result(waiting.popleft())
+
+    def _send(self, number: int, argument: _T) -> None:
+        try:
+            self._workers[number][1].send(argument)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._died(number) from error
+
+    def _result(self, number: int) -> _R:
+        try:
+            result, error, trace = self._workers[number][1].recv()
+        except (EOFError, ConnectionResetError) as gone:
+            raise self._died(number) from gone
+        if error is not None:
+            raise error from RuntimeError(f"in process {number}:\n{trace}")
+        value: _R = result
+        return value
+
+    def _died(self, number: int) -> WorkerDiedError:
+        process = self._workers[number][0]
+        process.join(_GRACE_S)
+        return WorkerDiedError.at(
+            f"process {number} of the conversion (pid {process.pid}) ended with exit code {process.exitcode}",
+            todo="if nobody killed it, memory ran out: use fewer processes; then resume",
+            worker=number,
+        )
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for process, conn in self._workers:
+            conn.close()
+            process.terminate()
+        for process, _ in self._workers:
+            process.join(_GRACE_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        self._workers = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _start(process: Any) -> None:
+    try:
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError.at(
+            f"the conversion cannot be handed to other processes: {error}",
+            todo="define functions at the top of a module, or pass start_method='fork' or processes=1",
+        ) from error
+
+
+def _work(function: Callable[[Any], Any], conn: Connection, foreign: list[Connection]) -> None:
+    """Run one process: results go out in the order in which arguments come in."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in foreign:
+        other.close()
+    arguments: SimpleQueue[Any] = SimpleQueue()
+
+    def receive() -> None:
+        # A thread of its own: the main process never waits for this one to have time for the next argument.
+        with suppress(EOFError, OSError):
+            while True:
+                arguments.put(conn.recv())
+        os._exit(0)  # the main process has gone
+
+    threading.Thread(target=receive, daemon=True).start()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            answer: tuple[Any, Exception | None, str]
+            try:
+                answer = (function(arguments.get()), None, "")
+            except Exception as error:  # noqa: BLE001 - raised again in the main process
+                answer = (None, _picklable(error), traceback.format_exc())
+            try:
+                conn.send(answer)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                unsendable = UsageError.at(
+                    f"a result cannot be sent to the main process: {error}", todo="return plain values"
+                )
+                conn.send((None, unsendable, traceback.format_exc()))
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 - our own bytes
+            return error
+    except Exception:  # noqa: BLE001, S110 - it cannot be pickled, whatever says so
+        pass
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _cuda_is_up() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
