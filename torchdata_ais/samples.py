@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
-from torchdata_ais.tar import Link, Member
+from torchdata_ais.tar import Link, Member, TooLarge
 
 __all__ = ["Run", "RunMember", "Sample", "pack_place", "split_name", "unpack_place", "whole_runs"]
 
@@ -158,7 +158,8 @@ def whole_runs(
     """Yield the runs of one shard, each only when it is known to be whole.
 
     Args:
-        members: ``(name, data, offset, end)`` in the shard's order; links carry a `Link` as data.
+        members: ``(name, data, offset, end)`` in the shard's order; links carry a `Link` as data, members that were
+            passed over for their size a `TooLarge`.
         url: The shard, for errors.
         rename: Applied to each name before the key rule.
         max_bytes: A run that holds more is given up: it is yielded without members and with an error.
@@ -190,22 +191,22 @@ def whole_runs(
         if not held and error is None:
             begin = offset
         end = after
+        problem: AISError | None = None
         if isinstance(data, Link):
             linked = _resolve(stored_name, data, stored, held)
             if linked is None:
-                broken = _bad_link(data, name, url, offset, key if field is not None else None)
-                if field is None:  # it belongs to no sample: none is lost for it
-                    yield Run(None, [], offset, begin if held or error else after, broken)
-                    continue
-                error = error or broken
+                problem = _bad_link(data, name, url, offset, key if parts else None)
             data = linked or b""  # noqa: PLW2901
+        elif isinstance(data, TooLarge):
+            problem = _too_large("member", data, max_bytes, name, url, offset, key if parts else None)
+            data = b""  # noqa: PLW2901
+        if problem is not None and parts is None:  # it belongs to no sample: none is lost for it
+            yield Run(None, [], offset, begin if held or error else after, problem)
+            continue
         size += len(data)
-        if max_bytes is not None and size > max_bytes and error is None:
-            error = SampleError.at(
-                f"the sample holds more than {max_bytes} bytes",
-                todo="raise max_sample_bytes, or check that keys differ between samples",
-                url=url, member=name, offset=begin, key=key,
-            )  # fmt: skip
+        if problem is None and max_bytes is not None and size > max_bytes:
+            problem = _too_large("sample", size, max_bytes, name, url, begin, key)
+        error = error or problem
         if error is None:
             held.append(RunMember(name, data, offset, field))
             stored.append(stored_name)
@@ -229,5 +230,15 @@ def _bad_link(link: Link, name: str, url: str, offset: int, key: str | None) -> 
     return UnsupportedMemberError.at(
         f"the member is a link to {str(link)!r}, which is no earlier member of its sample",
         todo="store the file itself (tar --hard-dereference --dereference)",
+        url=url, member=name, offset=offset, key=key,
+    )  # fmt: skip
+
+
+def _too_large(
+    what: str, size: int, limit: int | None, name: str, url: str, offset: int, key: str | None
+) -> AISError:
+    return SampleError.at(
+        f"the {what} holds {'at least ' if what == 'sample' else ''}{size} bytes, more than max_sample_bytes={limit}",
+        todo="raise max_sample_bytes, or check that keys differ between samples",
         url=url, member=name, offset=offset, key=key,
     )  # fmt: skip

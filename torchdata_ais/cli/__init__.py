@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from torchdata_ais.cli._run import ExitCodes
+from torchdata_ais.cli.convert import convert
 from torchdata_ais.cli.demo import demo
 from torchdata_ais.cli.inspect import inspect
 from torchdata_ais.cli.ls import ls
@@ -40,7 +41,7 @@ def _root(
     """Stream WebDataset shards from AIStore into PyTorch: try it, look at shards, store them."""
 
 
-for _command in (demo, serve, ls, put, inspect):
+for _command in (demo, serve, ls, put, inspect, convert):
     app.command(epilog=ExitCodes.HELP)(_command)
 
 

@@ -107,7 +107,7 @@ class LoadState:
         return {
             **self.order.state(),
             "open": [
-                [shard.position, shard.next_offset, shard.blocks.version, shard.blocks.checksum]
+                [shard.position, shard.next_offset, shard.version, shard.checksum]
                 for shard in self.queue
             ],
             "seen": [list(pair) for pair in self._seen],

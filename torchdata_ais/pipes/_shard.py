@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from torchdata_ais.errors import AISError, BadHeaderError, NotATarError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
-from torchdata_ais.store import StoreOptions, open_blocks
+from torchdata_ais.store import BlockSource, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.urls import ObjectURL
 
@@ -24,6 +24,7 @@ class ShardOptions:
     max_ratio: float = 1000.0
     rename_files: Callable[[str], str] | None = None
     select_files: Callable[[str], bool] | None = None
+    cache: ObjectCache | None = None
 
     def want(self, name: str) -> bool:
         """Return whether the member's bytes are needed."""
@@ -74,26 +75,45 @@ class OpenShard:
         self._options = options
         self._start = start
         self._entered = start if _looks_plain(url) else 0
-        self._runs = self._open()
+        self.blocks: BlockSource | None = None
+        # Fetching begins here, ahead of the first run; into a cache only when the shard has its turn.
+        self._runs: Iterator[Run] | None = None if options.cache is not None else self._open()
+
+    @property
+    def version(self) -> str | None:
+        """The version being read, once it is known."""
+        return self._known.version or (self.blocks.version if self.blocks is not None else None)
+
+    @property
+    def checksum(self) -> str | None:
+        """The checksum of the whole object, once it is known."""
+        return self._known.checksum or (self.blocks.checksum if self.blocks is not None else None)
 
     def _open(self) -> Iterator[Run]:
-        known, options = self._known, self._options
-        self.blocks = open_blocks(
-            self.url,
+        options = self._options
+        path: str = self.url
+        known = given = self._known
+        if options.cache is not None:
+            cached = options.cache.fetch(known, self._store)
+            if cached is not None:
+                path, self._known = str(cached[0]), cached[1]
+                known = self._known
+                given = ObjectURL(path, known.size, known.checksum)  # a file has a version of its own
+        blocks = self.blocks = open_blocks(
+            path,
             self._store,
             start=self._entered,
-            version=known.version,
-            checksum=known.checksum,
-            size=known.size,
+            version=given.version,
+            checksum=given.checksum,
+            size=given.size,
         )
         reader = TarReader(
-            self.blocks
-            if self._entered
-            else decompress(self.blocks, url=self.url, max_ratio=options.max_ratio),
+            blocks if self._entered else decompress(blocks, url=self.url, max_ratio=options.max_ratio),
             url=self.url,
             start=self._entered,
             require_end=options.require_end,
             max_member_bytes=options.max_sample_bytes,
+            skip_large=True,
             want=options.want if options.select_files else None,
         )
         return whole_runs(
@@ -119,6 +139,8 @@ class OpenShard:
         return run
 
     def _next_wanted(self) -> Run | None:
+        if self._runs is None:
+            self._runs = self._open()
         try:
             run = next(self._runs, None)
         except (BadHeaderError, NotATarError):
@@ -135,9 +157,10 @@ class OpenShard:
 
     def close(self) -> None:
         """Stop fetching and let go of the blocks."""
-        self.blocks.close()
-        self.bytes += self.blocks.stats.bytes
-        self.retries += self.blocks.stats.retries
+        if self.blocks is not None:
+            self.blocks.close()
+            self.bytes += self.blocks.stats.bytes
+            self.retries += self.blocks.stats.retries
 
 
 def _looks_plain(url: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from torchdata_ais.pipes._shard import OpenShard, ShardOptions
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.samples import Run
-from torchdata_ais.store import Retry, StoreOptions
+from torchdata_ais.store import ObjectCache, Retry, StoreOptions
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["AISFileLoader"]
@@ -53,6 +54,8 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             shard (the one sample, for an error of a sample).
         max_errors: How many errors to go on after: a count, or a share of the shards.
         seed: Seed of torch's ``.shuffle()`` above this stage, where no loader sends one.
+        cache_dir: Folder to keep whole shards in, for a cluster far away; see `torchdata_ais.store.ObjectCache`.
+        cache_bytes: How much to keep there.
         options: All transport settings at once, instead of the single ones.
 
     Yields:
@@ -105,6 +108,8 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         on_error: OnError = "raise",
         max_errors: float | None = None,
         seed: int = 0,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int = 10 << 30,
         options: StoreOptions | None = None,
     ) -> None:
         source = as_pipe(source)
@@ -113,8 +118,9 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             raise UsageError.at(f"open_shards={open_shards}", todo="read at least one shard at a time")
         self._source = ensure_sharded(source)
         self._open_shards = open_shards
+        cache = None if cache_dir is None else ObjectCache(os.fspath(cache_dir), cache_bytes)
         self._shard_options = ShardOptions(
-            require_end, max_sample_bytes, max_ratio, rename_files, select_files
+            require_end, max_sample_bytes, max_ratio, rename_files, select_files, cache
         )
         self._transport = StageTransport(
             options,

@@ -1,8 +1,8 @@
-"""The data of a member that has none of its own."""
+"""What stands for the data of a member that has none of its own, or too much."""
 
 from __future__ import annotations
 
-__all__ = ["Link"]
+__all__ = ["Link", "TooLarge"]
 
 
 class Link(str):
@@ -29,3 +29,9 @@ class Link(str):
 
     def __reduce__(self) -> tuple[type[Link], tuple[str, bool]]:
         return Link, (str(self), self.symbolic)
+
+
+class TooLarge(int):
+    """The data of a member that was passed over because it is too large: the number of its bytes."""
+
+    __slots__ = ()

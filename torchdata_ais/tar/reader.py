@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torchdata_ais.tar.faults import Faults
 from torchdata_ais.tar.header import NUL, is_ustar, link_target, pax_records, read_header, text_field
-from torchdata_ais.tar.link import Link
+from torchdata_ais.tar.link import Link, TooLarge
 from torchdata_ais.tar.window import BLOCK, Window
 
 __all__ = ["Member", "TarReader", "read_members"]
 
-Member = tuple[str, "bytes | Link", int, int]
+Member = tuple[str, "bytes | Link | TooLarge", int, int]
 """Name, data, offset of the first header (extension headers included), offset of the next header."""
 
 _EXTENSION_LIMIT = 1 << 20  # bytes of one long name or PAX header, far above any real one
@@ -57,6 +57,7 @@ class TarReader:
         require_end: Whether the end marker, at least one block of zeros, must be there. Without it an archive
             cut between two members cannot be told from a whole one.
         max_member_bytes: Larger members are an error, before any memory is spent on them.
+        skip_large: Pass over larger members instead, and yield `TooLarge` for their data.
         want: Called with every name; where it returns False the member is passed over without a copy.
 
     Attributes:
@@ -68,7 +69,7 @@ class TarReader:
         BadHeaderError: A header is damaged, or of a kind that cannot be read as a stream; or a block of zeros
             stands alone between members; or what follows the end is not an archive.
         NotATarError: The first block is not a tar header.
-        ShardError: A member is larger than `max_member_bytes`.
+        ShardError: A member is larger than `max_member_bytes`, and `skip_large` is not set.
 
     Example:
         >>> from torchdata_ais.tar.writer import encode_archive
@@ -85,6 +86,7 @@ class TarReader:
         start: int = 0,
         require_end: bool = True,
         max_member_bytes: int | None = None,
+        skip_large: bool = False,
         want: Callable[[str], bool] | None = None,
     ) -> None:
         self.seekable = True
@@ -93,6 +95,7 @@ class TarReader:
         self._start = start
         self._require_end = require_end
         self._max_member_bytes = max_member_bytes
+        self._skip_large = skip_large
         self._want = want
         self._extended_at = -1  # where the extension headers of the next member begin; -1: it has none
         self._next: dict[str, str] = {}  # what they say
@@ -133,12 +136,15 @@ class TarReader:
                 if kind not in _NOTES:
                     continue  # links, devices and the like have no data, whatever their size field says
                 wanted = False
-            if not wanted:
+            large = wanted and limit is not None and size > limit
+            if large and not self._skip_large:
+                raise self._faults.too_large(size, limit or 0, name, offset)
+            if large or not wanted:
                 if window.skip(size + -size % BLOCK):
                     raise self._faults.truncated("inside a member that is passed over", window.offset, name)
+                if large:
+                    yield name, TooLarge(size), begin, window.offset
                 continue
-            if limit is not None and size > limit:
-                raise self._faults.too_large(size, limit, name, offset)
             data = window.take_padded(size)
             if data is None:
                 raise self._faults.truncated(f"inside a member of {size} bytes", window.offset, name)

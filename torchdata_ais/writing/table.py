@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from torchdata_ais.codecs import EncodeError
+from torchdata_ais.codecs import IMAGE_EXTENSIONS, EncodeError
 from torchdata_ais.errors import MissingFieldError, NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.writing.sources import ListSource, read_bytes
@@ -22,13 +22,13 @@ __all__ = ["table"]
 _KEYS = ("__key__", "key")
 _FILE = "file_name"
 _VALUES = frozenset(
-    ["txt", "text", "transcript", "html", "htm", "cls", "cls2", "class", "count", "index", "inx", "id"]
-    + ["json", "jsn", "jsonl"]
+    {"txt", "text", "transcript", "html", "htm", "cls", "cls2", "class", "count", "index", "inx", "id"}
+    | {"json", "jsn", "jsonl"}
 )
 _FILES = frozenset(
-    ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "pbm", "tif", "tiff", "webp", "gif"]
-    + ["npy", "npz", "ten", "pt", "pth", "cbor", "mp", "msg", "msgpack", "bin", "gz"]
-    + ["wav", "flac", "mp3", "ogg", "m4a", "mp4", "webm", "avi", "mov", "mkv"]
+    IMAGE_EXTENSIONS
+    | {"npy", "npz", "ten", "pt", "pth", "cbor", "mp", "msg", "msgpack", "bin", "gz"}
+    | {"wav", "flac", "mp3", "ogg", "m4a", "mp4", "webm", "avi", "mov", "mkv"}
 )
 
 

@@ -1,0 +1,86 @@
+"""What one rank runs in test_service_ranks.py: ``python service_rank_program.py JOB``, JOB is JSON; prints JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from service_pipes import uneven
+
+from torchdata_ais.errors import AISError
+from torchdata_ais.loaders import MultiProcessingReadingService
+from torchdata_ais.loaders._torchdata import DataLoader2, DistributedReadingService, SequentialReadingService
+
+RANK = int(os.environ["RANK"])
+
+
+def raise_at_three(item: tuple[int, int]) -> tuple[int, int]:
+    if item == (3, 1):
+        raise ValueError("three")
+    return item
+
+
+def kill_at_three(item: tuple[int, int]) -> tuple[int, int]:
+    if item == (3, 1):
+        os.kill(os.getpid(), 9)
+    return item
+
+
+def run(job: dict[str, Any]) -> list[list[Any]]:
+    functions = {"raise": raise_at_three, "kill": kill_at_three}
+    pipe = uneven()
+    if job.get("function"):
+        pipe = pipe.map(functions[job["function"]])
+    service: Any = MultiProcessingReadingService(
+        job.get("workers", 2), rank_timeout_s=job.get("timeout_s", 60)
+    )
+    if job.get("after_distributed"):
+        service = SequentialReadingService(DistributedReadingService(timeout=30), service)
+    if job.get("only_rank_0") and RANK == 0:  # a validation loader of rank 0 alone
+        alone = DataLoader2(pipe, reading_service=MultiProcessingReadingService(2, shard_by_rank=False))
+        assert len(list(alone)) == 25
+        alone.shutdown()
+    loader = DataLoader2(pipe, reading_service=service)
+    if job.get("seed") is not None:
+        loader.seed(job["seed"] + 100 * RANK)  # rank 0's counts
+    else:
+        torch.manual_seed(RANK)
+    epochs: list[list[Any]] = []
+    groups = 0
+    dist.barrier()
+    try:
+        for epoch in range(job.get("epochs", 3)):
+            if RANK == 0 and epoch == job.get("rank_0_stops_at"):
+                break
+            if RANK == 0 and epoch == job.get("rank_0_sleeps_at"):
+                time.sleep(job["timeout_s"] + 2)
+            epochs.append([])
+            for item in loader:
+                epochs[-1].append(item)
+                time.sleep(job.get("step_s", 0))
+            groups = groups or len(dist.distributed_c10d._world.pg_map)
+        assert len(dist.distributed_c10d._world.pg_map) == groups  # no process group is made per epoch
+        return epochs
+    finally:
+        loader.shutdown()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    job = json.loads(sys.argv[1])
+    answer: dict[str, Any] = {"epochs": None}
+    try:
+        answer["epochs"] = run(job)
+    except (AISError, ValueError, RuntimeError) as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    print("ANSWER " + json.dumps(answer), flush=True)
+    dist.barrier()  # rank 0 is where the store lives: it goes last
+    if RANK == 0:
+        time.sleep(0.2)
+    dist.destroy_process_group()

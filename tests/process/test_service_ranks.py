@@ -1,0 +1,109 @@
+"""The reading service under torch.distributed: real ranks over gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_pipes import EVERY_ITEM
+from service_sessions import living_in
+
+pytestmark = pytest.mark.timeout(120)
+
+PROGRAM = Path(__file__).with_name("service_rank_program.py")
+
+
+def run_ranks(**job: Any) -> list[dict[str, Any]]:
+    """Run the program in two ranks and return what each answers; no process is left behind."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(2):
+            place = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, str(PROGRAM), json.dumps(job)],
+                    env={**os.environ, **{name: str(value) for name, value in place.items()}},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+        answers = []
+        for process in ranks:
+            out, err = process.communicate(timeout=60)
+            lines = [line for line in out.splitlines() if line.startswith("ANSWER ")]
+            assert lines, err
+            answers.append(json.loads(lines[-1].removeprefix("ANSWER ")))
+            assert not living_in(process.pid)
+        return answers
+    finally:
+        for process in ranks:
+            for pid in {process.pid, *living_in(process.pid)}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+def together(answers: list[dict[str, Any]], epoch: int) -> list[tuple[int, ...]]:
+    return sorted(tuple(item) for answer in answers for item in answer["epochs"][epoch])
+
+
+@pytest.mark.parametrize(
+    "job", [{}, {"seed": 1, "workers": 0, "only_rank_0": True}], ids=["unseeded", "in-process"]
+)
+def test_promise_3_ranks_share_out_every_item_though_their_own_seeds_differ(job: dict[str, Any]) -> None:
+    answers = run_ranks(**job)
+    for epoch in range(3):
+        assert together(answers, epoch) == EVERY_ITEM
+    assert answers[0]["epochs"][0] != answers[0]["epochs"][1] != answers[0]["epochs"][2]
+
+
+def test_after_a_distributed_reading_service_ranks_stay_disjoint_equally_long_and_new_each_epoch() -> None:
+    answers = run_ranks(after_distributed=True)
+    for epoch in range(3):
+        items = together(answers, epoch)
+        assert len(set(items)) == len(items)
+        assert len(answers[0]["epochs"][epoch]) == len(answers[1]["epochs"][epoch]) > 0
+    assert answers[0]["epochs"][0] != answers[0]["epochs"][1]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"function": "raise", "step_s": 0.1},
+        {"function": "kill", "after_distributed": True},
+    ],
+    ids=["alone", "killed-after-distributed"],
+)
+def test_promise_6_one_ranks_error_ends_the_other_by_name(job: dict[str, Any]) -> None:
+    answers = run_ranks(seed=3, **job)
+    own = "WorkerDiedError" if job["function"] == "kill" else "ValueError: Caught ValueError in worker"
+    failed = next(rank for rank, answer in enumerate(answers) if answer["error"].startswith(own))
+    assert answers[1 - failed]["error"].startswith(f"LoaderError: rank {failed} failed")
+    assert "SIGKILL" in answers[1 - failed]["error"] or "three" in answers[1 - failed]["error"]
+
+
+def test_promise_6_a_rank_that_goes_on_alone_is_told_that_rank_0_has_closed() -> None:
+    answers = run_ranks(rank_0_stops_at=1)
+    assert len(answers[0]["epochs"]) == 1
+    assert "rank 0 has closed its loader" in answers[1]["error"]
+
+
+def test_promise_6_a_rank_waits_for_rank_0_only_so_long() -> None:
+    answers = run_ranks(rank_0_sleeps_at=1, timeout_s=2)
+    assert "rank 0 did not begin epoch 2 within 2 s" in answers[1]["error"]

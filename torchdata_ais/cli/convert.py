@@ -1,0 +1,223 @@
+"""``torchdata-ais convert``: images, tables and shards into shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+
+__all__ = ["convert"]
+
+
+def convert(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SRC...",
+            help="A folder with a folder of images for each class; a .csv, .tsv or .jsonl table; or shards: files, "
+            "folders of them, ais://bucket/prefix, templates such as ais://bucket/s-{000..099}.tar.",
+        ),
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="out/train-%06d.tar or ais://bucket/train-%06d.tar")
+    ],
+    kind: Annotated[str, typer.Option(help="images, table or shards, where SRC does not tell.")] = "auto",
+    maxcount: Annotated[int, typer.Option(help="Most samples in a shard.", min=1)] = 100000,
+    maxsize: Annotated[str, typer.Option(help="Most bytes of a shard, such as 500MB or 1GiB.")] = "3GB",
+    fields: Annotated[str, typer.Option(help="Keep these fields only: 'jpg cls'.", show_default=False)] = "",
+    number_keys: Annotated[
+        bool, typer.Option("--number-keys", help="Give new keys: for shards whose keys repeat.")
+    ] = False,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="For a table: COLUMN=FIELD, such as image_path=jpg.", show_default=False),
+    ] = None,
+    root: Annotated[
+        str, typer.Option(help="For a table: where its files are. Default: its folder.", show_default=False)
+    ] = "",
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Put images or rows into a random order first.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="For --shuffle and --rng.")] = 0,
+    size: Annotated[
+        int, typer.Option(help="Encode images anew, this many pixels square.", show_default=False, min=0)
+    ] = 0,
+    shorter: Annotated[
+        int, typer.Option(help="Encode images anew, the shorter side so long.", show_default=False, min=0)
+    ] = 0,
+    quality: Annotated[int, typer.Option(help="Of JPEG and WebP files made here.", min=1, max=100)] = 95,
+    map_with: Annotated[
+        str,
+        typer.Option(
+            "--map", help="MODULE:FUNCTION from a decoded sample to a sample, or None.", show_default=False
+        ),
+    ] = "",
+    rng: Annotated[bool, typer.Option("--rng", help="Call the function with a random.Random, too.")] = False,
+    select: Annotated[
+        str,
+        typer.Option(
+            help="MODULE:FUNCTION that says whether to keep a sample (of bytes).", show_default=False
+        ),
+    ] = "",
+    processes: Annotated[int, typer.Option(help="Processes that read, decode and encode.", min=1)] = 1,
+    compress: Annotated[
+        str, typer.Option(help="gz, bz2, xz or zst. Default: by the end of PATTERN.", show_default=False)
+    ] = "",
+    manifest: Annotated[
+        str, typer.Option(help="Where to note the finished shards, as JSON.", show_default=False)
+    ] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on after the shards of --manifest.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
+    on_error: Annotated[
+        str, typer.Option(help="raise; or warn, skip: go on without samples that cannot be made.")
+    ] = "raise",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Write tar shards from a folder of images, a table, or other shards.
+
+    Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
+    conversion that was interrupted and resumed.
+    """
+    with reported(debug), ExitStack() as stack:
+        from torchdata_ais.codecs import build_decoder
+        from torchdata_ais.urls import parse_url
+        from torchdata_ais.writing import convert as run
+
+        touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
+        options = options_for(endpoint) if touches_cluster else None
+        function = _function(map_with)
+        decode = None
+        if function is not None or size or shorter:
+            # Without a function nothing but images changes: other fields stay the bytes they are.
+            decode = build_decoder(
+                "pil", size=size or None, shorter=shorter or None, partial=True, post=None if function else []
+            )
+        if options is not None and parse_url(target).kind == "object":
+            _make_bucket(target, options)
+        done = run(
+            sources[0] if len(sources) == 1 else sources,
+            target,
+            kind=kind,  # type: ignore[arg-type]  # checked there
+            select=_function(select),
+            decode=decode,
+            map=function,
+            rng=rng,
+            fields=fields or None,
+            keys="number" if number_keys else "keep",
+            columns=_columns(column or []),
+            root=root or None,
+            shuffle=shuffle,
+            seed=seed,
+            quality=quality,
+            processes=processes,
+            manifest=manifest or None,
+            resume=resume,
+            overwrite=overwrite,
+            on_error=on_error,  # type: ignore[arg-type]  # checked there
+            progress=_bar(stack),
+            options=options,
+            maxcount=maxcount,
+            maxsize=_bytes(maxsize),
+            compress=compress or None,
+        )
+        stack.close()
+        if as_json:
+            rows = [
+                {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
+                for shard in done.shards
+            ]
+            counts = {"dropped": done.dropped, "skipped": done.skipped}
+            typer.echo(json.dumps({"samples": done.samples, "size": done.size, **counts, "shards": rows}))
+            return
+        skipped = sum(done.skipped.values())
+        typer.echo(
+            f"wrote {counted(done.samples, 'sample')}, {size_text(done.size)}, in {counted(len(done.shards), 'shard')}"
+            f" {target}"
+            + (f"; {done.dropped} left out" if done.dropped else "")
+            + (f"; {counted(skipped, 'error')} skipped" if skipped else "")
+        )
+
+
+def _bar(stack: ExitStack) -> Callable[[int, int, str], None]:
+    """Return a progress function that shows a bar from its first call on, until the stack is closed."""
+    from torchdata_ais.cli._progress import progress
+
+    state: dict[str, Any] = {"done": 0}
+
+    def show(done: int, total: int, unit: str) -> None:
+        if "advance" not in state:
+            state["advance"] = stack.enter_context(progress("convert", unit, total))
+        if done > state["done"]:
+            state["advance"](done - state["done"])
+            state["done"] = done
+
+    return show
+
+
+def _make_bucket(target: str, options: Any) -> None:
+    from torchdata_ais.cli._bucket import Bucket
+    from torchdata_ais.urls import parse_url
+
+    place = parse_url(target)
+    if not place.namespace:
+        Bucket(options, place.bucket, place.provider).create()
+
+
+def _function(name: str) -> Callable[..., Any] | None:
+    """Import what MODULE:FUNCTION names; modules of the current folder count."""
+    import importlib
+    import sys
+    from pathlib import Path
+
+    from torchdata_ais.errors import UsageError
+
+    if not name:
+        return None
+    module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError.at(
+            f"there is no function {name!r}: {error}", todo="write MODULE:FUNCTION, such as augment:flip"
+        ) from error
+    if not callable(function):
+        raise UsageError.at(f"{name} is no function", todo="write MODULE:FUNCTION, such as augment:flip")
+    made: Callable[..., Any] = function
+    return made
+
+
+def _columns(pairs: list[str]) -> dict[str, str]:
+    from torchdata_ais.errors import UsageError
+
+    for pair in pairs:
+        if "=" not in pair:
+            raise UsageError.at(f"--column {pair}", todo="write COLUMN=FIELD, such as image_path=jpg")
+    return {before: after for before, _, after in (pair.rpartition("=") for pair in pairs)}
+
+
+def _bytes(text: str) -> float:
+    """Return a number of bytes.
+
+    Example:
+        >>> _bytes("500MB"), _bytes("1 GiB"), _bytes("4096")
+        (500000000.0, 1073741824.0, 4096.0)
+    """
+    import re
+
+    from torchdata_ais.errors import UsageError
+
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?\s*", text, re.IGNORECASE)
+    if not found:
+        raise UsageError.at(f"--maxsize {text!r} is no size", todo="write 500MB, 1GiB, or a number of bytes")
+    base = 1024 if found[3] else 1000
+    power = "kmgt".index(found[2].lower()) + 1 if found[2] else 0
+    return float(found[1]) * float(base**power)
