@@ -10,6 +10,7 @@ web file (``http://host/s.tar``) or standard input (``-``).
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ __all__ = [
     "Location",
     "MemberPath",
     "ObjectURL",
+    "bucket_place",
+    "expand_object_urls",
     "expand_template",
     "object_url",
     "parse_url",
@@ -259,8 +262,8 @@ def _parse_http(url: str) -> Location:
 
 
 def object_url(
-    endpoint: str,
-    bucket: str,
+    cluster: Any,
+    bucket: Any,
     name: str,
     *,
     provider: str = "ais",
@@ -271,13 +274,16 @@ def object_url(
     """Return the http URL of an object, optionally as an inline transform gives it.
 
     Args:
-        endpoint: ``http://proxy:51080``.
-        bucket: The bucket's name, or a bucket URI such as ``gcp://imagenet``.
+        cluster: ``http://proxy:51080``, an SDK client, or None for ``AIS_ENDPOINT``.
+        bucket: The bucket's name, a bucket URI such as ``gcp://imagenet``, or an SDK bucket.
         name: The object's name, as it is (not percent-encoded).
         provider: Provider or URI scheme; ignored if `bucket` is a URI.
         namespace: ``@uuid#name``.
         etl_name: The transform to apply on the cluster.
         etl_args: Arguments for it; a mapping is sent as JSON.
+
+    Raises:
+        UsageError: No cluster is known, or `bucket` is none.
 
     Example:
         >>> object_url("http://h:51080/", "gcp://imagenet", "a b.tar", etl_name="crop")
@@ -290,11 +296,64 @@ def object_url(
         params["etl_args"] = (
             etl_args if isinstance(etl_args, str) else json.dumps(etl_args, separators=(",", ":"))
         )
-    if "://" in bucket:
-        parsed = parse_url(bucket)
-        bucket, provider, namespace = parsed.bucket, parsed.provider, parsed.namespace
-    provider = PROVIDERS.get(provider, provider)
-    return Location("object", name, bucket, provider, namespace, endpoint.rstrip("/"), params).url()
+    place = bucket_place(bucket, provider, namespace)
+    return replace(place, name=name, endpoint=_endpoint_of(cluster), params=params).url()
+
+
+def expand_object_urls(
+    cluster: Any,
+    bucket: Any,
+    template: str,
+    etl_name: str | None = None,
+    *,
+    provider: str = "ais",
+    namespace: str = "",
+    etl_args: str | Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return the http URLs of the objects that a brace template names, in the order of a shell.
+
+    Nothing is asked of the cluster: names that do not exist are among them. The arguments are those of `object_url`.
+
+    Example:
+        >>> expand_object_urls("http://h:51080", "gcp://imagenet", "val-{08..09}.tar", etl_name="crop")
+        ['http://h:51080/v1/objects/imagenet/val-08.tar?provider=gcp&etl_name=crop', 'http://h:51080/v1/objects/imagenet/val-09.tar?provider=gcp&etl_name=crop']
+    """
+    more: dict[str, Any] = {"namespace": namespace, "etl_name": etl_name, "etl_args": etl_args}
+    return [
+        object_url(cluster, bucket, name, provider=provider, **more) for name in expand_template(template)
+    ]
+
+
+def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Location:
+    """Return where a bucket is: one given by name, by URI (what stands after the bucket is its name), or by the SDK.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    if isinstance(bucket, str) and "://" in bucket:
+        place = parse_url(bucket)
+        if place.kind == "object":
+            return place
+    elif isinstance(bucket, str) and bucket:
+        return Location("object", "", bucket, PROVIDERS.get(provider, provider), namespace)
+    elif hasattr(bucket, "name") and hasattr(bucket, "provider"):
+        space = bucket.namespace.get_path() if getattr(bucket, "namespace", None) else ""
+        provider = str(getattr(bucket.provider, "value", bucket.provider))
+        return Location("object", "", bucket.name, provider, space)
+    raise UsageError.at(f"{bucket!r} is no bucket", todo="pass a name, ais://bucket, or an SDK bucket")
+
+
+def _endpoint_of(cluster: Any) -> str:
+    """Return ``http://host:port`` of an address, of an SDK client, or of the environment."""
+    found = os.environ.get("AIS_ENDPOINT", "") if cluster is None else cluster
+    if not isinstance(found, str):
+        request = getattr(cluster, "_request_client", cluster)
+        found = str(getattr(request, "base_url", "")).rstrip("/").removesuffix("/v1")
+    if not found:
+        raise UsageError.at(
+            "no cluster is known", todo="pass an SDK client or an address, or set AIS_ENDPOINT"
+        )
+    return found.rstrip("/")
 
 
 def expand_template(template: str) -> Iterator[str]:

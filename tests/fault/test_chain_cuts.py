@@ -38,7 +38,9 @@ def archive(shard: str) -> bytes:
 
 
 DATA = archive("cut")
-CUTS = sorted({at + step for at in range(0, len(DATA), 512) for step in (-1, 0, 1, 200) if 0 <= at + step < len(DATA)})
+CUTS = sorted(
+    {at + step for at in range(0, len(DATA), 512) for step in (-1, 0, 1, 200) if 0 <= at + step < len(DATA)}
+)
 SAMPLES = {
     shard: [(key, *(data for name, data in members_of(shard) if name.startswith(key))) for key in KEYS]
     for shard in ("cut", "whole")
@@ -64,7 +66,9 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def chain(cluster: LocalCluster, first: str, *, attempts: int = 1, between: Any = None, **options: Any) -> Any:
+def chain(
+    cluster: LocalCluster, first: str, *, attempts: int = 1, between: Any = None, **options: Any
+) -> Any:
     store = StoreOptions(cluster.endpoint, retry=Retry(attempts, backoff=0.0), stall_timeout=2.0)
     urls = [url for name in (first, "b.tar") for url in AISSourceLister(f"ais://cuts/{name}", options=store)]
     pipe = AISSourceLister(urls).load_tar(options=store, **options)
@@ -108,7 +112,9 @@ def test_promise_2_a_shard_stored_cut(cluster: LocalCluster, policy: str, betwee
             assert error is None
             assert got["whole"] == SAMPLES["whole"]
         elif policy == "raise":
-            assert isinstance(error, TruncatedShardError if cut >= 6 else (NotATarError, TruncatedShardError)), cut
+            assert isinstance(
+                error, TruncatedShardError if cut >= 6 else (NotATarError, TruncatedShardError)
+            ), cut
             assert f"stored/{cut:05d}/a.tar" in error.url
             assert got["whole"] == SAMPLES["whole"][: len(got["whole"])]
         else:

@@ -27,7 +27,9 @@ def chaos() -> Iterator[Chaos]:
 
 
 @pytest.mark.timeout(300)
-def test_promise_1_every_schedule_of_faults_ends_with_each_sample_once_or_names_the_cause(chaos: Chaos) -> None:
+def test_promise_1_every_schedule_of_faults_ends_with_each_sample_once_or_names_the_cause(
+    chaos: Chaos,
+) -> None:
     for seed in range(RUNS):
         chaos.run(seed)
     # The schedules reach all ways to end: no check above is idle.

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService
 from torchdata_ais.loaders._torchdata import DataLoader2, InProcessReadingService
+from torchdata_ais.pipes._pipe import ShardingFilter, upstream
 from torchdata_ais.testing import write_shard
 
 pytestmark = pytest.mark.timeout(120)
@@ -101,6 +102,16 @@ def test_promise_3_fewer_shards_than_workers(name: str, tmp_path: Path) -> None:
     urls = list(write_shards(tmp_path, [5]))
     for order in LOADERS[name](make_pipe(urls)):
         assert sorted(order) == list(range(5))
+
+
+def test_shards_fewer_than_workers_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pipe = AISSourceLister(list(write_shards(tmp_path, [1, 2]))).load_tar().group_samples()
+    (sharder,) = [stage for stage in upstream(pipe) if isinstance(stage, ShardingFilter)]
+    for worker in range(5):
+        sharder.apply_sharding(5, worker)
+        list(pipe)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("2 shards for 5 workers (over all ranks): 3 of them have nothing to do")
 
 
 def test_promise_4_the_same_seed_gives_the_same_orders(uneven: list[str]) -> None:

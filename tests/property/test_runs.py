@@ -76,7 +76,9 @@ def test_promise_2_runs_are_the_samples_and_lose_no_member(members: list[tuple[s
     # Reading can begin again behind each run, and finds the rest.
     for index, run in enumerate(runs):
         later = [item for item in placed(members) if item[2] >= run.end]
-        assert [again.key for again in whole_runs(later, url="s.tar")] == [other.key for other in runs[index + 1 :]]
+        assert [again.key for again in whole_runs(later, url="s.tar")] == [
+            other.key for other in runs[index + 1 :]
+        ]
 
 
 @given(MEMBERS, st.integers(0, 14))
@@ -119,7 +121,9 @@ def test_promise_2_the_chain_gives_the_model_for_whole_and_cut_shards_on_both_wa
         for pipe in (load, load.map(lambda item: item)):
             got: dict[str, list[Any]] = {url: [] for url in urls}
             for sample in pipe.group_samples(adjacent="split", on_error="skip"):
-                fields = [(name, value) for name, value in sample.items() if name not in ("__key__", "__url__")]
+                fields = [
+                    (name, value) for name, value in sample.items() if name not in ("__key__", "__url__")
+                ]
                 got[sample["__url__"]].append((sample["__key__"], fields))
             for url in urls:
                 unique = [s for s in expected[url] if len({field for field, _ in s[1]}) == len(s[1])]

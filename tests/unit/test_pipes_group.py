@@ -59,17 +59,27 @@ def test_names_become_keys_and_fields_as_webdataset_has_it(between: Any, tmp_pat
 
 
 def test_a_field_met_twice_is_an_error_that_names_it(between: Any, tmp_path: Path) -> None:
-    shard = write_shard(tmp_path / "s.tar", [("a.cls", b"0"), ("b.jpg", b"1"), ("b.JPG", b"2"), ("c.cls", b"3")])
+    shard = write_shard(
+        tmp_path / "s.tar", [("a.cls", b"0"), ("b.jpg", b"1"), ("b.JPG", b"2"), ("c.cls", b"3")]
+    )
     pipe = between(AISSourceLister([shard]).load_tar())
     with pytest.raises(DuplicateFieldError, match="'jpg' twice") as caught:
         list(pipe.group_samples())
     error = caught.value
-    assert (error.key, error.field, error.member, error.url, error.offset) == ("b", "jpg", "b.JPG", shard, 2048)
+    assert (error.key, error.field, error.member, error.url, error.offset) == (
+        "b",
+        "jpg",
+        "b.JPG",
+        shard,
+        2048,
+    )
     assert keys(pipe.group_samples(on_error="skip")) == ["a", "c"]
 
 
 def test_a_key_met_again_is_an_error_or_a_sample_of_its_own(between: Any, tmp_path: Path) -> None:
-    shard = write_shard(tmp_path / "s.tar", [("a.jpg", b"1"), ("b.cls", b"2"), ("a.cls", b"3"), ("c.cls", b"4")])
+    shard = write_shard(
+        tmp_path / "s.tar", [("a.jpg", b"1"), ("b.cls", b"2"), ("a.cls", b"3"), ("c.cls", b"4")]
+    )
     pipe = between(AISSourceLister([shard]).load_tar())
     with pytest.raises(NonAdjacentKeyError, match="stand together") as caught:
         list(pipe.group_samples())
@@ -88,11 +98,18 @@ def test_a_key_met_again_is_an_error_or_a_sample_of_its_own(between: Any, tmp_pa
 
 
 def test_a_required_field_that_is_missing_is_an_error_that_names_it(between: Any, tmp_path: Path) -> None:
-    shard = write_shard(tmp_path / "s.tar", {"a.png": b"", "a.cls": b"1", "b.jpg": b"2", "c.jpeg": b"", "c.cls": b""})
+    shard = write_shard(
+        tmp_path / "s.tar", {"a.png": b"", "a.cls": b"1", "b.jpg": b"2", "c.jpeg": b"", "c.cls": b""}
+    )
     pipe = between(AISSourceLister([shard]).load_tar())
     with pytest.raises(MissingFieldError, match=r"'b' has no field 'cls', only \['jpg'\]") as caught:
         list(pipe.group_samples(require="jpg;png;jpeg cls"))
-    assert (caught.value.key, caught.value.field, caught.value.url, caught.value.offset) == ("b", "cls", shard, 1536)
+    assert (caught.value.key, caught.value.field, caught.value.url, caught.value.offset) == (
+        "b",
+        "cls",
+        shard,
+        1536,
+    )
     assert keys(pipe.group_samples(require=("jpg;png;jpeg", "cls"), on_error="skip")) == ["a", "c"]
 
 
@@ -100,7 +117,9 @@ def test_the_same_keys_in_other_shards_are_no_repetition(between: Any, tmp_path:
     urls = [write_shard(tmp_path / f"{n}.tar", {"a.cls": b"%d" % n, "b.cls": b"%d" % n}) for n in range(3)]
     for open_shards in (1, 2, 3):
         pipe = between(AISSourceLister(urls).load_tar(open_shards=open_shards)).group_samples()
-        assert sorted((s["__key__"], s["cls"]) for s in pipe) == [(k, b"%d" % n) for k in "ab" for n in range(3)]
+        assert sorted((s["__key__"], s["cls"]) for s in pipe) == [
+            (k, b"%d" % n) for k in "ab" for n in range(3)
+        ]
 
 
 @pytest.mark.parametrize("open_shards", [1, 2])
@@ -110,7 +129,9 @@ def test_a_shard_listed_twice_gives_its_samples_twice(between: Any, open_shards:
     assert [len(sample) for sample in pipe.group_samples()] == [4, 4]
 
 
-def test_a_shard_listed_twice_is_not_joined_where_the_marks_of_the_end_were_filtered_out(tmp_path: Path) -> None:
+def test_a_shard_listed_twice_is_not_joined_where_the_marks_of_the_end_were_filtered_out(
+    tmp_path: Path,
+) -> None:
     shard = write_shard(tmp_path / "s.tar", {"a.jpg": b"1", "a.cls": b"2"})
     pipe = AISSourceLister([shard, shard]).load_tar().filter(lambda item: item[0].endswith(".jpg"))
     assert [sample["jpg"] for sample in pipe.group_samples()] == [b"1", b"1"]
@@ -150,7 +171,9 @@ def test_plain_tuples_of_any_source_are_grouped() -> None:
 
 
 def test_a_sample_knows_its_place(between: Any, tmp_path: Path) -> None:
-    urls = [write_shard(tmp_path / f"{n}.tar", {"a.jpg": b"1", "a.cls": b"2", "b.cls": b"3"}) for n in range(2)]
+    urls = [
+        write_shard(tmp_path / f"{n}.tar", {"a.jpg": b"1", "a.cls": b"2", "b.cls": b"3"}) for n in range(2)
+    ]
     samples = list(between(AISSourceLister(urls).load_tar()).group_samples())
     assert [(s.shard, s.offset) for s in samples] == [(0, 0), (0, 2048), (1, 0), (1, 2048)]
 
@@ -167,7 +190,10 @@ def test_errors_of_samples_are_counted_by_class_and_logged_once_in_full(
     assert len(pipe._stats.examples) == 6
     first, second = caplog.records
     assert (first.levelname, second.levelname) == ("WARNING", "WARNING")
-    assert "group_samples skips after DuplicateFieldError: the sample '0' has the field 'jpg' twice" in first.message
+    assert (
+        "group_samples skips after DuplicateFieldError: the sample '0' has the field 'jpg' twice"
+        in first.message
+    )
     assert f'"url": "{shard}"' in first.message
     assert "MissingFieldError" in second.message
 

@@ -46,7 +46,24 @@ def load(urls: list[str], **options: Any) -> Any:
 
 
 def survivors(pipe: Any) -> list[tuple[str, int]]:
-    return [(sample["__key__"], int(sample["cls"])) for sample in pipe.group_samples()]
+    return keyed(list(pipe.group_samples()))
+
+
+def until_error(pipe: Any) -> tuple[list[Any], Exception]:
+    """What comes before the error that ends a pipe, and that error."""
+    got: list[Any] = []
+    iterator = iter(pipe)
+    try:
+        while True:
+            got.append(next(iterator))
+    except StopIteration:
+        pytest.fail("no error came")
+    except Exception as error:
+        return got, error
+
+
+def keyed(samples: list[Any]) -> list[tuple[str, int]]:
+    return [(sample["__key__"], int(sample["cls"])) for sample in samples]
 
 
 ALL = [(key, number) for number in range(10) for key in "ab" if key == "a" or number % 2 == 0]
@@ -57,7 +74,9 @@ def test_going_on_loses_the_open_samples_only_and_counts_them(policy: Any, half_
     pipe = load(half_broken, on_error=policy)
     assert survivors(pipe) == ALL
     assert pipe._stats.skipped == {"TruncatedShardError": 5}
-    assert [url for url in half_broken if any(url in text for text in pipe._stats.examples)] == half_broken[1::2]
+    assert [url for url in half_broken if any(url in text for text in pipe._stats.examples)] == half_broken[
+        1::2
+    ]
 
 
 def test_webdataset_handlers_that_stop_end_the_stream(half_broken: list[str]) -> None:
@@ -80,14 +99,11 @@ def test_handlers_are_given_the_error_with_its_place(half_broken: list[str]) -> 
 @pytest.mark.parametrize("policy", ["skip", lambda error: True], ids=["skip", "handler"])
 def test_the_first_error_over_a_count_is_raised_with_the_count(policy: Any, half_broken: list[str]) -> None:
     assert survivors(load(half_broken, on_error=policy, max_errors=5)) == ALL
-    pipe = load(half_broken, on_error=policy, max_errors=2)
-    got = []
-    with pytest.raises(TruncatedShardError, match=r"met 3 errors in 6 items, over max_errors=2") as caught:
-        for sample in pipe.group_samples():
-            got.append((sample["__key__"], int(sample["cls"])))
-    assert got == [item for item in ALL if item[1] < 6]
-    assert caught.value.url == half_broken[5]
-    assert caught.value.offset == 4000
+    got, error = until_error(load(half_broken, on_error=policy, max_errors=2).group_samples())
+    assert isinstance(error, TruncatedShardError)
+    assert "load_tar met 3 errors in 6 items, over max_errors=2" in str(error)
+    assert keyed(got) == [item for item in ALL if item[1] < 6]
+    assert (error.url, error.offset) == (half_broken[5], 4000)
 
 
 def test_a_budget_of_none_raises_the_first_error(half_broken: list[str]) -> None:
@@ -97,22 +113,20 @@ def test_a_budget_of_none_raises_the_first_error(half_broken: list[str]) -> None
 
 def test_a_share_is_looked_at_at_the_end_of_a_short_stream(half_broken: list[str]) -> None:
     assert survivors(load(half_broken, on_error="skip", max_errors=0.5)) == ALL
-    got = []
-    with pytest.raises(AISError, match=r"met 5 errors in 10 items, over max_errors=0\.49") as caught:
-        for sample in load(half_broken, on_error="skip", max_errors=0.49).group_samples():
-            got.append((sample["__key__"], int(sample["cls"])))
-    assert got == ALL
-    assert caught.value.url == half_broken[1]
+    got, error = until_error(load(half_broken, on_error="skip", max_errors=0.49).group_samples())
+    assert isinstance(error, AISError)
+    assert "load_tar met 5 errors in 10 items, over max_errors=0.49" in str(error)
+    assert keyed(got) == ALL
+    assert error.url == half_broken[1]
 
 
 def test_a_share_is_looked_at_from_the_hundredth_item_on() -> None:
     samples = [{"__key__": str(n), "json": b"1" if n % 10 else b"{"} for n in range(300)]
     pipe = decode(samples, on_error="skip", max_errors=0.11)
     assert len(list(pipe)) == 270
-    got = []
-    with pytest.raises(DecodeError, match="decode met 11 errors in 101 items"):
-        for sample in decode(samples, on_error="skip", max_errors=0.05):
-            got.append(sample)
+    got, error = until_error(decode(samples, on_error="skip", max_errors=0.05))
+    assert isinstance(error, DecodeError)
+    assert "decode met 11 errors in 101 items" in str(error)
     assert len(got) == 90  # ten had been skipped before
 
 
@@ -127,12 +141,10 @@ def test_a_field_that_cannot_be_decoded_costs_its_whole_sample(threads: int) -> 
     samples = [{"__key__": key, "__url__": "s.tar", "json": data, "cls": b"1"} for key, data in
                (("a", b"1"), ("b", b"{"), ("c", b"2"))]  # fmt: skip
     assert [s["__key__"] for s in decode(samples, threads=threads, on_error="skip")] == ["a", "c"]
-    got = []
-    with pytest.raises(DecodeError) as caught:
-        for sample in decode(samples, threads=threads):
-            got.append(sample)
+    got, error = until_error(decode(samples, threads=threads))
+    assert isinstance(error, DecodeError)
     assert [sample["__key__"] for sample in got] == ["a"]
-    assert (caught.value.key, caught.value.field, caught.value.url) == ("b", "json", "s.tar")
+    assert (error.key, error.field, error.url) == ("b", "json", "s.tar")
 
 
 FATAL = [MemoryError("x"), ImportError("x"), ModuleNotFoundError("x"), NameError("x"), UnboundLocalError("x"),
@@ -154,16 +166,20 @@ def test_a_broken_program_is_never_skipped(error: BaseException, policy: Any, tm
     stages = {
         "rename": lambda: load([shard], rename_files=fails, on_error=policy),
         "select": lambda: load([shard], select_files=fails, on_error=policy),
-        "group after rename": lambda: load([shard], rename_files=fails, on_error=policy).group_samples(on_error=policy),
+        "group after rename": lambda: load([shard], rename_files=fails, on_error=policy).group_samples(
+            on_error=policy
+        ),
         "decode": lambda: decode([{"a": b""}], fails, on_error=policy),
         "decode in threads": lambda: decode([{"a": b""}], fails, threads=2, on_error=policy),
         "map_dict": lambda: DictMapper(load([shard]).group_samples(), cls=fails, on_error=policy),
         "map_sample": lambda: SampleMapper(load([shard]).group_samples(), fails, on_error=policy),
     }
     for name, make in stages.items():
-        with pytest.raises(type(error)):
+        try:
             list(make())
-            pytest.fail(name)
+        except type(error):
+            continue
+        pytest.fail(f"{name} went on")
 
 
 def test_a_checkpoint_that_does_not_fit_is_never_skipped() -> None:
@@ -210,7 +226,9 @@ def test_the_first_of_a_class_is_logged_in_full_and_the_others_are_counted(
     records = [record for record in caplog.records if "skips after" in record.message]
     assert [record.levelname for record in records] == [level, level]
     cut, html = (record.message for record in records)
-    assert cut.startswith("load_tar skips after TruncatedShardError: the shard ends at byte 4000, inside a member")
+    assert cut.startswith(
+        "load_tar skips after TruncatedShardError: the shard ends at byte 4000, inside a member"
+    )
     assert f'[at] {{"url": "{half_broken[1]}"' in cut
     assert html.startswith("load_tar skips after NotATarError")
     assert records[0].name == "torchdata_ais"
@@ -245,7 +263,7 @@ def test_errors_of_the_mapping_stages_name_the_sample(tmp_path: Path) -> None:
     samples = load([shard]).group_samples()
     pipe = DictMapper(samples, cls=int, on_error="skip")
     assert [sample["__key__"] for sample in pipe] == ["a"]
-    assert [text.partition(":")[0] for text in pipe._stats.examples][0] == "ValueError"
+    assert pipe._stats.examples[0].startswith("ValueError: ")
     assert all(shard in text for text in pipe._stats.examples)
     with pytest.raises(MissingFieldError) as caught:
         list(samples.to_tuple("cls"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from torchdata_ais.errors import ConnectError, NotFoundError, ReadError, UsageError
@@ -214,3 +216,15 @@ def test_a_page_that_fails_is_asked_for_again(paged, store, ais_faults):
     ais_faults.add(Status(503), verb="LIST")
     with pytest.raises(ReadError, match="tried 3 times"):
         list_objects(paged, options=store)
+
+
+def test_a_union_gives_its_parts_in_order_and_a_folder_its_shards(tmp_path: Path) -> None:
+    for name in ("b.tar", "a.tgz", "notes.txt", "c.tar.gz"):
+        (tmp_path / name).write_bytes(b"")
+    found = list_objects(f"http://[::1]:80/x.tar::{tmp_path}::y-{{0..1}}.tar", options=StoreOptions())
+    assert found == [
+        "http://[::1]:80/x.tar",
+        *(str(tmp_path / name) for name in ("a.tgz", "b.tar", "c.tar.gz")),
+        "y-0.tar",
+        "y-1.tar",
+    ]

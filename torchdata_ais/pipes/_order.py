@@ -8,12 +8,15 @@ dealt out anew, and a bitmap says what is left.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data.datapipes.iter import Collator, Mapper
 
 from torchdata_ais.pipes._pipe import IterDataPipe, ShardingFilter, parents
+
+logger = logging.getLogger("torchdata_ais")
 
 __all__ = ["ShardOrder", "bitmap", "find_sharder", "left_of", "positions_of", "unsharded"]
 
@@ -70,6 +73,9 @@ class ShardOrder:
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         number, instance = self._instances()
         if self._left is None:
+            if self._source is self._sharder:
+                yield from self._own_of_all(number, instance)
+                return
             for count, item in enumerate(self._source):
                 self._count = count + 1
                 yield count * number + instance, item
@@ -78,6 +84,21 @@ class ShardOrder:
         for position in positions_of(self._bits()):
             self._left &= ~(1 << position)
             yield position, self._items[position]
+
+    def _own_of_all(self, number: int, instance: int) -> Iterator[tuple[int, Any]]:
+        """Do the sharding filter's work here, to see how many shards there are for all instances."""
+        assert self._sharder is not None
+        total = 0
+        for position, item in enumerate(self._sharder.source_datapipe):
+            total = position + 1
+            if position % number == instance:
+                self._count += 1
+                yield position, item
+        if total < number and instance == 0:
+            logger.warning(
+                "%d shards for %d workers (over all ranks): %d of them have nothing to do; use more, smaller shards",
+                total, number, number - total,
+            )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
         """Return what is left as plain values: ``n``, ``i`` and ``next`` of a fresh epoch, else the bitmap."""

@@ -168,7 +168,9 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
     for item_path, data in members:
         path = item_path if isinstance(item_path, MemberPath) else MemberPath(item_path)
         parts = split_name(path.member)
-        if run.members and (path.url != url or path.shard != run.shard or (parts is not None and run.key not in (None, parts[0]))):
+        other_shard = path.url != url or path.shard != run.shard
+        other_key = parts is not None and run.key not in (None, parts[0])
+        if run.members and (other_shard or other_key):
             yield url, run
             run = Run(None, [], -1, -1)
         if not run.members:

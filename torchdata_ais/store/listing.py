@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url, 
 __all__ = ["list_objects"]
 
 _PROPS = "name,size,checksum,version"
+_UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 _SHARD = re.compile(r"\.(tar(\.\w+)?|tgz)$")
 
 
@@ -59,6 +61,8 @@ def list_objects(
     other ``AISSource`` objects      what their ``list_urls(prefix, etl)`` gives
     object URL, web URL, ``-``       itself; braces are expanded
     local path                       itself; braces and ``* ? [`` are expanded
+    local folder                     the shards in it (``.tar``, ``.tar.*``, ``.tgz``), by name
+    several of these, ``a::b``       those of each, one after the other
     ===============================  ====================================================================
 
     ``s3://``, ``gs://``, ``az://``, ``oci://`` stand for buckets behind AIStore, as ``ais://`` does.
@@ -108,7 +112,9 @@ def list_objects(
 def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
     """Yield names and URLs of a source, before the regular expression."""
     if isinstance(source, str | Path):
-        return _of_text(source if isinstance(source, str) else str(source), wanted, options)
+        text = source if isinstance(source, str) else str(source)
+        parts = _UNION.split(text) if type(source) is str else [text]
+        return itertools.chain.from_iterable(_of_text(part, wanted, options) for part in parts)
     if "aistore.sdk" in sys.modules:
         from aistore.sdk import Bucket
         from aistore.sdk.multiobj import ObjectGroup
@@ -161,7 +167,9 @@ def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[t
 
 def _local(pattern: str) -> Iterable[str]:
     for path in expand_template(pattern):
-        if glob.has_magic(path) and not Path(path).exists():
+        if Path(path).is_dir():
+            yield from sorted(str(file) for file in Path(path).iterdir() if _SHARD.search(file.name))
+        elif glob.has_magic(path) and not Path(path).exists():
             # Path.glob knows no absolute patterns and drops a leading ./
             yield from sorted(glob.glob(path, recursive=True))  # noqa: PTH207
         else:

@@ -214,7 +214,7 @@ def convert(
         sum(shard.size for shard in written),
         counts.dropped,
         dict(counts.skipped),
-        dict(shards.notes),
+        found.notes,
     )
 
 
@@ -280,6 +280,10 @@ class _Counts:
 def _take_up(shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any]) -> _Counts:
     """Note source and order in the manifest; in a resumed one, check that they are the same."""
     before = shards.notes.get("order")
+    if before is None and shards.shards:
+        raise StateError.at(
+            "the manifest to resume is not that of a conversion", todo="name another manifest=, or begin anew"
+        )
     if before is not None and before != order:
         changed = ", ".join(name for name in order if before.get(name) != order[name])
         raise StateError.at(

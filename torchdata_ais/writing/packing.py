@@ -77,7 +77,9 @@ class SamplePacker:
                 f"a {type(sample).__name__} is no sample",
                 todo='write dicts such as {"__key__": "000", "jpg": data}',
             )
+        _check_names(sample)
         encoded = self._encode(sample)  # type: ignore[arg-type]  # a dict nearly always
+        _check_names(encoded)
         key = key_of(encoded)
         blocks: list[Buffer] = []
         size = payload = 0
@@ -138,10 +140,14 @@ def key_of(sample: Mapping[str, Any]) -> str:
             todo='use letters, digits, "_", "-" and, between folders, "/": key.replace(".", "_")',
             key=key,
         )
-    bad = [field for field in sample if not isinstance(field, str)]
-    if bad:
-        raise UsageError.at(f"sample {key!r} has a field {bad[0]!r}", todo="name fields by str", key=key)
     return key
+
+
+def _check_names(sample: Mapping[Any, Any]) -> None:
+    for field in sample:
+        if not isinstance(field, str):
+            key = sample.get("__key__")
+            raise UsageError.at(f"sample {key!r} has a field {field!r}", todo="name fields by str", key=key)
 
 
 def _bytes(key: str, field: str, value: Any) -> bytes | bytearray:

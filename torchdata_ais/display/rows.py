@@ -1,0 +1,209 @@
+"""Samples and batches of any shape to rows, and in each row the image, its label and its mask."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from torchdata_ais.codecs import IMAGE_EXTENSIONS, FieldTable
+from torchdata_ais.display.pixels import as_array, is_image, to_mask
+from torchdata_ais.errors import UsageError
+
+__all__ = ["Choice", "Found", "find", "rows_of"]
+
+Row = Mapping[Any, Any]
+"""One sample: values by the names of their fields, or by their positions in a tuple."""
+
+_LABELS = ("cls", "label", "txt", "text", "caption", "index", "id")
+_MASKS = ("trimap", "mask", "seg")
+_MASK_VALUES = 32
+"""An image with more different values than this is not taken for a mask."""
+
+
+class Choice(NamedTuple):
+    """Which fields to show; None is found by itself, False for label and mask is left out."""
+
+    image: str | int | None = None
+    label: str | int | bool | None = None
+    mask: str | int | bool | None = None
+
+
+class Found(NamedTuple):
+    """What there is to show of one sample."""
+
+    image: Any
+    label: Any
+    mask: Any
+
+
+def rows_of(data: Any, count: int) -> list[Row]:
+    """Return the first rows of a sample, a list of samples, or a batch of columns."""
+    if isinstance(data, Mapping):
+        return list(_of_columns(dict(data), count)) if _is_batch(data) else [data]
+    if is_image(data):
+        return [{0: data}]
+    if _dimensions(data) >= 3:
+        return [{0: image} for image in data[:count]]
+    if not isinstance(data, list | tuple):
+        raise UsageError.at(
+            f"a {type(data).__name__} is no sample and no batch",
+            todo="pass a dict, a tuple, a list of them, images, or a batch; of an iterator pass next(iterator)",
+        )
+    if not data:
+        raise UsageError.at("there is nothing to show: the batch is empty")
+    if all(isinstance(item, Mapping) for item in data):
+        return list(data[:count])
+    if any(_is_column(item) for item in data):
+        return list(_of_columns(dict(enumerate(data)), count))
+    if all(isinstance(item, list | tuple) for item in data):
+        return [dict(enumerate(item)) for item in data[:count]]
+    if isinstance(data, list) and all(is_image(item) for item in data):
+        return [{0: item} for item in data[:count]]
+    return [dict(enumerate(data))]
+
+
+def find(row: Row, choice: Choice) -> Found:
+    """Return image, label and mask of a row.
+
+    Raises:
+        UsageError: No image in it, or no field of a name given.
+    """
+    shown = {name: _decoded(name, value) for name, value in row.items() if not _is_place(name)}
+    images = [name for name, value in shown.items() if is_image(value)]
+    masks = [name for name in images if any(word in str(name).lower() for word in _MASKS)]
+    image = choice.image
+    if image is None:
+        image = next((name for name in images if name not in masks), images[0] if images else None)
+    if image is None or image not in shown:
+        wanted = "image" if image is None else f"field {image!r}"
+        raise UsageError.at(
+            f"no {wanted} in the sample; it has {', '.join(map(str, row)) or 'no field'}",
+            todo="name the field with image=",
+            key=row.get("__key__"),
+        )
+    return Found(
+        shown[image], _label(row, shown, choice.label), _mask(shown, images, masks, image, choice.mask)
+    )
+
+
+def _label(row: Row, shown: Row, wanted: str | int | bool | None) -> Any:
+    if wanted is False:
+        return None
+    if wanted is not None and wanted is not True:
+        return row["__key__"] if wanted == "__key__" and "__key__" in row else _named(shown, wanted, "label")
+    scalars = {name: value for name, value in shown.items() if _is_scalar(value)}
+    by_name = (name for word in _LABELS for name in scalars if str(name).rpartition(".")[2] == word)
+    best = next(by_name, None)
+    if best is not None:
+        return scalars[best]
+    if "__key__" in row:
+        return row["__key__"]
+    return next(iter(scalars.values()), None)
+
+
+def _mask(
+    shown: Row, images: list[Any], masks: list[Any], image: Any, wanted: str | int | bool | None
+) -> Any:
+    if wanted is False:
+        return None
+    if wanted is not None and wanted is not True:
+        return _named(shown, wanted, "mask")
+    others = [name for name in (masks or images) if name != image]
+    size = _size(shown[image])
+    for name in others:
+        if _size(shown[name]) == size and len(np.unique(to_mask(shown[name]))) <= _MASK_VALUES:
+            return shown[name]
+    return None
+
+
+def _named(shown: Row, name: Any, role: str) -> Any:
+    if name not in shown:
+        raise UsageError.at(
+            f"no field {name!r} for {role}= in the sample; it has {', '.join(map(str, shown))}",
+            todo=f"name one of these, or pass {role}=False",
+        )
+    return shown[name]
+
+
+def _is_place(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith("__")
+
+
+def _decoded(name: Any, value: Any) -> Any:
+    """Return what the bytes of a raw sample stand for, as far as it is needed here."""
+    if not isinstance(value, bytes):
+        return value
+    ending = str(name).rpartition(".")[2].lower()
+    if ending in IMAGE_EXTENSIONS or is_image(value):
+        return Image.open(io.BytesIO(value))
+    if ending in ("label", "caption"):
+        return value.decode("utf-8", "replace")
+    return FieldTable()(f".{ending}", value) if ending in ("npy", *_LABELS) else value
+
+
+def _size(value: Any) -> tuple[int, int]:
+    """Return height and width."""
+    if isinstance(value, Image.Image):
+        return value.height, value.width
+    shape = tuple(value.shape)
+    if len(shape) == 2:
+        return shape
+    return shape[1:] if shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4) else shape[:2]
+
+
+def _dimensions(value: Any) -> int:
+    return len(getattr(value, "shape", ()))
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float) or (hasattr(value, "shape") and value.shape in ((), (1,)))
+
+
+def _is_column(value: Any) -> bool:
+    """Return whether this holds one value for each of several samples."""
+    if isinstance(value, list | tuple):
+        kinds = {is_image(item) for item in value} if value else set()
+        return kinds == {True} or (kinds == {False} and all(_is_scalar(item) for item in value))
+    return _dimensions(value) == 4 or (
+        _dimensions(value) in (1, 3) and not is_image(value) and value.shape != (1,)
+    )
+
+
+def _is_batch(data: Mapping[Any, Any]) -> bool:
+    key = data.get("__key__")
+    return isinstance(key, list | tuple) or (
+        key is None and any(_is_column(value) for value in data.values())
+    )
+
+
+def _of_columns(columns: dict[Any, Any], count: int) -> Iterator[Row]:
+    """Yield rows. A column is what has as many values as the others; anything else belongs to every row."""
+    sized = {
+        name: column
+        for name, column in columns.items()
+        if isinstance(column, list | tuple) or _dimensions(column) >= 1
+    }
+    lengths = [len(column) for column in sized.values() if _is_column(column)]
+    length = max(set(lengths), key=lengths.count)
+    split = {name: column for name, column in sized.items() if len(column) == length}
+    for index in islice(range(length), count):
+        yield {name: column[index] if name in split else column for name, column in columns.items()}
+
+
+def text_of(label: Any, classes: Sequence[str] | Mapping[Any, str] | None) -> str:
+    """Return a label in one line; numbers by the names of their classes."""
+    array = as_array(label)
+    if array is not None and array.size == 1:
+        label = array.item()
+    if isinstance(label, bytes):
+        label = label.decode("utf-8", "replace")
+    if classes is not None and isinstance(label, int | float | str):
+        with suppress(IndexError, ValueError):
+            label = classes[int(label)] if isinstance(classes, Sequence) else classes.get(label, label)
+    return "" if label is None else " ".join(str(label).split())

@@ -1,0 +1,158 @@
+"""Sheets of what a shard holds and of what a loader gives, without taking anything from either."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset
+
+from torchdata_ais.display.rows import rows_of
+from torchdata_ais.display.sheet import contact_sheet
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+from torchdata_ais.store import resolve_options
+from torchdata_ais.urls import object_url
+
+__all__ = ["display_loader_images", "display_shard_images"]
+
+_PREFETCH_BYTES = 4 << 20  # a few samples are wanted, not the shard
+
+
+def display_shard_images(
+    client: Any,
+    bucket: Any,
+    shard: str,
+    objects: int = 4,
+    *,
+    etl_name: str | None = None,
+    etl_args: Any = None,
+    **sheet: Any,
+) -> Image.Image:
+    """Return a contact sheet of the first samples of a shard, read no further than that.
+
+    Args:
+        client: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        bucket: ``ais://bucket`` (``gcp://``, ``s3://``, ...), a bucket's name, or an SDK bucket.
+        shard: The object's name.
+        objects: The most samples.
+        etl_name: Show what this transform makes of the shard.
+        etl_args: Arguments for it.
+        **sheet: Further arguments of `contact_sheet`.
+
+    Raises:
+        TransportError, ShardError: The shard cannot be read so far.
+        NotFoundError: It holds no sample.
+        UsageError: No image in a sample.
+
+    Example:
+        >>> from torchdata_ais.examples.pets import make_shards
+        >>> from torchdata_ais.local import LocalCluster
+        >>> with LocalCluster() as cluster:
+        ...     bucket = cluster.client().bucket("pets").create()
+        ...     _ = bucket.object("s.tar").get_writer().put_content(next(make_shards([6])))
+        ...     display_shard_images(cluster.client(), "ais://pets", "s.tar", objects=4).size
+        (670, 190)
+    """
+    options = resolve_options(endpoint=client) if isinstance(client, str) else resolve_options(client=client)
+    url = object_url(client, bucket, shard, etl_name=etl_name, etl_args=etl_args)
+    loader = AISFileLoader([url], options=options, prefetch_bytes=_PREFETCH_BYTES)
+    samples = iter(TarSampleGrouper(loader))
+    try:
+        first = list(islice(samples, objects))
+    finally:
+        _close(samples)
+    if not first:
+        raise NotFoundError.at(
+            "the shard holds no sample", todo="look at it with torchdata-ais inspect", url=url
+        )
+    return contact_sheet(first, objects=objects, **sheet)
+
+
+def display_loader_images(loader: Iterable[Any], objects: int = 4, **sheet: Any) -> Image.Image:
+    """Return a contact sheet of the first samples that a loader gives.
+
+    Nothing is taken from the caller: an epoch under way goes on where it is, and the order of the next ones and the
+    state of the random generators stay as they are. For a pipe, a `DataLoader2`, an `ais_loader` and a torch
+    `DataLoader` a copy of the pipe or data set is read in this process; other iterables (webdataset's `WebLoader`, a
+    list) are asked for an iterator of their own, which is closed again. An iterator that can be read only once is
+    refused, since looking would take from it: take a batch by hand and show it with `contact_sheet`.
+
+    Args:
+        loader: Anything that can be iterated over more than once and gives samples or batches.
+        objects: The most samples, from as many batches as it takes.
+        **sheet: Further arguments of `contact_sheet`.
+
+    Raises:
+        UsageError: A one-shot iterator, a pipe that cannot be copied, nothing to show, or no image in it.
+
+    Example:
+        >>> display_loader_images([(torch.rand(3, 3, 32, 32), torch.tensor([0, 1, 2]))], objects=4).size
+        (504, 190)
+    """
+    rows: list[Any] = []
+    with _generators_kept():
+        items = iter(_independent(loader))
+        try:
+            while len(rows) < objects and (item := next(items, None)) is not None:
+                rows += rows_of(item, objects - len(rows))
+        finally:
+            _close(items)
+    if not rows:
+        raise UsageError.at("there is nothing to show: the loader gives nothing")
+    return contact_sheet(rows, objects=objects, **sheet)
+
+
+def _close(items: Iterator[Any]) -> None:
+    """End an iterator now, and with it its connections and processes, rather than when it is collected."""
+    close = getattr(items, "close", None)
+    if close is not None:
+        close()
+
+
+def _independent(loader: Any) -> Iterable[Any]:
+    """Return something that gives what `loader` does, and shares no position with it."""
+    if isinstance(loader, DataLoader):
+        data: Any = loader.dataset
+        data = _copied(data) if isinstance(data, IterableDataset) else data
+        return DataLoader(data, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
+    pipe = getattr(loader, "datapipe", None) or getattr(loader, "_pipe", None)  # DataLoader2, ais_loader
+    if isinstance(pipe, IterableDataset):
+        return _copied(pipe)
+    if isinstance(loader, IterableDataset):
+        return _copied(loader)
+    if iter(loader) is loader:
+        raise UsageError.at(
+            "an iterator can be read only once, and looking at it would take from it",
+            todo="pass the loader itself, or show a batch of it: contact_sheet(next(iterator))",
+        )
+    return loader  # type: ignore[no-any-return]
+
+
+def _copied(pipe: IterableDataset[Any]) -> IterableDataset[Any]:
+    try:
+        return copy.deepcopy(pipe)
+    except Exception as error:
+        raise UsageError.at(
+            f"the pipe cannot be copied, and reading it would take from it: {error}",
+            todo="show a batch of it: contact_sheet(batch)",
+        ) from error
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Leave the global random generators as they were: a later epoch must not depend on a look at the data."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's global one
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
