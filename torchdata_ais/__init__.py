@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         state_dict,
         state_from_json,
         state_to_json,
+        stats,
     )
     from torchdata_ais.local import LocalCluster
     from torchdata_ais.writing import ShardWriter, TarWriter, convert
@@ -126,6 +127,7 @@ __all__ = [
     "state_dict",
     "state_from_json",
     "state_to_json",
+    "stats",
 ]
 
 _LAZY = {
@@ -141,6 +143,7 @@ _LAZY = {
     "state_dict": "torchdata_ais.loaders",
     "state_from_json": "torchdata_ais.loaders",
     "state_to_json": "torchdata_ais.loaders",
+    "stats": "torchdata_ais.loaders",
 }
 
 

@@ -20,11 +20,13 @@
     |   |-- DuplicateFieldError two members with the same key and field
     |   |-- NonAdjacentKeyError a key met again later in its shard
     |   |-- MissingFieldError   a required field is not there
-    |   `-- DecodeError         the bytes of a field are not what its name says
+    |   |-- DecodeError         the bytes of a field are not what its name says
+    |   `-- EncodeError         a value cannot be written as what the name of its field says
     |-- LoaderError             a loader or one of its processes cannot go on
     |   `-- WorkerDiedError     a worker process ended without saying why
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
+        `-- MissingLibraryError an optional library is not installed (also an ImportError)
 
 Every error takes one string, so that it pickles and so that loaders, which rebuild exceptions from their
 text in another process, lose nothing: the place is written as the last line of the message in a fixed form
@@ -47,8 +49,10 @@ __all__ = [
     "ConnectError",
     "DecodeError",
     "DuplicateFieldError",
+    "EncodeError",
     "LoaderError",
     "MissingFieldError",
+    "MissingLibraryError",
     "NonAdjacentKeyError",
     "NotATarError",
     "NotFoundError",
@@ -242,6 +246,10 @@ class DecodeError(SampleError, ValueError):
     """The bytes of a field cannot be decoded as what its name says."""
 
 
+class EncodeError(SampleError, ValueError):
+    """The value of a field cannot be written as what its name says."""
+
+
 class LoaderError(AISError, RuntimeError):
     """A loader, or one of its processes, cannot go on."""
 
@@ -256,3 +264,11 @@ class StateError(AISError, ValueError):
 
 class UsageError(AISError, ValueError):
     """The call cannot work as written."""
+
+
+class MissingLibraryError(UsageError, ImportError):
+    """An optional library is needed here and is not installed. Never skipped as if a sample were bad."""
+
+    def __str__(self) -> str:
+        # ImportError has a text of its own, which would leave out everything but the message.
+        return str(self.args[0]) if self.args else ""

@@ -170,7 +170,8 @@ class Location:
             return redact(self.name)
         scheme = {"aws": "s3", "gcp": "gs", "azure": "az"}.get(self.provider, self.provider)
         space = f"{self.namespace}/" if self.namespace else ""
-        return f"{scheme}://{space}{self.bucket}/{self.name}"
+        name = f"/{self.name}" if self.name else ""
+        return f"{scheme}://{space}{self.bucket}{name}"
 
     def at(self, endpoint: str) -> Location:
         """Return this location with `endpoint` where it names none."""

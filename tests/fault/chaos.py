@@ -165,11 +165,10 @@ def _draw_break(rng: random.Random) -> list[tuple[str, Fault]]:
     """A body that breaks off in the middle, and cannot be continued."""
     name = rng.choice(NAMES)
     first = rng.choice([Cut, Reset])(rng.randrange(len(SHARDS[name])))
-    then = rng.choice([Status(503), Status(404), Status(403), Stall(0), DeadRedirect(), Cut(0)])
-    return [
-        (name, Fault(first, "GET", name, nth=1)),
-        (name, Fault(then, "GET", name, nth=tuple(range(2, 8)))),
-    ]
+    then = rng.choice([Status(503), Status(404), Status(403), Stall(0), DeadRedirect(), Cut(0), WrongChecksum()])
+    # A range with another checksum is refused once, and the object read again from its first byte.
+    nth = 2 if isinstance(then, WrongChecksum) else tuple(range(2, 8))
+    return [(name, Fault(first, "GET", name, nth=1)), (name, Fault(then, "GET", name, nth=nth))]
 
 
 def keep(item: Any) -> Any:

@@ -226,7 +226,7 @@ def test_what_opener_opened_is_closed(tmp_path):
     opened = []
 
     def opener(name):
-        opened.append(Path(name).open("wb"))
+        opened.append(io.FileIO(name, "w"))
         return opened[-1]
 
     write(tmp_path / "s-%d.tar", maxcount=25, opener=opener)

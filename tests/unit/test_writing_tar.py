@@ -15,7 +15,7 @@ import threading
 import warnings
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 
 from torchdata_ais import AISFileLoader
@@ -117,7 +117,7 @@ def test_zst_is_read_by_us(tmp_path):
 
 def test_members_are_those_of_webdataset_and_so_is_the_count_returned(tmp_path):
     webdataset = pytest.importorskip("webdataset")
-    sample = {"__key__": "a", "txt": "cat", "cls": 3, "json": [1], "b.npy": numpy.arange(3)}
+    sample = {"__key__": "a", "txt": "cat", "cls": 3, "json": [1], "b.npy": np.arange(3)}
     theirs, ours = io.BytesIO(), io.BytesIO()
     writer = webdataset.TarWriter(theirs, mtime=5)
     counts = [writer.write(sample)]
@@ -325,7 +325,10 @@ def test_what_takes_no_bytes_is_refused(stream):
 
 
 def test_a_dash_is_standard_output():
-    program = "from torchdata_ais.writing import TarWriter as W\nwith W('-') as w: w.write({'__key__': '000', 'cls': 3})"
+    program = (
+        "from torchdata_ais.writing import TarWriter\n"
+        "with TarWriter('-') as writer: writer.write({'__key__': '000', 'cls': 3})"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert by_tarfile(done.stdout) == [("000.cls", b"3")]
 

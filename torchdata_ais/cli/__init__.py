@@ -5,9 +5,12 @@ from __future__ import annotations
 import typer
 
 from torchdata_ais.cli._run import ExitCodes
+from torchdata_ais.cli.bench import bench
 from torchdata_ais.cli.convert import convert
 from torchdata_ais.cli.demo import demo
+from torchdata_ais.cli.doctor import doctor
 from torchdata_ais.cli.inspect import inspect
+from torchdata_ais.cli.lint import lint
 from torchdata_ais.cli.ls import ls
 from torchdata_ais.cli.put import put
 from torchdata_ais.cli.serve import serve
@@ -41,7 +44,7 @@ def _root(
     """Stream WebDataset shards from AIStore into PyTorch: try it, look at shards, store them."""
 
 
-for _command in (demo, serve, ls, put, inspect, convert):
+for _command in (demo, serve, ls, put, inspect, lint, bench, doctor, convert):
     app.command(epilog=ExitCodes.HELP)(_command)
 
 

@@ -1,9 +1,8 @@
 """Bytes to values and back: what the fields of a WebDataset sample hold."""
 
-from torchdata_ais.codecs._optional import MissingLibraryError
 from torchdata_ais.codecs.audio import torch_audio
 from torchdata_ais.codecs.decoder import SampleCodec, build_decoder
-from torchdata_ais.codecs.encoder import EncodeError, build_encoder
+from torchdata_ais.codecs.encoder import build_encoder
 from torchdata_ais.codecs.handlers import (
     MAX_GZ_BYTES,
     Continue,
@@ -16,6 +15,7 @@ from torchdata_ais.codecs.handlers import (
 from torchdata_ais.codecs.image import IMAGE_EXTENSIONS, IMAGE_SPECS, ImageHandler, imagehandler
 from torchdata_ais.codecs.table import FieldTable, basichandlers
 from torchdata_ais.codecs.video import torch_video
+from torchdata_ais.errors import EncodeError, MissingLibraryError
 
 __all__ = [
     "IMAGE_EXTENSIONS",

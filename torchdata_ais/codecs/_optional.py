@@ -5,14 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import MissingLibraryError
 
-
-class MissingLibraryError(UsageError, ImportError):
-    """An optional library is needed here and is not installed. Never skipped as if a sample were bad."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+__all__ = ["MissingLibraryError", "require"]
 
 
 def require(module: str, extra: str, purpose: str) -> Any:

@@ -82,7 +82,8 @@ class SampleCodec:
         except _NOT_THE_DATA:
             raise
         except DecodeError as error:  # ours: it says what is wrong and what to do, but not where
-            raise _failure(sample, field, str(error), "") from error
+            why, dot, todo = str(error).partition(". ")
+            raise _failure(sample, field, why, todo if dot else _SKIP) from error
         except Exception as error:
             raise _failure(sample, field, f"{type(error).__name__}: {error}", _SKIP) from error
 

@@ -18,14 +18,10 @@ from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.encode_image import FORMATS, encode_image
 from torchdata_ais.codecs.handlers import ends_with, extension
-from torchdata_ais.errors import SampleError, UsageError
+from torchdata_ais.errors import EncodeError, UsageError
 
 Encoder = Callable[[dict[str, Any]], dict[str, Any]]
 """From a sample to one whose fields are bytes; fields that begin with ``_`` are handed on as they are."""
-
-
-class EncodeError(SampleError, ValueError):
-    """The value of a field cannot be written as what its name says."""
 
 
 @dataclass(frozen=True)

@@ -12,30 +12,37 @@ if TYPE_CHECKING:
     from torchdata_ais.loaders.bare import load_state_dict, state_dict
     from torchdata_ais.loaders.dataset import as_dataset
     from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
+    from torchdata_ais.loaders.stats import Stats, merge_reports, stats
     from torchdata_ais.loaders.state import merge_states, state_from_json, state_to_json
 
 __all__ = [
     "AISLoader",
     "MultiProcessingReadingService",
+    "Stats",
     "ais_loader",
     "as_dataset",
     "load_state_dict",
+    "merge_reports",
     "merge_states",
     "state_dict",
     "state_from_json",
     "state_to_json",
+    "stats",
 ]
 
 _HOMES = {
     "AISLoader": "loader",
     "MultiProcessingReadingService": "reading_service",
+    "Stats": "stats",
     "ais_loader": "loader",
     "as_dataset": "dataset",
     "load_state_dict": "bare",
+    "merge_reports": "stats",
     "merge_states": "state",
     "state_dict": "bare",
     "state_from_json": "state",
     "state_to_json": "state",
+    "stats": "stats",
 }
 
 

@@ -18,7 +18,10 @@ from torch.utils.data.graph_settings import apply_sharding
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.loaders.dataset import rank_and_ranks, shard_instance
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
+from torchdata_ais.loaders.service.counts import Counts, ended
+from torchdata_ais.pipes._meter import iterate
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
+from torchdata_ais.pipes._report import report_of
 
 __all__ = ["DataLoader2Engine", "DataLoaderEngine", "Engine", "InProcessEngine", "Step"]
 
@@ -31,6 +34,9 @@ class Engine(Protocol):
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps of one epoch of this rank; one plan a worker."""
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return what `report_of` last gave in each process; see `torchdata_ais.stats`."""
 
     def close(self) -> None:
         """End processes and connections. Idempotent."""
@@ -58,8 +64,12 @@ class InProcessEngine:
         (plan,) = plans
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
-        for item in self._pipe:
+        for item in iterate(self._pipe):
             yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the counts of the pipe."""
+        return [report_of(self._pipe)]
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -83,8 +93,11 @@ class _Workers(IterableDataset[Any]):
         plan = self._plans[info.id]
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
-        for item in self._pipe:
-            yield item, info.id, pack_or_refuse(self._pipe) if self._stateful else None
+        counts = Counts(self._pipe)
+        for item in iterate(self._pipe):
+            state = pack_or_refuse(self._pipe) if self._stateful else None
+            yield item, info.id, state, counts.take(self._pipe)
+        yield info.id, counts.take(self._pipe, now=True)
         while True:
             yield None
 
@@ -113,6 +126,8 @@ class DataLoaderEngine:
         self._prefetch = prefetch
         self._context = context
         self._running: Any = None
+        self._past: list[dict[str, Any]] = []
+        self._reports: dict[int, dict[str, Any]] = {}
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
@@ -125,19 +140,27 @@ class DataLoaderEngine:
             multiprocessing_context=self._context,
         )
         self.close()
+        self._past = [ended(report) for report in self.reports()]
+        self._reports.clear()
         self._running = iter(loader)
-        ended = 0
+        idle = 0
         try:
             for step in self._running:
-                if step is not None:
-                    ended = 0
-                    yield step
+                if step is not None and step[-1] is not None:
+                    self._reports[step[-3 if len(step) > 2 else 0]] = step[-1]
+                if step is not None and len(step) > 2:
+                    idle = 0
+                    yield step[:3]
                     continue
-                ended += 1
-                if ended == self._num_workers:  # a whole round of them: nobody has anything left
+                idle += 1
+                if idle == self._num_workers:  # a whole round of them: nobody has anything left
                     return
         finally:
             self.close()
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the last report of each worker, of those of former epochs, too."""
+        return self._past + [self._reports[worker] for worker in sorted(self._reports)]
 
     def close(self) -> None:
         """End the workers."""
@@ -148,6 +171,8 @@ class DataLoaderEngine:
 
 class _Tail(Pipe[Any]):
     """The last stage in each worker of the reading service: takes the plan, and gives the state with each item."""
+
+    _ais_hidden = True
 
     def __init__(self, source: IterDataPipe[Any], stateful: bool) -> None:
         super().__init__(source)
@@ -166,7 +191,7 @@ class _Tail(Pipe[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         self._running = False
-        for item in self._source:
+        for item in iterate(self._source):
             self._running = True
             yield item
 
@@ -205,6 +230,12 @@ class DataLoader2Engine:
         for item in self._loader:
             worker = service.last_worker
             yield item, worker, service.last_extras.get(worker)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the last report of each worker."""
+        service: Any = self._loader.reading_service
+        reports: list[dict[str, Any]] = service.stats_reports()
+        return reports
 
     def close(self) -> None:
         """End the workers."""

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchdata_ais.errors import AISError, LoaderError
 from torchdata_ais.loaders.engines import Step
+from torchdata_ais.loaders.service.ranks import Ranks
 
 __all__ = ["Agreement", "stop_together"]
 
@@ -23,11 +25,11 @@ class Agreement:
     """Asks all ranks a yes-or-no question, step by step.
 
     Args:
-        look_round: Called while waiting; raises if another rank has failed.
+        ranks: Looked at while waiting: another rank may have failed.
     """
 
-    def __init__(self, look_round: Callable[[], None]) -> None:
-        self._look_round = look_round
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         # The default group may be of a backend that only knows GPUs.
         self._group: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
@@ -38,14 +40,30 @@ class Agreement:
 
         def wait() -> int:
             pause_s = 0.0002
-            while not work.is_completed():
-                self._look_round()
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, 0.01)
-            work.wait()
+            try:
+                while not work.is_completed():
+                    self._ranks.look_round()
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, 0.01)
+                work.wait()
+            except RuntimeError as error:
+                if not isinstance(error, AISError):
+                    self._explain(error)
+                raise
             return int(votes)
 
         return wait
+
+
+    def _explain(self, error: RuntimeError) -> None:
+        """Raise what ended the rank whose connection broke, if it can be learned."""
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline:
+            self._ranks.check()
+            time.sleep(0.05)
+        raise LoaderError.at(
+            f"another rank is gone without a word: {error}", todo="look at the output of the other ranks"
+        ) from error
 
 
 def stop_together(

@@ -22,9 +22,12 @@ from torchdata_ais.loaders.engines import (
 from torchdata_ais.loaders.equal_steps import Agreement, stop_together
 from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share, raise_if_refused
 from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
+from torchdata_ais.loaders.service.counts import ended
+from torchdata_ais.loaders.stats import Stats, stats
 from torchdata_ais.loaders.state import check_state, make_state, plans_for
 from torchdata_ais.pipes._checkpoint import chain_of, stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe, is_sharding, upstream
+from torchdata_ais.pipes._report import report_of
 
 __all__ = ["AISLoader", "ais_loader"]
 
@@ -140,6 +143,7 @@ class AISLoader:
         self._stream: Iterator[Step] | None = None
         self._resume: dict[str, Any] | None = None
         self._run = 0
+        self._past_reports: list[dict[str, Any]] = []
 
     def _look_at(self, pipe: IterDataPipe[Any]) -> None:
         """Warn at once about what cannot be right; remember why a checkpoint could not be taken."""
@@ -204,7 +208,10 @@ class AISLoader:
         except Exception as error:
             if self._ranks is not None:
                 self._ranks.report(error)
+                self._ranks.linger()
             self._stream = None
+            if self._num_workers:
+                self._drop_engine()  # processes that have failed do not run again
             raise
         if not isinstance(self._epoch_steps, int):
             self._instances = None
@@ -238,7 +245,7 @@ class AISLoader:
             return
         assert self._ranks is not None
         more = self._again() if self._epoch_steps == "pad" else None
-        yield from stop_together(steps, Agreement(self._ranks.look_round), ranks, more)
+        yield from stop_together(steps, Agreement(self._ranks), ranks, more)
 
     def _endless(self, rank: int, ranks: int) -> Iterator[Step]:
         while True:
@@ -277,6 +284,7 @@ class AISLoader:
             for plan in plans
         ]
         if self._engine is None:
+            self._past_reports = [ended(report) for report in self._past_reports]
             self._engine = self._make_engine()
         return self._engine.epoch(plans)
 
@@ -348,6 +356,14 @@ class AISLoader:
         self._stream = None
         self._run += 1
 
+    def stats(self) -> Stats:
+        """Return what the stages did so far; see `torchdata_ais.stats`."""
+        return stats(self)
+
+    def _ais_loader_stats(self) -> list[dict[str, Any]]:
+        now = self._engine.reports() if self._engine is not None else []
+        return [*self._past_reports, *now] or [report_of(self._pipe)]
+
     def close(self) -> None:
         """End the workers; the loader cannot be iterated any more. Idempotent."""
         if not self._closed:
@@ -355,11 +371,15 @@ class AISLoader:
         self._closed = True
         self._run += 1
         self._stream = None
+        self._drop_engine()
+        if self._ranks is not None:
+            self._ranks.close()
+
+    def _drop_engine(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
-        if self._ranks is not None:
-            self._ranks.close()
+            self._past_reports += engine.reports()
 
     def __enter__(self) -> Self:
         return self

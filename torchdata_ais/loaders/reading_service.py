@@ -42,6 +42,7 @@ from torchdata_ais.loaders.service.process import start_context
 from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
 from torchdata_ais.loaders.service.source import WorkerItems
 from torchdata_ais.loaders.service.worker import Job, Reset, tell_pipes
+from torchdata_ais.pipes._report import report_of
 
 __all__ = ["DISPATCHER", "MultiProcessingReadingService"]
 
@@ -172,6 +173,12 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             return self._pool.last_extras
         envelope = getattr(self._end_datapipe, "_ais_envelope", None)
         return {0: envelope()} if callable(envelope) else {}
+
+    def stats_reports(self) -> list[dict[str, Any]]:
+        """Return the last report of each worker; see `torchdata_ais.stats`."""
+        if self._pool is not None:
+            return [self._pool.reports[worker] for worker in sorted(self._pool.reports)]
+        return [] if self._end_datapipe is None else [report_of(self._end_datapipe)]
 
     def initialize(self, datapipe: Any) -> Any:
         """Cut the graph, start the processes, and return the pipe for the main process to iterate."""

@@ -165,7 +165,13 @@ class LocalCluster:
             self._temporary = Path(tempfile.mkdtemp(prefix="ais-local-"))
         root = self._root or self._temporary
         assert root is not None
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError.at(
+                f"the folder {root} for the data cannot be made: {error.strerror or error}",
+                todo="name another root= (--root), one that this user may write to",
+            ) from error
         self._owner = os.getpid()
         log = root / "server.log"
         with log.open("wb") as stderr:

@@ -16,6 +16,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._meter import measured
+from torchdata_ais.pipes._stats import StageStats
 
 if TYPE_CHECKING:
     from torchdata_ais.pipes._methods import Methods
@@ -79,11 +81,22 @@ class Pipe(Methods[T_co]):
             below: How many items the stages below held: they come first, and have passed this stage before.
         """
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        iterate = cls.__dict__.get("__iter__")
+        if iterate is not None:
+            cls.__iter__ = measured(iterate)  # type: ignore[method-assign]
+
     def __init__(self, source: Any = None) -> None:
         super().__init__()
         if isinstance(source, IterDataPipe):
             _refuse_foreign(source)
             _refuse_second_filter(source)
+
+    def _ais_stats(self) -> dict[str, Any]:
+        """Return what the stage counted in this process, as plain values; see `report_of`."""
+        stats = vars(self).get("_stats")
+        return stats.to_dict() if isinstance(stats, StageStats) else {}
 
     def __getstate__(self) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name != "_live"}

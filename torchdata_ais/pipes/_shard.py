@@ -69,6 +69,9 @@ class OpenShard:
         self.next_offset = start
         self.passed_on = 0
         self.bytes = self.retries = 0
+        self.first_byte_s: float | None = None
+        self.wait_s = 0.0
+        self.closed = False
         known = url if isinstance(url, ObjectURL) else ObjectURL(url)
         self._known = ObjectURL(url, known.size, checksum or known.checksum, version or known.version)
         self._store = store
@@ -99,6 +102,7 @@ class OpenShard:
                 path, self._known = str(cached[0]), cached[1]
                 known = self._known
                 given = ObjectURL(path, known.size, known.checksum)  # a file has a version of its own
+        self.closed = False
         blocks = self.blocks = open_blocks(
             path,
             self._store,
@@ -158,9 +162,13 @@ class OpenShard:
     def close(self) -> None:
         """Stop fetching and let go of the blocks."""
         if self.blocks is not None:
+            self.closed = True
             self.blocks.close()
-            self.bytes += self.blocks.stats.bytes
-            self.retries += self.blocks.stats.retries
+            stats = self.blocks.stats
+            self.bytes += stats.bytes
+            self.retries += stats.retries
+            self.wait_s += stats.wait_s
+            self.first_byte_s = stats.first_byte_s if self.first_byte_s is None else self.first_byte_s
 
 
 def _looks_plain(url: str) -> bool:

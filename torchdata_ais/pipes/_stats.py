@@ -10,6 +10,7 @@ from typing import Any
 __all__ = ["StageStats", "merge_stats", "text_of"]
 
 _EXAMPLES = 20
+_SUMS = ("items", "bytes", "retries", "opened", "first_byte_s", "wait_s")
 
 
 @dataclass
@@ -19,6 +20,11 @@ class StageStats:
     Attributes:
         items: Items taken in.
         bytes: Bytes read (stages that read).
+        retries: Requests made again.
+        opened: Objects whose first byte has come.
+        first_byte_s: Seconds it took, of all of them together.
+        first_byte_max_s: Seconds it took at most.
+        wait_s: Seconds the stage waited for bytes.
         skipped: Name of the error class -> how many items were given up for it.
         examples: The first texts of those errors, at most 20.
     """
@@ -26,8 +32,15 @@ class StageStats:
     items: int = 0
     bytes: int = 0
     retries: int = 0
+    opened: int = 0
+    first_byte_s: float = 0.0
+    first_byte_max_s: float = 0.0
+    wait_s: float = 0.0
     skipped: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
+
+    def __reduce__(self) -> tuple[type[StageStats], tuple[()]]:
+        return StageStats, ()  # a copy of a stage has counted nothing
 
     def skip(self, error: BaseException) -> None:
         """Count an item given up for `error`."""
@@ -35,12 +48,26 @@ class StageStats:
         if len(self.examples) < _EXAMPLES:
             self.examples.append(text_of(error))
 
+    def add_object(self, size: int, retries: int, first_byte_s: float | None, wait_s: float) -> None:
+        """Count what reading one object, or a part of one, took."""
+        self.bytes += size
+        self.retries += retries
+        self.wait_s += wait_s
+        if first_byte_s is not None:
+            self.opened += 1
+            self.first_byte_s += first_byte_s
+            self.first_byte_max_s = max(self.first_byte_max_s, first_byte_s)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that travel between processes."""
         return {
             "items": self.items,
             "bytes": self.bytes,
             "retries": self.retries,
+            "opened": self.opened,
+            "first_byte_s": self.first_byte_s,
+            "first_byte_max_s": self.first_byte_max_s,
+            "wait_s": self.wait_s,
             "skipped": dict(self.skipped),
             "examples": list(self.examples),
         }
@@ -66,9 +93,9 @@ def merge_stats(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """
     total = StageStats()
     for part in parts:
-        total.items += part["items"]
-        total.bytes += part["bytes"]
-        total.retries += part["retries"]
+        for name in _SUMS:
+            setattr(total, name, getattr(total, name) + part[name])
+        total.first_byte_max_s = max(total.first_byte_max_s, part["first_byte_max_s"])
         total.skipped.update(part["skipped"])
         total.examples.extend(part["examples"][: _EXAMPLES - len(total.examples)])
     return total.to_dict()

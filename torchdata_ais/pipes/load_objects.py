@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from typing_extensions import override
+
 from torchdata_ais.errors import AISError, SampleError, UsageError
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes._transport import StageTransport
-from torchdata_ais.store import BlockSource, Retry, StoreOptions, open_blocks
+from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
 from torchdata_ais.urls import ObjectURL
 
 __all__ = ["AISObjectLoader"]
@@ -115,11 +117,16 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                 finally:
                     blocks.close()
                     queue.popleft()
-                self._stats.bytes += len(data)
+                    done = blocks.stats
+                    self._stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
                 yield url, data
         finally:
             for _, blocks in queue:
                 blocks.close()
+
+    @override
+    def _ais_stats(self) -> dict[str, Any]:
+        return {**super()._ais_stats(), **held_now()}
 
     def _read(self, url: str, blocks: BlockSource) -> bytes:
         parts: list[bytes] = []

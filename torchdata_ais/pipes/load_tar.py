@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._load_state import LoadState, Resume
+from torchdata_ais.pipes._meter import meter_of, metered
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
 from torchdata_ais.pipes._place import note_place
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
@@ -18,7 +20,7 @@ from torchdata_ais.pipes._shard import OpenShard, ShardOptions
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.samples import Run
-from torchdata_ais.store import ObjectCache, Retry, StoreOptions
+from torchdata_ais.store import ObjectCache, Retry, StoreOptions, held_now
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["AISFileLoader"]
@@ -144,7 +146,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         return ", ".join(shown)
 
     def __iter__(self) -> Iterator[tuple[MemberPath, bytes]]:
-        for url, run in self.whole_runs():
+        for url, run in self._whole_runs():
             last = len(run.members) - 1
             for index, member in enumerate(run.members):
                 ends = "" if index < last else "shard" if run.last else "run"
@@ -152,6 +154,9 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
 
     def whole_runs(self) -> Iterator[tuple[str, Run]]:
         """Yield ``(url, run)`` instead of single members: the short way for `group_samples`."""
+        return metered(self._whole_runs(), meter_of(self))
+
+    def _whole_runs(self) -> Iterator[tuple[str, Run]]:
         store = self._transport.resolve(self)
         seed_shufflers(self._source, self._epoch_seed.next_epoch(), always=self._epoch_seed.was_sent)
         live = self._live = LoadState(self._source, store, self._shard_options, self._resume)
@@ -197,5 +202,14 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
 
     def _close(self, shard: OpenShard) -> None:
         shard.close()
-        self._stats.bytes += shard.bytes
-        self._stats.retries += shard.retries
+        self._stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s)
+
+    @override
+    def _ais_stats(self) -> dict[str, Any]:
+        # What is read of the open shards is added when they close; until then it is only shown.
+        total = replace(self._stats)
+        for shard in list(self._live.queue) if self._live is not None else ():
+            if shard.blocks is not None and not shard.closed:
+                now = shard.blocks.stats
+                total.add_object(now.bytes, now.retries, now.first_byte_s, now.wait_s)
+        return {**super()._ais_stats(), **total.to_dict(), **held_now()}

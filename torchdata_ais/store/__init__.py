@@ -1,5 +1,6 @@
 """Objects in and out of AIStore: listing, reading in blocks, writing. No torch."""
 
+from torchdata_ais.store.budget import held_now
 from torchdata_ais.store.cache import ObjectCache
 from torchdata_ais.store.listing import list_objects
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
@@ -15,6 +16,7 @@ __all__ = [
     "StoreOptions",
     "delete_object",
     "head_object",
+    "held_now",
     "list_objects",
     "object_exists",
     "open_blocks",

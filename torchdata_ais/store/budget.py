@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["Share", "open_share"]
+__all__ = ["Share", "held_now", "open_share"]
 
 
 class _Budget:
@@ -14,6 +14,7 @@ class _Budget:
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.used = 0
+        self.peak = 0
         self.shares = 0
 
 
@@ -54,6 +55,7 @@ class Share:
                 if self._held == 0 or fair:
                     self._held += size
                     budget.used += size
+                    budget.peak = max(budget.peak, budget.used)
                     return True
                 budget.changed.wait(1.0)
         return False
@@ -84,3 +86,8 @@ class Share:
 def open_share(limit: int) -> Share:
     """Return a share of this process's budget, which must not exceed `limit` bytes in all."""
     return Share(_budget, limit)
+
+
+def held_now() -> dict[str, int]:
+    """Return how many bytes this process holds fetched ahead, and how many it held at most."""
+    return {"held": _budget.used, "held_max": _budget.peak}

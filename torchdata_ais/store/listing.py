@@ -127,7 +127,7 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
             return _of_group(source, wanted)
     if not hasattr(source, "list_urls"):
         raise UsageError.at(
-            f"a {type(source).__name__} is no source",
+            f"an object of type {type(source).__name__} is no source",
             todo="pass an SDK bucket or object group, ais://bucket/prefix, a brace template, an object URL or a path",
         )
     return _of_foreign(source, wanted, options)
@@ -312,6 +312,13 @@ def _describe(source: Any) -> str:
 
 
 def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) -> NotFoundError:
+    if isinstance(source, str | Path) and parse_url(str(source)).kind == "file":
+        return NotFoundError.at(
+            f"{source}: no file"
+            + (f" matches regex={regex!r}; {listed} were found" if regex and listed else " matches"),
+            todo="check the path and the folder it is relative to, or pass allow_empty=True",
+            url=str(source),
+        )
     what = f"{_describe(source)}: no object"
     if wanted.prefix:
         what += f" with the prefix {wanted.prefix!r}"

@@ -66,6 +66,8 @@ class Kind(IntEnum):
     """The process cannot go on at all, in whatever epoch."""
     ANSWER = 22
     """PAUSE, RESUME or LIMIT is done."""
+    STATS = 23
+    """What the pipe has counted so far, in all epochs."""
 
 
 class Message(NamedTuple):

@@ -59,6 +59,7 @@ class Pool:
         self.closed = False
         self.last_worker: int | None = None
         self.last_extras: dict[int, Any] = {}
+        self.reports: dict[int, dict[str, Any]] = {}
         # Runs when the pool is garbage, or at interpreter exit, whatever comes first.
         self._stop = weakref.finalize(
             self, _close, self._peers, (self._wake_read, self._wake_write), os.getpid()
@@ -189,6 +190,8 @@ class Pool:
             message = worker.inbox.popleft() if worker.inbox else self._receive(worker)
             if message is None:
                 self._wait(worker)
+            elif message.kind is Kind.STATS:
+                self.reports[worker.worker_id] = message.load()
             elif message.kind is Kind.BROKEN:
                 raise worker.its_error(message)
             elif message.epoch != epoch or message.kind in (Kind.BEGIN, Kind.ANSWER):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.loaders.service.codec import Packed, pack
+from torchdata_ais.loaders.service.counts import Counts
 from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.graph import all_pipes, pause, resume
 from torchdata_ais.loaders.service.source import Dispatched
+from torchdata_ais.pipes._meter import iterate
 
 __all__ = ["Outlet", "Producer"]
 
@@ -126,6 +129,7 @@ class Producer:
         self._paused = False
         self._iterator: Iterator[Any] | None = None
         self._envelope: Callable[[], Any] | None = None
+        self._counts = Counts(pipe) if outlets[0].channel is control else None
 
     def run(self) -> None:
         """Produce until the control channel ends."""
@@ -178,7 +182,7 @@ class Producer:
         self._pipe = self._begin(self._pipe, message.load())
         envelope = getattr(self._pipe, "_ais_envelope", None)
         self._envelope = envelope if callable(envelope) else None
-        self._iterator = iter(self._pipe)
+        self._iterator = iterate(self._pipe)
 
     def _adjust(self, message: Message) -> None:
         """Pause, resume or limit the pipes of the graph that know how to."""
@@ -204,6 +208,7 @@ class Producer:
         except BaseException as error:  # noqa: BLE001 - whatever the pipe raises
             self._fail(error)
             return
+        begin = perf_counter()
         try:
             extras = self._envelope() if self._envelope is not None else None
             kind, load = (Kind.ITEM, value) if extras is None else (Kind.TAGGED, (value, extras))
@@ -212,6 +217,9 @@ class Producer:
             self._fail(error, f" while pickling an item of type {type(value).__qualname__!r}")
             return
         self._outlets[self._turn].put(kind, packed)
+        if self._counts is not None:
+            self._counts.sending_s += perf_counter() - begin
+            self._report()
         self._turn = (self._turn + 1) % len(self._outlets)
         if len(self._outlets) > 1 and sum(outlet.held for outlet in self._outlets) > _MAX_HELD:
             self._fail(
@@ -223,6 +231,7 @@ class Producer:
 
     def _finish(self) -> None:
         self._iterator = None
+        self._report(now=True)
         for part in all_pipes(self._pipe):
             if isinstance(part, Dispatched):
                 part.finish()
@@ -237,9 +246,16 @@ class Producer:
 
     def _fail(self, error: BaseException, doing: str = "") -> None:
         self._iterator = None
+        self._report(now=True)
         failure = Failure.of(error, f"in {self._name}{doing}")
         for outlet in self._outlets:
             outlet.put(Kind.FAILED, pack(failure))
+
+
+    def _report(self, *, now: bool = False) -> None:
+        """Send what the pipe has counted, if it is time to."""
+        if self._counts is not None and (report := self._counts.take(self._pipe, now=now)) is not None:
+            self._outlets[0].put(Kind.STATS, pack(report))
 
 
 def _drain(channel: Channel, hear: Callable[[Message], None]) -> bool:

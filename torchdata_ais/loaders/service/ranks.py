@@ -80,6 +80,16 @@ class Ranks:
         except (RuntimeError, OSError):  # the store is gone, and with it who would have listened
             return
 
+    def linger(self, timeout_s: float = 3.0) -> None:
+        """After `report`: wait until the others have seen it, for the store may end with this process."""
+        deadline = time.monotonic() + timeout_s
+        others = [f"{self._prefix}/seen/{rank}" for rank in range(self.world_size) if rank != self.rank]
+        try:
+            while not self._store.check(others) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        except (RuntimeError, OSError):
+            return
+
     def look_round(self) -> None:
         """Call `check` if that has not been done for a second."""
         if time.monotonic() >= self._next_check:
@@ -97,6 +107,7 @@ class Ranks:
         failed = json.loads(self._store.get(f"{self._prefix}/failed"))
         if failed["rank"] != self.rank:
             self._told = True
+            self._store.set(f"{self._prefix}/seen/{self.rank}", "1")
             raise LoaderError.at(
                 f"rank {failed['rank']} failed, so this rank's epoch ends here. Its error:\n{failed['text']}",
                 todo="",

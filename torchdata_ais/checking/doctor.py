@@ -1,0 +1,197 @@
+"""`diagnose`: is everything in place? Installation, loaders, codecs, the cluster and its clock."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Literal
+
+from torchdata_ais.errors import AISError
+from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.urls import redact
+from torchdata_ais.versions import versions
+
+__all__ = ["Check", "diagnose"]
+
+_CLOCK_S = 5.0
+_SHM_BYTES = 1 << 30
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at.
+
+    Attributes:
+        name: What.
+        state: ``"ok"``; ``"note"``: works with less; ``"bad"``: will not work.
+        text: What was found.
+        todo: What to do about it, if anything.
+    """
+
+    name: str
+    state: Literal["ok", "note", "bad"]
+    text: str
+    todo: str = ""
+
+
+def diagnose(options: StoreOptions | None = None) -> list[Check]:
+    """Look at everything a training needs. What fails is an answer, never an exception.
+
+    Args:
+        options: The cluster to ask; default that of the environment, and a note if there is none.
+
+    Example:
+        >>> checks = diagnose()
+        >>> [check.name for check in checks][:3]
+        ['versions', 'torch', 'loaders']
+    """
+    found = [_safely("versions", _versions)]
+    found += [_safely(name, look) for name, look in _LOCAL.items()]
+    try:
+        options = options or resolve_options()
+    except AISError as error:
+        return [*found, Check("cluster", "bad", str(error).partition("\n[at] ")[0])]
+    if not options.endpoint:
+        todo = "export AIS_ENDPOINT=http://host:51080; torchdata-ais serve starts a cluster here"
+        return [*found, Check("cluster", "note", "none is named", todo)]
+    return [*found, *_cluster(options)]
+
+
+def _safely(name: str, look: Callable[[], Check]) -> Check:
+    try:
+        return look()
+    except Exception as error:  # noqa: BLE001 - a broken installation raises anything; that is the finding
+        return Check(name, "bad", f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _versions() -> Check:
+    return Check("versions", "ok", ", ".join(f"{name} {version}" for name, version in versions().items()))
+
+
+def _torch() -> Check:
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001 - a library that was built for other hardware fails in many ways
+        return Check("torch", "bad", f"cannot be imported: {_first(error)}", "install torch anew")
+    gpu = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+    return Check("torch", "ok", f"{torch.__version__}, {gpu}, {torch.get_num_threads()} threads")
+
+
+def _loaders() -> Check:
+    try:
+        from torchdata_ais.loaders._torchdata import DataLoader2
+    except Exception as error:  # noqa: BLE001 - see above
+        todo = 'pip install "torchdata<0.10"; until then use ais_loader(engine="dataloader") or torch\'s DataLoader'
+        return Check("loaders", "note", f"DataLoader only: torchdata's {_first(error)}", todo)
+    methods = "/".join(multiprocessing.get_all_start_methods())
+    return Check("loaders", "ok", f"{DataLoader2.__name__} and DataLoader; start methods {methods}")
+
+
+def _codecs() -> Check:
+    from torchdata_ais.codecs import build_decoder
+
+    build_decoder()
+    rows = {
+        "simplejpeg": "fast",
+        "soundfile": "audio",
+        "av": "video",
+        "cbor2": "formats",
+        "zstandard": "formats",
+    }
+    troubles = {name: _trouble(name, extra) for name, extra in rows.items()}
+    there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
+    missing = [f"{name} ({trouble})" for name, trouble in troubles.items() if trouble]
+    text = ", ".join(there) + (f"; not there: {', '.join(missing)}" if missing else "")
+    if troubles["simplejpeg"]:
+        return Check("codecs", "note", text, 'pip install "torchdata-ais[fast]" decodes JPEG faster')
+    return Check("codecs", "ok", text)
+
+
+def _trouble(name: str, extra: str) -> str:
+    """Return why a library cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return f"extra [{extra}]"
+    except Exception as error:  # noqa: BLE001 - see above
+        return f"broken: {_first(error)}"
+    return ""
+
+
+def _machine() -> Check:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    text = f"{cores} cores"
+    if sys.platform == "linux":
+        shared = shutil.disk_usage("/dev/shm")  # noqa: S108 - where workers put tensors
+        text += f", {shared.free / 1e9:.1f} GB free in /dev/shm"
+        if shared.free < _SHM_BYTES:
+            todo = "give the container more: docker run --shm-size=8g, or an emptyDir of medium Memory"
+            return Check("machine", "note", f"{text}: workers hand tensors over through it", todo)
+    return Check("machine", "ok", text)
+
+
+_LOCAL: dict[str, Callable[[], Check]] = {
+    "torch": _torch,
+    "loaders": _loaders,
+    "codecs": _codecs,
+    "machine": _machine,
+}
+
+
+def _cluster(options: StoreOptions) -> Iterator[Check]:
+    where = redact(options.endpoint)
+    token = "with a token" if options.token else "without a token"
+    began = time.monotonic()
+    try:
+        date = _date_of(options)
+    except Exception as error:  # noqa: BLE001 - anything may answer there
+        todo = "check AIS_ENDPOINT, that the cluster is up, and proxies of the environment"
+        yield Check("cluster", "bad", f"{where} cannot be reached: {_first(error)}", todo)
+        return
+    elapsed = time.monotonic() - began
+    yield _safely("cluster", lambda: _buckets(options, where, f"{token}, {1000 * elapsed:.0f} ms"))
+    if date is not None:
+        behind = time.time() - date
+        if abs(behind) > _CLOCK_S:
+            todo = "synchronise the clocks (NTP): tokens and certificates depend on them"
+            yield Check("clock", "note", f"{abs(behind):.0f} s away from the cluster's", todo)
+        else:
+            yield Check("clock", "ok", "that of the cluster, as far as its seconds tell")
+
+
+def _date_of(options: StoreOptions) -> float | None:
+    """Return the cluster's time, in seconds since the epoch."""
+    from torchdata_ais.store.pools import pool_for
+
+    url = f"{options.endpoint}/v1/health"
+    answer = pool_for(url, options).request("GET", url, timeout=_TIMEOUT_S, retries=False, redirect=False)
+    stated = answer.headers.get("Date")
+    return parsedate_to_datetime(stated).timestamp() if stated else None
+
+
+def _buckets(options: StoreOptions, where: str, how: str) -> Check:
+    from dataclasses import replace
+
+    from torchdata_ais.store import Retry
+    from torchdata_ais.store.sdk import call, sdk_client
+
+    once = replace(options, retry=Retry(attempts=1), first_byte_timeout=_TIMEOUT_S)
+    try:
+        with sdk_client(once) as client:
+            count = len(call(lambda: list(client.cluster().list_buckets()), once, "list of buckets", where))
+    except AISError as error:
+        return Check("cluster", "bad", f"{where} answers, but: " + str(error).partition("\n[at] ")[0])
+    return Check("cluster", "ok", f"{where}, {count} bucket{'' if count == 1 else 's'}, {how}")
+
+
+def _first(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

@@ -1,0 +1,71 @@
+"""``torchdata-ais bench``: what this machine and this cluster deliver."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, size_text
+
+__all__ = ["bench"]
+
+
+def bench(
+    urls: Annotated[
+        list[str], typer.Argument(metavar="URL...", help="Shards: a prefix, a template, local paths.")
+    ],
+    seconds: Annotated[float, typer.Option(help="How long to run each stage.", min=0.01)] = 3.0,
+    workers: Annotated[str, typer.Option(help="Numbers of worker processes to try.")] = "0,1,2",
+    spec: Annotated[str, typer.Option(help="How images are decoded.")] = "torchrgb8",
+    size: Annotated[int, typer.Option(help="Pixels square of decoded images.", min=1)] = 224,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Time the stages of a training chain one by one, and suggest settings.
+
+    raw: bytes from the cluster. members: tar parsed. samples: grouped. decoded: images as training gets them, in this
+    process. loader(n): the whole chain in n worker processes. Shards are read again and again, so the figures are those
+    of a warm cluster; the first read is shown by itself. Take a few shards, on a machine that does nothing else.
+    """
+    with reported(debug):
+        from torchdata_ais.checking import measure
+        from torchdata_ais.errors import UsageError
+        from torchdata_ais.urls import parse_url
+
+        try:
+            counts = [int(part) for part in workers.split(",") if part.strip()]
+        except ValueError:
+            raise UsageError.at(f"--workers {workers!r} are no numbers", todo="write 0,1,2,4") from None
+        needs_cluster = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
+        options = options_for(endpoint) if needs_cluster else None
+        speed = measure(
+            list(urls),
+            seconds=seconds,
+            workers=counts,
+            spec=spec,
+            size=size,
+            progress=_say,
+            options=options,
+        )
+        if as_json:
+            typer.echo(json.dumps(speed.as_dict(), indent=1))
+            return
+        for rate in speed.rates:
+            figures = [f"{rate.mb_s:9.1f} MB/s" if rate.bytes else " " * 14]
+            figures += [f"{rate.samples_s:9.0f} samples/s"] if rate.samples else []
+            typer.echo(f"{rate.stage:<11}{'  '.join(figures)}")
+        typer.echo(f"{speed.cores} cores, samples of {size_text(round(speed.sample_bytes))} on average")
+        for sentence in speed.advice:
+            typer.echo(f"suggested: {sentence}")
+
+
+def _say(stage: str) -> None:
+    """Show what runs, to people only."""
+    import sys
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{stage:<12}\r")
+        sys.stderr.flush()

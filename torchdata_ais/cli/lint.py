@@ -1,0 +1,152 @@
+"""``torchdata-ais lint``: is every shard sound, and do they fit together?"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
+
+if TYPE_CHECKING:
+    from torchdata_ais.checking import LintReport, Resharded
+    from torchdata_ais.store import StoreOptions
+
+__all__ = ["lint"]
+
+
+def lint(
+    urls: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL...",
+            help="ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.",
+        ),
+    ],
+    require: Annotated[
+        str,
+        typer.Option(
+            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have.",
+            show_default=False,
+        ),
+    ] = "",
+    decode: Annotated[bool, typer.Option(help="Decode every field, images to the last pixel.")] = True,
+    only: Annotated[str, typer.Option(help="Decode these fields only: 'jpg cls'.", show_default=False)] = "",
+    jobs: Annotated[
+        int, typer.Option(help="Shards read at once. Default: one a core.", min=0, show_default=False)
+    ] = 0,
+    fix: Annotated[
+        str,
+        typer.Option(
+            metavar="PATTERN",
+            help="Write the good samples to new shards: out/train-%06d.tar, ais://bucket/train-%06d.tar.",
+            show_default=False,
+        ),
+    ] = "",
+    maxcount: Annotated[int, typer.Option(help="Most samples in a shard that --fix writes.", min=1)] = 10_000,
+    strict: Annotated[bool, typer.Option("--strict", help="Notes count as errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Read every shard as training would, and tell all that is wrong, one line each.
+
+    Errors: a shard that is not whole, keys that repeat or whose members do not stand together, fields that are double,
+    missing or do not decode. Notes: fields that few samples have, keys that stand in several shards, uneven sizes.
+    The exit code is 1 if there are errors, also with --fix.
+    """
+    with reported(debug), ExitStack() as stack:
+        from torchdata_ais.checking import lint_shards, reshard
+        from torchdata_ais.urls import parse_url
+
+        needs_cluster = any(
+            place.kind == "object" and not place.endpoint
+            for place in map(parse_url, filter(None, [*urls, fix]))
+        )
+        options = options_for(endpoint) if needs_cluster else None
+        report = lint_shards(
+            list(urls),
+            require=require,
+            decode=decode,
+            only=only or None,
+            jobs=jobs or None,
+            progress=_bar(stack, "lint"),
+            options=options,
+        )
+        stack.close()
+        if not as_json:
+            _show(report)
+        written: Resharded | None = None
+        if fix:
+            _make_bucket(fix, options)
+            bar = _bar(stack, "fix")
+            written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, options=options)
+            stack.close()
+        if as_json:
+            answer = report.as_dict()
+            if written is not None:
+                answer["fixed"] = vars(written)
+            typer.echo(json.dumps(answer, indent=1))
+        elif written is not None:
+            _show_written(written, fix)
+        if not report.ok or (strict and any(report.problems())):
+            raise typer.Exit(ExitCodes.FAILED)
+
+
+def _show(report: LintReport) -> None:
+    for shard in report.shards:
+        for problem in shard.problems:
+            typer.echo(str(problem))
+        if shard.errors > len(shard.problems):
+            typer.echo(f"error: {shard.url}: {shard.errors - len(shard.problems)} more errors of this shard")
+    for problem in report.across:
+        typer.echo(str(problem))
+    samples = sum(shard.samples for shard in report.shards)
+    broken = sum(not shard.whole for shard in report.shards)
+    errors = sum(shard.errors for shard in report.shards)
+    errors += sum(problem.severity == "error" for problem in report.across)
+    bad = sum(shard.errors > 0 for shard in report.shards)
+    fields = " ".join(report.required) or "none"
+    verdict = (
+        f"{counted(errors, 'error')} in {counted(bad, 'shard')}, {broken} not whole" if errors else "sound"
+    )
+    typer.echo(
+        f"{counted(len(report.shards), 'shard')}, {counted(samples, 'sample')},"
+        f" {size_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
+        f" ({report.seconds:.1f} s)"
+    )
+
+
+def _show_written(written: Resharded, target: str) -> None:
+    out = ", ".join(f"{count} {name}" for name, count in written.left_out.items())
+    typer.echo(
+        f"wrote {counted(written.samples, 'sample')} in {counted(len(written.shards), 'shard')} {target}"
+        + (f"; {written.joined} put together" if written.joined else "")
+        + (f"; {written.renamed} renamed" if written.renamed else "")
+        + (f"; left out: {out}" if out else "")
+    )
+
+
+def _bar(stack: ExitStack, title: str) -> Any:
+    """Return a progress function that shows a bar from its first call on, until the stack is closed."""
+    from torchdata_ais.cli._progress import progress
+
+    advance: list[Any] = []
+
+    def show(_: int, total: int) -> None:
+        if not advance:
+            advance.append(stack.enter_context(progress(title, "shard", total)))
+        advance[0](1)
+
+    return show
+
+
+def _make_bucket(target: str, options: StoreOptions | None) -> None:
+    from torchdata_ais.cli._bucket import Bucket
+    from torchdata_ais.urls import parse_url
+
+    place = parse_url(target)
+    if options is not None and place.kind == "object" and not place.namespace:
+        Bucket(options, place.bucket, place.provider).create()

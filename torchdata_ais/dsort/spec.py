@@ -1,0 +1,285 @@
+"""What a dSort job shall do: typed, or as a JSON specification of any age, to what the server takes today."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.urls import Location, bucket_place, parse_url
+
+__all__ = [
+    "ByContent",
+    "ByName",
+    "DsortSpec",
+    "Order",
+    "Shuffle",
+    "Unchanged",
+    "check_spec",
+    "load_spec",
+    "translate_spec",
+]
+
+_RENAMED = {
+    "extension": "input_extension",
+    "bck": "input_bck",
+    "bucket": "input_bck",
+    "shard_size": "output_shard_size",
+    "order_file": "ekm_file",
+    "order_file_sep": "ekm_file_sep",
+}
+"""Field names of older specifications."""
+
+_KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
+_CONTENT = ("int", "float", "string")
+_ARCHIVES = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """A random order of all samples; with a seed, the same at each run on the same cluster."""
+
+    seed: int | None = None
+
+    def algorithm(self) -> dict[str, Any]:
+        """Return the server's words for it."""
+        return {"kind": "shuffle"} if self.seed is None else {"kind": "shuffle", "seed": str(self.seed)}
+
+
+@dataclass(frozen=True)
+class ByName:
+    """By the keys of the samples."""
+
+    decreasing: bool = False
+
+    def algorithm(self) -> dict[str, Any]:
+        """Return the server's words for it."""
+        return {"kind": "alphanumeric", "decreasing": self.decreasing}
+
+
+@dataclass(frozen=True)
+class ByContent:
+    """By what a field of each sample says.
+
+    Attributes:
+        field: Its name, such as ``cls``.
+        kind: What its text is: ``"int"``, ``"float"`` or ``"string"``.
+        decreasing: The largest first.
+    """
+
+    field: str
+    kind: Literal["int", "float", "string"] = "string"
+    decreasing: bool = False
+
+    def algorithm(self) -> dict[str, Any]:
+        """Return the server's words for it."""
+        extension = "." + self.field.lstrip(".")
+        return {
+            "kind": "content",
+            "extension": extension,
+            "content_key_type": self.kind,
+            "decreasing": self.decreasing,
+        }
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The order of the input: only the sizes of the shards change."""
+
+    def algorithm(self) -> dict[str, Any]:
+        """Return the server's words for it."""
+        return {"kind": "none"}
+
+
+Order = Shuffle | ByName | ByContent | Unchanged
+
+
+@dataclass(frozen=True)
+class DsortSpec:
+    """A dSort job.
+
+    Attributes:
+        source: The shards to read: ``ais://pets/samples-{00..18}.tar``, all that begin with a prefix
+            (``ais://pets/samples-``), or a list of object URIs of one bucket.
+        target: The shards to write: ``ais://pets/shuffled-%06d.tar`` or ``ais://pets/shuffled-{000..999}.tar``.
+            With `key_map` only the bucket counts.
+        shard_size: Of each new shard, before the last: bytes, or text with a unit (``"100MB"``: binary units).
+            A shard ends with the first sample that reaches it.
+        order: `Shuffle`, `ByName`, `ByContent` or `Unchanged`.
+        key_map: Which samples go where: keys by the template of the shards' names, as in
+            ``{"cats-%d.tar": ["a", "b"], "dogs-%d.tar": ["c"]}``; or the http URL of such a map as JSON. The targets
+            fetch it, and refuse addresses of private networks: then pass the URL of a public place.
+        extension: Of the input shards, if their names in `source` have none.
+        description: Shown beside the job.
+
+    Example:
+        >>> spec = DsortSpec("ais://pets/s-{0..3}.tar", "ais://sorted/s-%d.tar", "1GB", ByContent("cls", "int"))
+        >>> spec.to_server()["algorithm"]
+        {'kind': 'content', 'extension': '.cls', 'content_key_type': 'int', 'decreasing': False}
+    """
+
+    source: str | Sequence[str]
+    target: str
+    shard_size: int | str = "100MB"
+    order: Order = Shuffle()
+    key_map: Mapping[str, Sequence[str]] | str | None = None
+    extension: str = ".tar"
+    description: str = ""
+
+    def to_server(self) -> dict[str, Any]:
+        """Return the specification that the server takes, without a key map that is not stored yet.
+
+        Raises:
+            UsageError: Source or target is not in a bucket, or a value is out of range.
+        """
+        sources = [self.source] if isinstance(self.source, str) else list(self.source)
+        places = [_in_bucket(source, "source") for source in sources]
+        if not places or any(_bucket_of(place) != _bucket_of(places[0]) for place in places):
+            raise UsageError.at("the sources of one job must be in one bucket", todo="run one job for each")
+        target = _in_bucket(self.target, "target")
+        names = [place.name for place in places]
+        return translate_spec(
+            {
+                "input_bck": _bucket_of(places[0]),
+                "input_format": {"template": names[0]}
+                if isinstance(self.source, str)
+                else {"objnames": names},
+                "input_extension": _extension(names[0]) or self.extension,
+                "output_bck": _bucket_of(target),
+                "output_format": target.name,
+                "output_extension": _extension(target.name) or _extension(names[0]) or self.extension,
+                "output_shard_size": str(self.shard_size),
+                "algorithm": self.order.algorithm(),
+                "description": self.description,
+                **({"ekm_file": self.key_map, "ekm_file_sep": ""} if isinstance(self.key_map, str) else {}),
+            }
+        )
+
+
+def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON specification in the words of today's server.
+
+    Old field names (``bck``, ``extension``, ``shard_size``, ``order_file``, a bucket by name, a format or list where
+    an object stands today) become the present ones. ``dsorter_type`` is set, without which today's server looks for
+    a free choice in a place that refuses it. Fields that are not known here go through as they are.
+
+    Raises:
+        UsageError: A field by its old and its new name, or no input bucket.
+
+    Example:
+        >>> spec = translate_spec({"extension": ".tar", "bck": {"name": "images"}, "input_format": "samples-{00..18}"})
+        >>> spec["input_extension"], spec["input_format"], spec["dsorter_type"]
+        ('.tar', {'template': 'samples-{00..18}'}, 'dsort_general')
+    """
+    new: dict[str, Any] = {}
+    provider = spec.get("provider", "ais")
+    for field, value in spec.items():
+        name = _RENAMED.get(field, field)
+        if name in new or (name != field and name in spec):
+            raise UsageError.at(f"the specification has both {field!r} and {name!r}", todo="leave one out")
+        if field != "provider":
+            new[name] = value
+    for name in ("input_bck", "output_bck"):
+        if isinstance(new.get(name), str):
+            new[name] = _bucket_of(bucket_place(new[name], provider))
+        elif new.get(name):
+            new[name] = {"provider": provider, **new[name]}
+    if not (new.get("input_bck") or {}).get("name"):
+        raise UsageError.at(
+            "the specification names no input bucket", todo='add "input_bck": {"name": "..."}'
+        )
+    shards = new.get("input_format", "")
+    if isinstance(shards, str):
+        new["input_format"] = {"template": shards}
+    elif not isinstance(shards, Mapping):
+        new["input_format"] = {"objnames": list(shards)}
+    algorithm = dict(new.get("algorithm") or {})
+    if "format_type" in algorithm:
+        algorithm["content_key_type"] = algorithm.pop("format_type")
+    if algorithm.get("seed") is not None:
+        algorithm["seed"] = str(algorithm["seed"])
+    new["algorithm"] = algorithm
+    if isinstance(new.get("output_shard_size"), int):
+        new["output_shard_size"] = str(new["output_shard_size"])
+    new.setdefault("dsorter_type", "dsort_general")
+    return new
+
+
+def check_spec(spec: Mapping[str, Any]) -> None:
+    """Refuse a (translated) specification that the server would refuse: it closes the connection without a word.
+
+    Raises:
+        UsageError: What is wrong with it.
+    """
+    algorithm = spec["algorithm"]
+    kind = algorithm.get("kind", "")
+    if kind not in _KINDS:
+        raise UsageError.at(f"there is no algorithm {kind!r}", todo=f"use one of {', '.join(_KINDS[1:])}")
+    if kind == "content":
+        if not str(algorithm.get("extension", "")).startswith("."):
+            raise UsageError.at(
+                "sorting by content needs a field", todo='add "extension": ".cls" to algorithm'
+            )
+        if algorithm.get("content_key_type") not in _CONTENT:
+            raise UsageError.at(
+                "sorting by content needs to know its kind",
+                todo=f'add "content_key_type" to algorithm: one of {", ".join(_CONTENT)}',
+            )
+    if not re.fullmatch(r"\d*", algorithm.get("seed") or ""):
+        raise UsageError.at(f"seed={algorithm['seed']!r} is no number", todo="use 0 or more")
+    size = str(spec.get("output_shard_size") or "")
+    if not re.fullmatch(r"(?i)\d+(\.\d+)? *([kmgt]?i?b?)", size):
+        raise UsageError.at(f"output_shard_size={size!r} is no size", todo='write bytes, or "100MB"')
+    output = spec.get("output_format") or ""
+    if not spec.get("ekm_file") and not re.search(r"[{%@]", output):
+        raise UsageError.at(
+            f"output_format={output!r} names a single shard", todo='put the number in: "shuffled-%06d.tar"'
+        )
+
+
+def load_spec(path: str | Path) -> dict[str, Any]:
+    """Return the specification in a JSON or YAML file, as it stands there.
+
+    Raises:
+        NotFoundError: No such file.
+        UsageError: It holds no specification.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise NotFoundError.at("no such file", url=str(path))
+    text = file.read_text(encoding="utf-8")
+    try:
+        if file.suffix.lower() in (".yaml", ".yml"):
+            import yaml  # type: ignore[import-untyped, unused-ignore]
+
+            spec = yaml.safe_load(text)
+        else:
+            spec = json.loads(text)
+    except Exception as error:
+        raise UsageError.at(f"the file is neither JSON nor YAML: {error}", url=str(path)) from error
+    if not isinstance(spec, dict):
+        raise UsageError.at("the file holds no specification", todo="write one JSON object", url=str(path))
+    return spec
+
+
+def _in_bucket(text: str, role: str) -> Location:
+    place = parse_url(text)
+    if place.kind != "object" or place.endpoint:
+        raise UsageError.at(f"the {role} {text!r} is not in a bucket", todo="write ais://bucket/name")
+    return place
+
+
+def _bucket_of(place: Location) -> dict[str, Any]:
+    bucket: dict[str, Any] = {"name": place.bucket, "provider": place.provider}
+    if place.namespace:
+        uuid, _, name = place.namespace.removeprefix("@").partition("#")
+        bucket["namespace"] = {"uuid": uuid, "name": name}
+    return bucket
+
+
+def _extension(name: str) -> str:
+    return next((end for end in _ARCHIVES if name.endswith(end)), "")

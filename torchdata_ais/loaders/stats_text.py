@@ -1,0 +1,172 @@
+"""`Stats` as text: a table, a sentence on the bottleneck, Prometheus's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdata_ais.loaders.stats import StageReport
+
+__all__ = ["advice", "prometheus", "table"]
+
+_HEAD = (
+    "stage", "items", "items/s", "MB", "MB/s", "own s", "own", "wait", "blocked", "first byte", "held (max)",
+    "retries", "skipped",
+)  # fmt: skip
+_SHOWN_EXAMPLES = 5
+_IDLE_SHARE = 0.5
+
+_MORE = {True: "more workers", False: "num_workers=2 or more"}
+_KNOBS = {
+    "decode": "use decode(threads=2) or {more}; size= decodes smaller, and images need the extra [fast]",
+    "xdecode": "use {more}",
+    "load_tar": "use {more}; members that nobody needs cost less with load_tar(select_files=...)",
+    "group_samples": "use {more}",
+    "list_ais": "narrow the prefix, or pass the shards as a brace template",
+    "batched": "use {more}, or stack smaller values: decode(size=...) before batching",
+    "shuffled": "use {more}, or put it before decode, where items are small",
+}
+_FUNCTION = "make its function faster, or use {more}"
+
+
+def advice(stages: Sequence[StageReport], busy_s: float, sending_s: float, *, in_workers: bool) -> str:
+    """Return what holds the pipeline up, in a sentence.
+
+    Args:
+        stages: The stages, the first one first.
+        busy_s: Seconds of all processes together.
+        sending_s: Those of them spent on handing items over.
+        in_workers: Whether that was in worker processes, beside the training loop.
+    """
+    measured = [stage for stage in stages if stage.metered]
+    if busy_s <= 0.0 or not measured:
+        return "nothing was read yet"
+    whose = "worker time" if in_workers else "the time"
+    more = _MORE[in_workers]
+    blocked = max(0.0, measured[-1].blocked_s - sending_s) / busy_s
+    if blocked > _IDLE_SHARE:
+        where = "the workers waited for it" if in_workers else "the rest went into loading"
+        share = f"{blocked:.0%} of {whose}" if in_workers else f"{blocked:.0%} of {whose} was its own"
+        return f"loop-bound: {share}, {where}; loading is not the bottleneck, make the training step faster"
+    candidates = [(stage.own_s / busy_s, _stage_bound(stage, measured), stage) for stage in measured]
+    candidates += [
+        (stage.network_s / busy_s, "network-bound", stage) for stage in measured if stage.network_s > 0
+    ]
+    share, name, stage = max(candidates, key=lambda candidate: candidate[0])
+    if sending_s / busy_s > share:
+        return (
+            f"hand-over-bound: {sending_s / busy_s:.0%} of {whose}; batch in the workers with batched(n), and yield "
+            "tensors or arrays instead of many small objects"
+        )
+    if name == "network-bound":
+        knob = (
+            f"use {stage.name}(open_shards=4) or {more}, and compare MB/s with what the network can do"
+            if stage.name == "load_tar"
+            else f"use {stage.name}(open_objects=16) or {more}"
+        )
+        first = "" if stage.first_byte_ms is None else f" (first byte after {stage.first_byte_ms:.0f} ms)"
+        return f"network-bound: {share:.0%} of {whose} waiting for bytes{first}; {knob}"
+    knob = _FUNCTION if stage.unmetered_above else _KNOBS.get(stage.name, _FUNCTION)
+    return f"{name}: {share:.0%} of {whose}; {knob.format(more=more)}"
+
+
+def _stage_bound(stage: StageReport, measured: Sequence[StageReport]) -> str:
+    same = [other for other in measured if other.name == stage.name]
+    name = stage.name if len(same) == 1 else stage.text
+    return "+".join([*stage.unmetered_above, name]) + "-bound"
+
+
+def table(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> str:
+    """Return the stages as a table, the errors skipped, and `sentence`."""
+    rows = [_HEAD, *(_row(stage, wall_s * processes, wall_s) for stage in stages)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    shown = [
+        column for column in range(len(_HEAD)) if column < 3 or any(row[column] not in ("", "0") for row in rows[1:])
+    ]
+    lines = []
+    for row in rows:
+        cells = [row[c].ljust(widths[c]) if c == 0 else row[c].rjust(widths[c]) for c in shown]
+        lines.append("  ".join(cells).rstrip())
+    for stage in stages:
+        for text in stage.examples[:_SHOWN_EXAMPLES]:
+            lines.append("skipped by " + stage.name + ": " + text.replace("\n", "\n    "))
+    noun = "process" if processes == 1 else "processes"
+    return "\n".join([*lines, f"{processes} {noun}, {wall_s:.1f} s each; {sentence}"])
+
+
+def _row(stage: StageReport, busy_s: float, wall_s: float) -> tuple[str, ...]:
+    known = stage.metered
+    share = (lambda seconds: f"{seconds / busy_s:.0%}") if known and busy_s > 0 else (lambda _: "")
+    rate = 1 / wall_s if wall_s > 0 else 0.0
+    return (
+        stage.name,
+        f"{stage.items}" if known else "(counted below)",
+        f"{stage.items * rate:.0f}" if known else "",
+        f"{stage.bytes / 1e6:.1f}" if stage.bytes else "",
+        f"{stage.bytes / 1e6 * rate:.1f}" if stage.bytes else "",
+        f"{stage.own_s:.2f}" if known else "",
+        share(stage.own_s),
+        share(stage.wait_s),
+        share(stage.blocked_s),
+        "" if stage.first_byte_ms is None else f"{stage.first_byte_ms:.1f} ms",
+        f"{stage.held / 1e6:.0f} ({stage.held_max / 1e6:.0f}) MB" if stage.held_max else "",
+        f"{stage.retries}",
+        f"{sum(stage.skipped.values())}",
+    )
+
+
+_METRICS: tuple[tuple[str, str, str], ...] = (
+    ("items_total", "counter", "Items given out."),
+    ("bytes_total", "counter", "Bytes read."),
+    ("own_seconds_total", "counter", "Time the stage itself worked."),
+    ("wait_seconds_total", "counter", "Time it waited for stages above it and for bytes."),
+    ("blocked_seconds_total", "counter", "Time it was not asked for an item."),
+    ("retries_total", "counter", "Requests made again."),
+    ("skipped_total", "counter", "Items given up, by class of error."),
+    ("first_byte_seconds", "gauge", "Average time to the first byte of an object."),
+    ("held_bytes", "gauge", "Bytes fetched ahead and held."),
+)
+
+
+def prometheus(stages: Sequence[StageReport], labels: Mapping[str, str]) -> str:
+    """Return the counters of `stages` in Prometheus's text form.
+
+    Args:
+        stages: The stages.
+        labels: Put on every line.
+    """
+    lines = []
+    for metric, kind, meaning in _METRICS:
+        name = f"torchdata_ais_{metric}"
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+        for number, stage in enumerate(stages):
+            if stage.metered:
+                place = {**labels, "stage": stage.name, "number": str(number)}
+                lines += [f"{name}{_labels(place, more)} {value!r}" for more, value in _values(metric, stage)]
+    return "\n".join(lines) + "\n"
+
+
+def _values(metric: str, stage: StageReport) -> list[tuple[dict[str, str], float]]:
+    if metric == "skipped_total":
+        return [({"error": name}, count) for name, count in stage.skipped.items()]
+    if metric == "first_byte_seconds":
+        return [] if stage.first_byte_ms is None else [({}, stage.first_byte_ms / 1000)]
+    field: dict[str, Any] = {
+        "items_total": stage.items,
+        "bytes_total": stage.bytes,
+        "own_seconds_total": stage.own_s,
+        "wait_seconds_total": stage.wait_s,
+        "blocked_seconds_total": stage.blocked_s,
+        "retries_total": stage.retries,
+        "held_bytes": stage.held,
+    }
+    return [({}, field[metric])]
+
+
+def _labels(place: Mapping[str, str], more: Mapping[str, str]) -> str:
+    escaped = {
+        name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        for name, value in {**place, **more}.items()
+    }
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"
