@@ -29,7 +29,6 @@ from torchdata_ais.errors import (
     SampleError,
     StallError,
     TruncatedShardError,
-    UnsupportedMemberError,
 )
 from torchdata_ais.loaders._torchdata import DataLoader2
 from torchdata_ais.local import Cut, DeadRedirect, FlipBit, LocalCluster, NewVersion, Stall, Status

@@ -15,7 +15,12 @@ from typing import Any
 
 import pytest
 
-COMMAND = [sys.executable, "-W", "error", "-c", "from torchdata_ais.cli import main; main()", "demo"]
+# A shell lets programs in the background ignore Ctrl-C; here it must count.
+PROGRAM = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from torchdata_ais.cli import main; main()"
+)
+COMMAND = [sys.executable, "-W", "error", "-c", PROGRAM, "demo"]
 
 
 @contextmanager
@@ -63,7 +68,7 @@ def group_is_gone(process: subprocess.Popen[str], seconds: float = 10) -> bool:
     return False
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_demo_trains_on_every_sample_once_and_stays_up_when_told_to() -> None:
     from aistore.sdk import Client
 
@@ -83,7 +88,7 @@ def test_the_demo_trains_on_every_sample_once_and_stays_up_when_told_to() -> Non
         assert endpoint
         assert len(Client(endpoint[1]).bucket("pets").list_all_objects()) == 15
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
         assert group_is_gone(process)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import tarfile
 import tempfile
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,7 @@ from torchdata_ais import AISFileLoader
 from torchdata_ais.tar import archive_size
 from torchdata_ais.writing import ShardWriter, TarWriter
 
-letters = st.sampled_from("abcXYZ019_- éß漢\n'%")
+letters = st.sampled_from("abcXYZ019_- éß漢'%")
 words = st.text(letters, min_size=1, max_size=12)
 keys = st.lists(words | st.just("d.x"), max_size=2).flatmap(
     lambda folders: words.map(lambda word: "/".join([*folders, word]))
@@ -53,14 +51,13 @@ def ours(paths):
 
 
 def theirs(paths):
-    webdataset = pytest.importorskip("webdataset")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        found = list(
-            webdataset.WebDataset([str(path) for path in paths], shardshuffle=False, empty_check=False)
-        )
-        gc.collect()
-    return [plain(sample) for sample in found]
+    tariterators = pytest.importorskip("webdataset.tariterators")
+    found = []
+    for path in paths:
+        with path.open("rb") as stream:
+            files = tariterators.tar_file_expander([{"url": str(path), "stream": stream}])
+            found += [plain(sample) for sample in tariterators.group_by_keys(files)]
+    return found
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,12 +113,15 @@ GREY = RGB[:, :, 0].copy()
 VALUES = {
     **dict.fromkeys(["txt", "text", "transcript", "html", "htm"], "Grüße\n"),
     **dict.fromkeys(["cls", "cls2", "class", "count", "index", "inx", "id"], -17),
-    **dict.fromkeys(["json", "jsn", "meta.json", "json.gz"], {"a": [1, 2.5, None, "ß"]}),
+    **{field: {"a": [1, 2.5, None, "ß"]} for field in ["json", "jsn", "meta.json", "json.gz"]},
     "jsonl": [{"a": 1}, [2]],
     "npy": np.arange(6, dtype=np.float32).reshape(2, 3),
     "npz": {"x": np.arange(3), "y": np.zeros((2, 2))},
-    **dict.fromkeys(["ten", "tb", "tenbin"], [np.arange(4, dtype=np.int64), np.ones((2, 2), np.float32)]),
-    **dict.fromkeys(["mp", "msg", "msgpack", "messagepack"], {"a": [1, "b", b"c"]}),
+    **{
+        field: [np.arange(4, dtype=np.int64), np.ones((2, 2), np.float32)]
+        for field in ["ten", "tb", "tenbin"]
+    },
+    **{field: {"a": [1, "b", b"c"]} for field in ["mp", "msg", "msgpack", "messagepack"]},
     "cbor": {"a": [1, "b", b"c"]},
     **dict.fromkeys(["pt", "pth"], torch.arange(6).reshape(2, 3)),
     **dict.fromkeys(["png", "seg.png", "ppm", "tif", "tiff", "webp", "bmp"], RGB),

@@ -361,6 +361,8 @@ def test_web_servers_are_no_targets():
         ({"__key__": "a.b", "txt": "x"}, UsageError, "a dot in its last part"),
         ({"__key__": "d/.b", "txt": "x"}, UsageError, "a dot in its last part"),
         ({"__key__": "d/", "txt": "x"}, UsageError, "would not find"),
+        ({"__key__": "d\n/b", "txt": "x"}, UsageError, "would not find"),
+        ({"__key__": "a", "x\n": b""}, UsageError, "cannot be the end of a member's name"),
         ({"__key__": "__meta__/b", "txt": "x"}, UsageError, "would not find"),
         ({"__key__": "a", "x/y": b""}, UsageError, "field 'x/y'"),
         ({"__key__": "a", "": b""}, UsageError, "field ''"),

@@ -141,7 +141,7 @@ def _train(
     from torchdata_ais.cli._progress import progress
     from torchdata_ais.examples.pets import CLASSES
     from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
-    from torchdata_ais.loaders import MultiProcessingReadingService
+    from torchdata_ais.loaders import MultiProcessingReadingService, stats
     from torchdata_ais.loaders._torchdata import DataLoader2
 
     keys = [f"sample_{index:06d}" for index in range(samples)]
@@ -176,6 +176,7 @@ def _train(
                 f"{trained.samples_per_second:.0f} samples/s, "
                 f"{len(train_keys)} + {len(held_out_keys)} samples each exactly once"
             )
+        typer.echo(f"\nwhat the stages did on the training shards:\n{stats(train_loader)}\n")
     return accuracy
 
 

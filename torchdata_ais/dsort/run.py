@@ -85,7 +85,7 @@ def run_dsort(
         ...     bucket = cluster.client().bucket("b").create()
         ...     for number, shard in enumerate(example_shards()):
         ...         _ = bucket.object(f"s-{number}.tar").get_writer().put_file(shard)
-        ...     spec = DsortSpec("ais://b/s-{0..2}.tar", "ais://b/new-%d.tar", shard_size=20, order=Shuffle(5))
+        ...     spec = DsortSpec("ais://b/s-{0..2}.tar", "ais://b/new-%d.tar", shard_size=8, order=Shuffle(5))
         ...     result = run_dsort(cluster.client(), spec, check=True)
         >>> result.samples, len(result.shards) > 1
         (6, True)

@@ -41,7 +41,12 @@ _ARCHIVES = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
 
 @dataclass(frozen=True)
 class Shuffle:
-    """A random order of all samples; with a seed, the same at each run on the same cluster."""
+    """A random order of all samples.
+
+    The embedded cluster gives the same order for the same seed. A real one (5.0) does not: it reads the shards
+    concurrently, and shuffles them as they came. Where the order must be had again, keep the output, or shuffle while
+    loading.
+    """
 
     seed: int | None = None
 

@@ -103,10 +103,10 @@ class SamplePacker:
                 continue
             name = f"{key}.{field}"
             lowered = field.lower()  # readers lower it
-            if not field or split_name(name) != (key, lowered):
+            if not field or "\n" in field or split_name(name) != (key, lowered):
                 raise UsageError.at(
                     f"field {field!r} of sample {key!r} cannot be the end of a member's name",
-                    todo="use a name without slash, such as jpg or seg.png",
+                    todo="use a name without slash and line break, such as jpg or seg.png",
                     key=key,
                     field=field,
                 )
