@@ -15,7 +15,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
 from torchdata_ais.tar import Link, Member, TooLarge
@@ -81,8 +81,13 @@ def unpack_place(place: int) -> tuple[int, int]:
     return (-1, -1) if place < 0 else (place >> 40, (place & 0xFF_FFFF_FFFF) << 9)
 
 
-RunMember = tuple[str, bytes, int, "str | None"]
-"""One member of a run: name, data, offset, and field; None for a member without a key."""
+class RunMember(NamedTuple):
+    """One member of a run; `field` is None for a member without a key."""
+
+    name: str
+    data: bytes
+    offset: int
+    field: str | None
 
 
 class Run:
@@ -215,9 +220,9 @@ def _resolve(name: str, link: Link, stored: list[str], held: list[RunMember]) ->
     """Return the bytes a link stands for, or None: its target must be a member of the same run, read before."""
     target = posixpath.join(posixpath.dirname(name), link) if link.symbolic else str(link)
     target = posixpath.normpath(target)
-    for other, (_, data, _, _) in zip(reversed(stored), reversed(held), strict=True):
+    for other, member in zip(reversed(stored), reversed(held), strict=True):
         if posixpath.normpath(other) == target:
-            return data
+            return member.data
     return None
 
 

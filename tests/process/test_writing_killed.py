@@ -28,6 +28,18 @@ convert(sys.argv[1], sys.argv[2], manifest=sys.argv[3], map=slowly, processes=2,
 """
 
 
+STUCK = """
+import os, sys, time
+from torchdata_ais.writing import convert
+
+def stuck(sample):
+    open(sys.argv[3] + "/" + str(os.getpid()), "a").close()
+    time.sleep(600)
+
+convert(sys.argv[1], sys.argv[2], map=stuck, processes=2)
+"""
+
+
 def fast(sample):
     return {**sample, "json": {"key": sample["__key__"]}}
 
@@ -80,3 +92,23 @@ def test_a_killed_conversion_leaves_whole_shards_and_no_process_and_goes_on(tmp_
     again = {name for name, node in finished.items() if (tmp_path / "out" / name).stat().st_ino != node}
     # At most the one that had just appeared, and was not noted yet.
     assert len(again) <= 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see processes")
+def test_processes_in_the_middle_of_a_sample_end_with_the_main_one(tmp_path):
+    for name in ("in", "pids"):
+        (tmp_path / name).mkdir()
+    example_shards(tmp_path / "in", counts=[60])
+    words = [sys.executable, "-c", STUCK, f"{tmp_path}/in", f"{tmp_path}/out/s-%d.tar", f"{tmp_path}/pids"]
+    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: len(list((tmp_path / "pids").iterdir())) == 2)
+        process.kill()
+        process.wait(10)
+        workers = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+        until(lambda: not any(map(is_running, workers)), 10)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -247,6 +247,31 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
     assert by_us(write(path)) == MEMBERS
 
 
+def test_writers_of_one_file_at_the_same_time_never_damage_it(tmp_path):
+    path = tmp_path / "s.tar"
+    whole = [written([{"__key__": str(index), "bin": bytes(30_000 * index)}]) for index in range(3)]
+    published, damaged = [], []
+
+    def write_again_and_again(index):
+        while len(published) < 100:
+            try:
+                write(path, [{"__key__": str(index), "bin": bytes(30_000 * index)}])
+            except UsageError:  # another one is at it
+                continue
+            published.append(index)
+
+    threads = [threading.Thread(target=write_again_and_again, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if path.exists() and path.read_bytes() not in whole:
+            damaged.append(path.stat().st_size)
+    for thread in threads:
+        thread.join(30)
+    assert damaged == []
+    assert [p.name for p in tmp_path.iterdir()] == ["s.tar"]
+
+
 def test_what_a_killed_writer_left_is_written_over(tmp_path):
     program = (
         "import os, sys; from torchdata_ais.writing import TarWriter\n"

@@ -57,6 +57,8 @@ class SampleCodec:
                     decoded[field] = self._decode(sample, field, value)
                 elif isinstance(value, (bytearray, memoryview)):
                     decoded[field] = self._decode(sample, field, bytes(value))
+                elif isinstance(sample.get("__key__"), list):
+                    raise UsageError.at("decoding was given a batch, not a sample", todo=_BATCH)
                 elif not self._partial or value is None:
                     raise _failure(sample, field, f"its value is {type(value).__name__}, not bytes", _PARTIAL)
         return decoded
@@ -88,6 +90,7 @@ class SampleCodec:
             raise _failure(sample, field, f"{type(error).__name__}: {error}", _SKIP) from error
 
 
+_BATCH = "Put .decode() before .batched()"
 _PARTIAL = "Decode once, or pass partial=True to leave decoded fields alone"
 _SKIP = 'Use on_error="skip" to go on without such samples, or name the fields to decode with only='
 

@@ -33,7 +33,8 @@ def url_of(item: Any) -> str:
         url: str = item["url"]
         return url
     raise UsageError.at(
-        f"an item of type {type(item).__name__} is no URL", todo='pass strings, or mappings {"url": string}'
+        f"an item of type {type(item).__name__} is no URL",
+        todo='pass strings, or mappings {"url": string}: the stages that read stand right behind .list_ais()',
     )
 
 

@@ -16,11 +16,11 @@ __all__ = ["Meter", "iterate", "measured", "meter_of", "metered"]
 
 T = TypeVar("T")
 
-_PAYS_AT_S = 1e-3
+_PAYS_AT_S = 3e-3
 """An item that takes so long is worth two looks at the clock; of faster ones every n-th is timed."""
 
-_MAX_SKIP = 255
-_WARM_UP = 16
+_MAX_SKIP = 511
+_WARM_UP = 32
 """The first items are timed one by one: connections open, buffers fill."""
 
 

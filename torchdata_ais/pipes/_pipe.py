@@ -142,11 +142,25 @@ def stage(name: str) -> Callable[[P], P]:
                 stacklevel=2,
             )
             return cls
-        IterDataPipe.functions.pop(name, None)
-        IterDataPipe.register_datapipe_as_function(name, cls)
+        IterDataPipe.functions[name] = _Maker(cls)
         return cls
 
     return register
+
+
+class _Maker:
+    """Makes a stage behind a pipe: ``pipe.name(...)``.
+
+    torch's own function for that has parameters called ``cls`` and ``source_dp``; ours may be keywords of the stage,
+    as in ``.map_dict(cls=int)``.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self.args = (kind,)
+        self.__doc__ = kind.__doc__
+
+    def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
+        return self.args[0](source, *arguments, **named)
 
 
 def _owner(name: str) -> type | None:

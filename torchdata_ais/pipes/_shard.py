@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from torchdata_ais.errors import AISError, BadHeaderError, NotATarError
+from torchdata_ais.errors import AISError, ReadError, ShardError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
 from torchdata_ais.store import BlockSource, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
@@ -147,10 +147,10 @@ class OpenShard:
             self._runs = self._open()
         try:
             run = next(self._runs, None)
-        except (BadHeaderError, NotATarError):
+        except (ShardError, ReadError):
             if not self._entered or self.next_offset > self._start:
                 raise
-            # No header where one must stand: compressed under a plain name. Read it from the start.
+            # No header where one must stand, or not even a byte: compressed under a plain name. From the start, then.
             self.close()
             self._entered = 0
             self._runs = self._open()

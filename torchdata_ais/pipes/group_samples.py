@@ -46,7 +46,7 @@ class TarSampleGrouper(Pipe[Sample]):
         That of the members.
 
     Memory:
-        One sample, and 32 bytes a sample of each open shard to notice keys that come back.
+        One sample, and 22 bytes a sample of each open shard to notice keys that come back.
 
     Raises:
         DuplicateFieldError: Two members have the same key and field (``a.jpg``, ``a.JPG``).
@@ -165,8 +165,17 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
     or shard changes.
     """
     url, run = "", Run(None, [], -1, -1)
-    for item_path, data in members:
-        path = item_path if isinstance(item_path, MemberPath) else MemberPath(item_path)
+    for item in members:
+        try:
+            item_path, data = item
+        except (TypeError, ValueError):
+            raise _no_member(item) from None
+        if isinstance(item_path, MemberPath):
+            path = item_path
+        elif isinstance(item_path, str) and not isinstance(item, (str, dict)):
+            path = MemberPath(item_path)
+        else:
+            raise _no_member(item)
         parts = split_name(path.member)
         other_shard = path.url != url or path.shard != run.shard
         other_key = parts is not None and run.key not in (None, parts[0])
@@ -185,3 +194,10 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
             run = Run(None, [], -1, -1)
     if run.members:
         yield url, run
+
+
+def _no_member(item: Any) -> UsageError:
+    return UsageError.at(
+        f"group_samples was given an item of type {type(item).__name__}, not a pair (path, bytes)",
+        todo="put .load_tar() before .group_samples(), with nothing between that makes samples, tuples or batches",
+    )

@@ -106,7 +106,9 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
             self._stats.items += 1
             try:
                 picked = tuple([self._pick(sample, spec) for spec in self._specs])
-            except MissingFieldError as error:
+            except (MissingFieldError, AttributeError, TypeError) as error:
+                if not isinstance(sample, Mapping):
+                    raise _no_sample(sample) from None
                 if not self._policy.goes_on(error, self._stats, "to_tuple"):
                     return
                 continue
@@ -120,3 +122,10 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
             if not self._has_default:
                 raise
             return self._default
+
+
+def _no_sample(item: Any) -> UsageError:
+    return UsageError.at(
+        f"to_tuple was given an item of type {type(item).__name__}, not a sample (a dict)",
+        todo="put .group_samples() before it, and .to_tuple() only once; .map_tuple() changes tuples",
+    )

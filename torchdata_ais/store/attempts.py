@@ -150,6 +150,8 @@ class Attempts:
                 raise Cancelled
 
     def _error(self, failed: Failed, reason: str, offset: int | None) -> TransportError:
+        if offset and "at byte" not in failed.what:
+            reason = f"{reason}; {offset} bytes had been read" if reason else f"{offset} bytes had been read"
         what = f"{self._name}: {failed.what}" + (f" ({reason})" if reason else "")
         return failed.kind.at(what, todo=failed.todo, url=self._url, offset=offset, attempt=self.total)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
@@ -120,10 +121,15 @@ class HTTPReader(Reader):
             headers["Range"] = f"bytes={self._offset}-"
             if self._location.kind == "http" and (self.facts.version or "").startswith('"'):
                 headers["If-Range"] = self.facts.version or ""
-        home = (self._options.endpoint or self._url) if self._location.kind == "object" else ""
+        options = self._options
+        if ranged and self._begun and options.stall_timeout:
+            # The object was there a moment ago: no cold start to wait for, and its node may have died.
+            patience = min(options.stall_timeout, options.first_byte_timeout or options.stall_timeout)
+            options = replace(options, first_byte_timeout=patience)
+        home = (options.endpoint or self._url) if self._location.kind == "object" else ""
         begin = time.monotonic()
         with self._attempts.waiting():
-            response = send("GET", self._url, self._options, self._attempts, home=home, headers=headers)
+            response = send("GET", self._url, options, self._attempts, home=home, headers=headers)
         if self._stats.first_byte_s is None:
             self._stats.first_byte_s = time.monotonic() - begin
         try:

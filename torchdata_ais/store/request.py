@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import urllib3
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.errors import ReadError
+from torchdata_ais.errors import ConnectError, ReadError
 from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.options import StoreOptions
@@ -52,6 +52,7 @@ def send(
         Failed: No response. A response with an error status is returned.
     """
     login = tokens.basic_login(url)
+    sender = ""  # the node that sent us on
     for _ in range(_REDIRECTS):
         sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
         sent.update(tokens.authorization(url, home, options))
@@ -66,11 +67,15 @@ def send(
             response = send_once(method, url, options, timeout, headers=sent, body=blocks)
         except Failed as failed:
             attempts.check_interrupted(failed)
+            if sender and issubclass(failed.kind, ConnectError):  # the endpoint itself is right, and up
+                failed.what += f" (the storage target that {sender} named)"
+                failed.todo = "start that node again, or wait until the cluster does without it"
             raise
         location = response.headers.get("Location")
         if not follow or response.status not in _MOVED or not location:
             return response
         drain(response)
+        sender = urlsplit(url).netloc.rpartition("@")[2]
         url = urljoin(url, location)
         if urlsplit(url).scheme not in ("http", "https"):
             raise Failed(ReadError, f"redirected to {redact(url)!r}, which is no web address", again=False)

@@ -150,6 +150,8 @@ def refused(response: BaseHTTPResponse, options: StoreOptions) -> Failed:
 def refusal(status: int, message: str, options: StoreOptions, after_s: float | None = None) -> Failed:
     """Return what an error status means: which error it is, and whether to try again."""
     what = f"the server answered {status} ({message})"
+    if status == 400 and "no storage targets" in message:  # what a proxy says while they are down or restart
+        return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)
     if status in (404, 410):
         return Failed(NotFoundError, what, "check the spelling of bucket and object", again=False)
     if status in (401, 403):

@@ -131,10 +131,10 @@ def key_of(sample: Mapping[str, Any]) -> str:
     if not isinstance(key, str):
         what = "has no __key__" if key is None else f"has a key of type {type(key).__name__}"
         raise UsageError.at(f"the sample {what}", todo='give it a str, such as "__key__": "000017"')
-    if split_name(key + ".x") != (key, "x") or key.endswith("/"):
-        what = (
-            "a dot in its last part ends the key there" if "." in key.rpartition("/")[2] else "it is no key"
-        )
+    # webdataset passes over names with a line break in silence.
+    if split_name(key + ".x") != (key, "x") or key.endswith("/") or "\n" in key:
+        last = key.rpartition("/")[2]
+        what = "a dot in its last part ends the key there" if "." in last else "it is no key"
         raise UsageError.at(
             f"readers would not find the key {key!r} again: {what}",
             todo='use letters, digits, "_", "-" and, between folders, "/": key.replace(".", "_")',

@@ -122,23 +122,23 @@ def refuse_second_sharding(parts: Parts) -> None:
     """
     roots = [parts.dispatched] if parts.dispatched is not None else []
     for root in [*roots, *_own_branches(parts.replica)]:
-        for node in traverse_dps(root).items():
-            _walk(node, below=None)
+        _walk(traverse_dps(root), None, set())
 
 
-def _walk(node: tuple[int, tuple[Any, Any]], below: Any | None) -> None:
-    _, (pipe, sources) = node
-    if hasattr(pipe, "apply_sharding") and inspect.ismethod(pipe.apply_sharding):
-        if below is not None:
+def _walk(graph: dict[int, tuple[Any, Any]], below: Any | None, seen: set[tuple[int, bool]]) -> None:
+    for key, (pipe, sources) in graph.items():
+        if (key, below is not None) in seen:
+            continue
+        seen.add((key, below is not None))
+        shards = hasattr(pipe, "apply_sharding") and inspect.ismethod(pipe.apply_sharding)
+        if shards and below is not None:
             raise UsageError.at(
                 f"the pipe is sharded twice on one path, by {type(pipe).__name__} and further down by "
                 f"{type(below).__name__}: all but a part of a part of the data would be lost",
                 todo="keep one; `.load_tar()` puts a sharding_filter before itself unless there is one already, "
                 "so write `.sharding_filter()` before it or not at all",
             )
-        below = pipe
-    for source in sources.items():
-        _walk(source, below)
+        _walk(sources, pipe if shards else below, seen)
 
 
 def _own_branches(pipe: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,7 @@ from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Me
 from torchdata_ais.loaders.service.codec import Packed, pack
 from torchdata_ais.loaders.service.counts import Counts
 from torchdata_ais.loaders.service.failure import Failure
-from torchdata_ais.loaders.service.graph import all_pipes, pause, resume
+from torchdata_ais.loaders.service.graph import pause, resume
 from torchdata_ais.loaders.service.source import Dispatched
 from torchdata_ais.pipes._meter import iterate
 
@@ -105,6 +105,7 @@ class Producer:
         outlets: Who gets the items, round robin. A worker's only outlet is the control channel.
         name: How errors name this process.
         begin: Called with the pipe and the payload of a reset; returns the pipe to iterate.
+        sources: The pipes of the graph that read from the dispatching process.
     """
 
     def __init__(
@@ -114,12 +115,14 @@ class Producer:
         outlets: list[Outlet],
         name: str,
         begin: Callable[[Any, Any], Any],
+        sources: Sequence[Dispatched] = (),
     ) -> None:
         self._pipe = pipe
         self._control = control
         self._outlets = outlets
         self._name = name
         self._begin = begin
+        self._sources = sources
         self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
         self._poll = select.poll()
         for fd in {control.fileno(), *self._by_fd}:
@@ -176,8 +179,7 @@ class Producer:
         for outlet in self._outlets:
             outlet.begin(message.epoch, message.value)
             outlet.put(Kind.BEGIN, Packed())
-        sources = [part for part in all_pipes(self._pipe) if isinstance(part, Dispatched)]
-        for source in sources:
+        for source in self._sources:
             source.begin(message.epoch)
         self._pipe = self._begin(self._pipe, message.load())
         envelope = getattr(self._pipe, "_ais_envelope", None)
@@ -232,9 +234,8 @@ class Producer:
     def _finish(self) -> None:
         self._iterator = None
         self._report(now=True)
-        for part in all_pipes(self._pipe):
-            if isinstance(part, Dispatched):
-                part.finish()
+        for source in self._sources:
+            source.finish()
         try:
             extras = self._envelope() if self._envelope is not None else None
             packed = [Packed() if extras is None else pack(extras) for _ in self._outlets]

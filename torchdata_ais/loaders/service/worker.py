@@ -105,13 +105,15 @@ def run_job(job: Job) -> None:
 
 def _produce(job: Job, control: Channel) -> None:
     pipe = extract_wrapper(job.pipe)
+    sources: list[Dispatched] = []
     if job.outlets is None:
+        sources = _connect(pipe, job.source)
         pipe = _prepare_replica(job, pipe)
         outlets = [Outlet(control)]
     else:
         outlets = [Outlet(Channel(sock)) for sock in job.outlets]
     try:
-        Producer(pipe, control, outlets, job.name, partial(_begin, job)).run()
+        Producer(pipe, control, outlets, job.name, partial(_begin, job), sources).run()
     except SystemExit:
         raise
     except BaseException as error:
@@ -122,13 +124,19 @@ def _produce(job: Job, control: Channel) -> None:
         raise
 
 
+def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
+    """Connect the pipe to the dispatching process, where the graph was cut."""
+    if sock is None:
+        return []
+    channel = Channel(sock)
+    sources = [part for part in all_pipes(pipe) if isinstance(part, Dispatched)]
+    for source in sources:
+        source.connect(channel)
+    return sources
+
+
 def _prepare_replica(job: Job, pipe: Any) -> Any:
     shard(pipe, job.info.num_workers, job.info.worker_id)
-    if job.source is not None:
-        channel = Channel(job.source)
-        for part in all_pipes(pipe):
-            if isinstance(part, Dispatched):
-                part.connect(channel)
     if job.init_fn is not None:
         pipe = job.init_fn(pipe, job.info)
         if not hasattr(pipe, "__iter__"):

@@ -1,0 +1,127 @@
+"""The guides are true: their python blocks run and print what stands under them, and no error class is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from torchdata_ais import errors
+from torchdata_ais.cli import app
+
+FOLDER = Path(errors.__file__).parent / "docs"
+GUIDES = sorted(FOLDER.glob("*.md"))
+PYTHON = re.compile(r"```python\n(?P<code>.*?)```\n(?:```text\n(?P<output>.*?)```\n)?", re.DOTALL)
+NEEDS = re.compile(r"# needs: (\w+)\n")
+LINK = re.compile(r"\]\(([\w./]+\.md)(?:#[\w-]+)?\)")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_the_python_blocks_of_a_guide_print_what_stands_under_them(
+    guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    text = guide.read_text()
+    names: dict[str, Any] = {"__name__": "guide"}
+    for block in PYTHON.finditer(text):
+        needs = NEEDS.match(block["code"])
+        if needs and importlib.util.find_spec(needs[1]) is None:
+            continue
+        line = text[: block.start()].count("\n") + 1
+        code = compile("\n" * line + block["code"], guide, "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        assert printed.getvalue() == (block["output"] or "")
+
+
+def test_every_error_class_has_its_entry_and_no_other_has_one() -> None:
+    entries = re.findall(r"^## (\w+)$", (FOLDER / "errors.md").read_text(), re.MULTILINE)
+    classes = [
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.AISError)
+    ]
+    assert sorted(entries) == sorted(classes) == sorted(errors.__all__)
+    assert len(entries) == len(set(entries))
+
+
+def test_every_entry_says_what_to_do() -> None:
+    text = (FOLDER / "errors.md").read_text()
+    for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        name, _, body = entry.partition("\n")
+        raised = name not in ("TransportError", "UsageError")
+        assert "**Remedy:**" in body or not raised, name
+        builtins = [
+            base.__name__ for base in getattr(errors, name).__bases__ if base.__module__ == "builtins"
+        ]
+        shown = ("FileNotFoundError", "ConnectionError", "TimeoutError", "EOFError", "PermissionError")
+        for builtin in set(builtins) & set(shown):
+            assert builtin in body, f"{name} is also a {builtin}"
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_the_links_and_commands_of_a_guide_exist(guide: Path) -> None:
+    text = guide.read_text()
+    for target in LINK.findall(text):
+        assert (guide.parent / target).exists(), target
+    for command, rest in re.findall(r"torchdata-ais (\w+)([^`\n]*)", text):
+        shown = CliRunner().invoke(app, [command, "--help"])
+        assert shown.exit_code == 0, command
+        for option in re.findall(r"--[\w-]+", rest):
+            assert option in shown.stdout, f"{command} {option}"
+    for path in re.findall(r"`torchdata_ais/([\w/]+\.py)`", text):
+        assert (FOLDER.parent / path).exists(), path
+
+
+def test_the_index_names_every_guide() -> None:
+    named = set(LINK.findall((FOLDER / "README.md").read_text()))
+    assert {path.name for path in GUIDES} - {"README.md"} <= named
+
+
+def test_names_of_the_package_in_the_guides_exist() -> None:
+    """Every ``name(argument=`` of a guide is an argument that the stage, or the class, has."""
+    import torchdata_ais
+    from torchdata_ais.pipes import AISFileLoader, SampleDecoder, TarSampleGrouper, TupleMaker
+
+    owners: dict[str, Any] = {
+        "load_tar": AISFileLoader,
+        "group_samples": TarSampleGrouper,
+        "decode": SampleDecoder,
+        "to_tuple": TupleMaker,
+        "ais_loader": torchdata_ais.ais_loader,
+        "StoreOptions": torchdata_ais.StoreOptions,
+        "Retry": torchdata_ais.Retry,
+    }
+    from torchdata_ais.codecs import build_decoder
+
+    extra = set(inspect.signature(build_decoder).parameters)
+    checked = 0
+    for guide in GUIDES:
+        for name, argument in re.findall(r"\b(\w+)\((?:\.\.\.,\s*)?(\w+)=", guide.read_text()):
+            if name in owners:
+                assert argument in set(inspect.signature(owners[name]).parameters) | extra, (
+                    f"{name}({argument}=)"
+                )
+                checked += 1
+    assert checked > 15
+
+
+def test_python_blocks_need_nothing_but_the_package() -> None:
+    """A block that needs another library says so in its first line, so that it is not run without."""
+    for guide in GUIDES:
+        for block in PYTHON.finditer(guide.read_text()):
+            modules = set(re.findall(r"^(?:from|import) (\w+)", block["code"], re.MULTILINE))
+            foreign = modules - {"torch", "torchdata", "torchdata_ais"} - set(sys.stdlib_module_names)
+            needs = NEEDS.match(block["code"])
+            assert foreign <= ({needs[1]} if needs else set()), guide.name

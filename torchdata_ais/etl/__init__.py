@@ -1,0 +1,46 @@
+"""ETL: a function of a sample, run by the cluster on whole shards.
+
+::
+
+    @shard_etl(decode="pil")
+    def small(sample, args):
+        sample["jpg"] = sample["jpg"].resize((args["size"], args["size"]))
+        return sample
+
+    ensure_etl(client, "small-images", small)
+    AISSourceLister("ais://pets", etl=ETLConfig("small-images", args={"size": 64})).load_tar()...    # while reading
+    transform_bucket(client, "small-images", "ais://pets", "ais://pets-small")                      # once, for good
+
+What differs between the embedded cluster and Kubernetes:
+
+============================  =====================================  ================================================
+                              `LocalCluster(etl=True)`               a real cluster (needs Kubernetes)
+============================  =====================================  ================================================
+Where the function runs       one child process on this machine      a pod beside each target
+Python and packages           those of this environment              the image ``aistorage/runtime_python:3.x`` of the
+                                                                     same minor version, and `dependencies`, which pip
+                                                                     installs when the pod starts
+Your own modules              by value, as on the real one           by value: code of files that are not installed
+                                                                     packages travels with the function
+What it may do                all that you may: run no one else's    what the pod may
+Files of this machine         there                                  not there
+Limits                        size of the payload (120 kB)           the same, and memory and time of the pod
+Time for one shard            `obj_timeout` without a byte           `obj_timeout` until the last byte
+============================  =====================================  ================================================
+"""
+
+from torchdata_ais.etl.bucket import TransformResult, transform_bucket
+from torchdata_ais.etl.cluster import delete_etl, ensure_etl, etl_logs
+from torchdata_ais.etl.make import shard_etl
+from torchdata_ais.etl.transform import ShardTransform, TransformError
+
+__all__ = [
+    "ShardTransform",
+    "TransformError",
+    "TransformResult",
+    "delete_etl",
+    "ensure_etl",
+    "etl_logs",
+    "shard_etl",
+    "transform_bucket",
+]

@@ -1,0 +1,183 @@
+"""Transforms on a cluster: made if they are missing, their logs, taken away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.etl.make import fingerprint
+from torchdata_ais.jobs import JobError, cluster_options
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.store.sdk import call, sdk_client
+
+__all__ = ["delete_etl", "ensure_etl", "etl_logs", "logs_of"]
+
+logger = logging.getLogger("torchdata_ais")
+
+_PACKAGE = "torchdata-ais"
+_FINGERPRINT = "TORCHDATA_AIS_ETL"
+_PAYLOAD_BYTES = 120_000  # Linux passes no more than 128 KiB in one environment variable
+
+
+def ensure_etl(
+    cluster: Any,
+    name: str,
+    server: Any,
+    *,
+    replace_other: bool = False,
+    dependencies: Sequence[str] = (),
+    comm_type: str = "hpush",
+    init_timeout: str = "5m",
+    obj_timeout: str = "5m",
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """See to it that a transform runs on the cluster, and return its name.
+
+    Made if it is missing, started if it was stopped, left alone if it runs with the same code.
+
+    Args:
+        cluster: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        name: 6 to 32 of ``a-z 0-9 -``.
+        server: What `shard_etl` returns, or any server class of the SDK.
+        replace_other: Replace a transform of this name that runs other code. Otherwise that is an error. (Compared is
+            the source text of the function and its settings, not what the function calls.)
+        dependencies: Packages for the pods to install. This package is always among them; name it yourself to say
+            where it comes from (``"torchdata-ais @ https://..."``).
+        comm_type: How shards reach the pods: ``"hpush"`` or ``"hpull"``.
+        init_timeout: Until all pods are ready.
+        obj_timeout: For one shard.
+        env: Environment variables of the pods.
+
+    Raises:
+        UsageError: A name or class that cannot be; other code under this name; too much to send.
+        JobError: The cluster could not start it; the message has the end of the log, if there is one.
+        TransportError: The cluster cannot be asked.
+
+    Example:
+        >>> from torchdata_ais.etl import shard_etl
+        >>> from torchdata_ais.local import LocalCluster
+        >>> with LocalCluster(etl=True) as cluster:
+        ...     ensure_etl(cluster.endpoint, "no-change", shard_etl(lambda sample: sample))
+        'no-change'
+    """
+    options = cluster_options(cluster)
+    mark = fingerprint(server)
+    with sdk_client(options) as client:
+        etl = _named(client, name)
+        running = _running(etl, options)
+        if running is not None:
+            other = running.get(_FINGERPRINT, "")
+            if other == mark:
+                _started(client, etl, options)
+                return name
+            if not replace_other:
+                raise UsageError.at(
+                    f"there is a transform {name!r} with other code",
+                    todo="take another name, or pass replace_other=True if nobody else uses it",
+                )
+            _delete(etl, options)
+        packages = list(dependencies)
+        if not any(one.replace("_", "-").startswith(_PACKAGE) for one in packages):
+            packages.append(_PACKAGE)
+        _check_payload(server)
+        _create(
+            etl, server, options,
+            dependencies=packages, comm_type=comm_type, init_timeout=init_timeout, obj_timeout=obj_timeout,
+            **{**(env or {}), _FINGERPRINT: mark},
+        )  # fmt: skip
+    return name
+
+
+def delete_etl(cluster: Any, name: str) -> None:
+    """Stop a transform and take it away. One that is not there is fine."""
+    options = cluster_options(cluster)
+    with sdk_client(options) as client:
+        etl = _named(client, name)
+        if _running(etl, options) is not None:
+            _delete(etl, options)
+
+
+def etl_logs(cluster: Any, name: str, lines: int = 40) -> str:
+    """Return the last lines that the pods of a transform have logged, each target's after its name.
+
+    Raises:
+        NotFoundError: There is no such transform.
+    """
+    options = cluster_options(cluster)
+    with sdk_client(options) as client:
+        return logs_of(client, options, name, lines)
+
+
+def logs_of(client: Any, options: StoreOptions, name: str, lines: int) -> str:
+    """See `etl_logs`."""
+    entries = call(_named(client, name).logs, options, f"log of {name}", options.endpoint)
+    parts = ("\n".join([f"[{entry.target_id}]", *entry.logs.splitlines()[-lines:]]) for entry in entries)
+    return "\n".join(parts)
+
+
+def _named(client: Any, name: str) -> Any:
+    try:
+        return client.etl(name)
+    except ValueError as error:
+        raise UsageError.at(str(error), todo="use 6 to 32 of a-z, 0-9 and -, as in resize-224") from error
+
+
+def _running(etl: Any, options: StoreOptions) -> dict[str, str] | None:
+    """Return the environment of a transform, or None if there is none of this name."""
+    try:
+        details = call(etl.view, options, f"transform {etl.name}", options.endpoint)
+    except NotFoundError:
+        return None
+    runtime = getattr(details.init_msg, "runtime", None)
+    return {item.name: item.value or "" for item in getattr(runtime, "env", None) or ()}
+
+
+def _started(client: Any, etl: Any, options: StoreOptions) -> None:
+    infos = call(client.cluster().list_etls, options, "list of transforms", options.endpoint)
+    stopped = any(info.id == etl.name and info.stage in ("Stopped", "Aborted") for info in infos)
+    if stopped:
+        call(etl.start, options, f"start of {etl.name}", options.endpoint)
+
+
+def _delete(etl: Any, options: StoreOptions) -> None:
+    with suppress(NotFoundError):
+        call(etl.stop, options, f"stop of {etl.name}", options.endpoint)
+    with suppress(NotFoundError):
+        call(etl.delete, options, f"removal of {etl.name}", options.endpoint)
+
+
+def _check_payload(server: Any) -> None:
+    from aistore.sdk.etl.webserver import serialize_class
+
+    try:
+        size = len(serialize_class(server))
+    except Exception as error:
+        raise UsageError.at(
+            f"{getattr(server, '__name__', server)!r} cannot be sent to the cluster: {error}",
+            todo="make what cannot be pickled inside the function",
+        ) from error
+    if size > _PAYLOAD_BYTES:
+        raise UsageError.at(
+            f"the function with all it refers to takes {size} bytes, and {_PAYLOAD_BYTES} can be sent",
+            todo="load large data inside the function, from an object or a package",
+        )
+
+
+def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> None:
+    """Make the transform. Not repeated: the second request would find what the first has begun."""
+    once = replace(options, retry=replace(options.retry, attempts=1))
+    try:
+        call(lambda: etl.init_class(**arguments)(server), once, f"start of {etl.name}", options.endpoint)
+    except AISError as error:
+        text = str(error).partition("\n[at]")[0]
+        if "already exists" in text:
+            return  # somebody else was quicker
+        try:
+            text += f"\n{etl.logs()[0].logs[-2000:]}"
+        except Exception:  # noqa: BLE001 - often there is no log yet; the error itself says enough
+            logger.debug("no log of %s", etl.name)
+        raise JobError.at(f"the transform {etl.name!r} could not be started: {text}") from error
