@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
-from torchdata_ais.tar import Link, Member, TooLarge
+from torchdata_ais.tar import Link, Member
 
 __all__ = ["Run", "RunMember", "Sample", "pack_place", "split_name", "unpack_place", "whole_runs"]
 
@@ -132,11 +132,14 @@ def split_name(name: str) -> tuple[str, str] | None:
         >>> split_name("README"), split_name(".hidden"), split_name("__index__/a.json")
         (None, None, None)
     """
-    start = name.rfind("/") + 1
-    dot = name.find(".", start)
-    if dot > start and not name.startswith("__"):
-        return name[:dot], name[dot + 1 :].lower()
-    if dot < 0 or _META.match(name):
+    key, dot, field = name.partition(".")
+    if "/" in field:  # the dot is in the name of a folder
+        start = name.rfind("/") + 1
+        key, dot, field = name[start:].partition(".")
+        key = name[:start] + key
+    if key and key[-1] != "/" and dot and not name.startswith("__"):
+        return key, field.lower()
+    if not dot or _META.match(name):
         return None
     # Rare names (dot files in folders, leading underscores): the letter of the rule decides.
     found = _KEY.match(name)
@@ -176,8 +179,9 @@ def whole_runs(
     begin = end = 0
     size = 0
     error: AISError | None = None
+    new = tuple.__new__  # RunMember(...) takes twice as long
     for stored_name, data, offset, after in members:
-        if is_apple_double(stored_name):
+        if "._" in stored_name and is_apple_double(stored_name):
             continue
         name = stored_name if rename is None else rename(stored_name)
         parts = split_name(name)
@@ -192,23 +196,24 @@ def whole_runs(
             begin = offset
         end = after
         problem: AISError | None = None
-        if isinstance(data, Link):
-            linked = _resolve(stored_name, data, stored, held)
-            if linked is None:
-                problem = _bad_link(data, name, url, offset, key if parts else None)
-            data = linked or b""  # noqa: PLW2901
-        elif isinstance(data, TooLarge):
-            problem = _too_large("member", data, max_bytes, name, url, offset, key if parts else None)
-            data = b""  # noqa: PLW2901
-        if problem is not None and parts is None:  # it belongs to no sample: none is lost for it
-            yield Run(None, [], offset, begin if held or error else after, problem)
-            continue
+        if not isinstance(data, bytes):
+            if isinstance(data, Link):
+                linked = _resolve(stored_name, data, stored, held)
+                if linked is None:
+                    problem = _bad_link(data, name, url, offset, key if parts else None)
+                data = linked or b""  # noqa: PLW2901
+            else:
+                problem = _too_large("member", data, max_bytes, name, url, offset, key if parts else None)
+                data = b""  # noqa: PLW2901
+            if problem is not None and parts is None:  # it belongs to no sample: none is lost for it
+                yield Run(None, [], offset, begin if held or error else after, problem)
+                continue
         size += len(data)
-        if problem is None and max_bytes is not None and size > max_bytes:
+        if max_bytes is not None and size > max_bytes and problem is None:
             problem = _too_large("sample", size, max_bytes, name, url, begin, key)
         error = error or problem
         if error is None:
-            held.append(RunMember(name, data, offset, field))
+            held.append(new(RunMember, (name, data, offset, field)))
             stored.append(stored_name)
         else:
             held, stored = [], []

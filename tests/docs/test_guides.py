@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import inspect
 import io
@@ -45,15 +46,24 @@ def test_the_python_blocks_of_a_guide_print_what_stands_under_them(
         assert printed.getvalue() == (block["output"] or "")
 
 
+def error_classes() -> dict[str, type[errors.AISError]]:
+    """Return all error classes of the package, wherever they are defined."""
+    sources = [path for path in FOLDER.parent.rglob("*.py") if "class " in path.read_text()]
+    found: dict[str, type[errors.AISError]] = {}
+    for path in sources:
+        if re.search(r"^class \w+\(.*Error\b.*\):", path.read_text(), re.MULTILINE):
+            name = ".".join(path.relative_to(FOLDER.parents[1]).with_suffix("").parts)
+            for value in vars(importlib.import_module(name)).values():
+                if inspect.isclass(value) and issubclass(value, errors.AISError):
+                    found[value.__name__] = value
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
 def test_every_error_class_has_its_entry_and_no_other_has_one() -> None:
     entries = re.findall(r"^## (\w+)$", (FOLDER / "errors.md").read_text(), re.MULTILINE)
-    classes = [
-        name
-        for name, value in vars(errors).items()
-        if inspect.isclass(value) and issubclass(value, errors.AISError)
-    ]
-    assert sorted(entries) == sorted(classes) == sorted(errors.__all__)
-    assert len(entries) == len(set(entries))
+    classes = error_classes()
+    assert sorted(entries) == sorted(classes)
+    assert set(errors.__all__) <= set(classes)
 
 
 def test_every_entry_says_what_to_do() -> None:
@@ -63,7 +73,7 @@ def test_every_entry_says_what_to_do() -> None:
         raised = name not in ("TransportError", "UsageError")
         assert "**Remedy:**" in body or not raised, name
         builtins = [
-            base.__name__ for base in getattr(errors, name).__bases__ if base.__module__ == "builtins"
+            base.__name__ for base in error_classes()[name].__bases__ if base.__module__ == "builtins"
         ]
         shown = ("FileNotFoundError", "ConnectionError", "TimeoutError", "EOFError", "PermissionError")
         for builtin in set(builtins) & set(shown):
@@ -125,3 +135,11 @@ def test_python_blocks_need_nothing_but_the_package() -> None:
             foreign = modules - {"torch", "torchdata", "torchdata_ais"} - set(sys.stdlib_module_names)
             needs = NEEDS.match(block["code"])
             assert foreign <= ({needs[1]} if needs else set()), guide.name
+
+
+def test_the_readme_leads_to_every_guide() -> None:
+    readme = (FOLDER.parents[1] / "README.md").read_text()
+    linked = set(re.findall(r"\]\(torchdata_ais/docs/(\w+\.md)\)", readme))
+    assert linked == {path.name for path in GUIDES} - {"README.md"}
+    for target in re.findall(r"\]\((torchdata_ais/[\w/.]+)\)", readme):
+        assert (FOLDER.parents[1] / target).exists(), target

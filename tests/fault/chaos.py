@@ -24,8 +24,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais import AISSourceLister, Retry, StoreOptions
+from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions, stats
 from torchdata_ais.errors import AISError
+from torchdata_ais.loaders import Stats
+from torchdata_ais.loaders._torchdata import DataLoader2
 from torchdata_ais.local import (
     Bandwidth,
     Cut,
@@ -165,7 +167,9 @@ def _draw_break(rng: random.Random) -> list[tuple[str, Fault]]:
     """A body that breaks off in the middle, and cannot be continued."""
     name = rng.choice(NAMES)
     first = rng.choice([Cut, Reset])(rng.randrange(len(SHARDS[name])))
-    then = rng.choice([Status(503), Status(404), Status(403), Stall(0), DeadRedirect(), Cut(0), WrongChecksum()])
+    then = rng.choice(
+        [Status(503), Status(404), Status(403), Stall(0), DeadRedirect(), Cut(0), WrongChecksum()]
+    )
     # A range with another checksum is refused once, and the object read again from its first byte.
     nth = 2 if isinstance(then, WrongChecksum) else tuple(range(2, 8))
     return [(name, Fault(first, "GET", name, nth=1)), (name, Fault(then, "GET", name, nth=nth))]
@@ -211,14 +215,6 @@ def make_pipe(schedule: Schedule, cluster: LocalCluster) -> Any:
         "plain": lambda: pipe.map(forget),
     }[schedule.between]()
     return pipe.group_samples()
-
-
-def loader_of(pipe: Any) -> Any:
-    """Return the `load_tar` stage of a chain."""
-    from torchdata_ais import AISFileLoader
-    from torchdata_ais.pipes._pipe import upstream
-
-    return next(above for above in upstream(pipe) if isinstance(above, AISFileLoader))
 
 
 class BrokenPromiseError(AssertionError):
@@ -337,7 +333,9 @@ class Ledger:
             said = re.search(r"(\d+) of its samples had been passed on", given_up[1])
             # As a plain string, the path of a member does not say where its sample ends: an error overtakes one.
             waits = self.schedule.between == "plain" and not ended
-            self.check((int(said[1]) if said else 0) in {len(got), len(got) + waits}, f"{name}: {given_up[1]}")
+            self.check(
+                (int(said[1]) if said else 0) in {len(got), len(got) + waits}, f"{name}: {given_up[1]}"
+            )
 
 
 class Chaos:
@@ -353,49 +351,55 @@ class Chaos:
     def store(self, name: str) -> None:
         self.bucket.object(name).get_writer().put_content(SHARDS[name])
 
-    def run(self, seed: int, iterate: Any = iter) -> str:
+    def run(self, seed: int, workers: int = 0) -> str:
         """Run one schedule and return what it ended with.
 
         Args:
             seed: Which.
-            iterate: Makes an iterator of the samples out of the pipe.
+            workers: Worker processes; 0 for none.
         """
         schedule = draw(seed)
         numbers = [(name, fault, self.cluster.faults.add(fault)) for name, fault in schedule.faults]
         pipe = make_pipe(schedule, self.cluster)
-        samples: list[Any] = []
-        error: BaseException | None = None
         begin = time.monotonic()
-        try:
-            for sample in iterate(pipe):
-                samples.append(sample)
-        except Exception as caught:
-            error = caught
+        samples, error, report = read(pipe) if not workers else read_with_workers(pipe, workers)
         seconds = time.monotonic() - begin
         fired = [(name, fault, self.cluster.faults.fired(number)) for name, fault, number in numbers]
         self.cluster.faults.clear()
         for name, fault, times in fired:
             if times and isinstance(fault.action, NewVersion):
                 self.store(name)
-        return self.judge(schedule, fired, samples, error, pipe, seconds)
-
-    def judge(
-        self,
-        schedule: Schedule,
-        fired: list[tuple[str, Fault, int]],
-        samples: list[Any],
-        error: BaseException | None,
-        pipe: Any,
-        seconds: float,
-    ) -> str:
         ledger = Ledger(schedule, fired)
         for sample in samples:
             ledger.add(sample)
         ledger.check(seconds < 30, f"the run took {seconds:.1f} s")
-        stats = loader_of(pipe)._stats
-        ledger.check(
-            sum(stats.skipped.values()) == len(stats.examples), f"skips that are not named: {stats.skipped}"
-        )
-        outcome = ledger.judge(error, stats.examples)
+        skipped = report["load_tar"].skipped
+        examples = report["load_tar"].examples
+        ledger.check(sum(skipped.values()) == len(examples), f"skips that are not named: {skipped}")
+        outcome = ledger.judge(error, examples)
         self.outcomes[outcome] += 1
         return outcome
+
+
+def read(pipe: Any) -> tuple[list[Any], Exception | None, Stats]:
+    """Return the samples, the error that ended them, and the counts."""
+    samples, error = until_error(pipe)
+    return samples, error, stats(pipe)
+
+
+def read_with_workers(pipe: Any, workers: int) -> tuple[list[Any], Exception | None, Stats]:
+    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(workers)) as loader:
+        samples, error = until_error(loader)
+        return samples, error, stats(loader)
+
+
+def until_error(items: Any) -> tuple[list[Any], Exception | None]:
+    got: list[Any] = []
+    iterator = iter(items)
+    try:
+        while True:
+            got.append(next(iterator))
+    except StopIteration:
+        return got, None
+    except Exception as error:
+        return got, error

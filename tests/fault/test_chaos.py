@@ -6,13 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from chaos import Chaos
 
-from torchdata_ais import MultiProcessingReadingService
-from torchdata_ais.loaders._torchdata import DataLoader2
 from torchdata_ais.local import LocalCluster
 
 RUNS = 200
@@ -50,22 +47,17 @@ def fetching() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("torchdata_ais")]
 
 
-def through_workers(pipe: Any) -> Iterator[Any]:
-    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
-        yield from loader
-
-
 @pytest.mark.timeout(300)
 def test_promise_3_the_same_under_worker_processes(chaos: Chaos) -> None:
     for seed in range(1000, 1012):
-        chaos.run(seed, through_workers)
+        chaos.run(seed, workers=2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_thousands_of_schedules(chaos: Chaos) -> None:
     for seed in range(FIRST, FIRST + MANY):
-        chaos.run(seed, through_workers if seed % 100 == 0 else iter)
+        chaos.run(seed, workers=2 if seed % 100 == 0 else 0)
     print(f"\n{MANY} schedules:")
     for outcome, count in chaos.outcomes.most_common():
         print(f"{count:7d} {outcome}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.loaders._torchdata import DataLoader2
-from torchdata_ais.loaders.service import process
+from torchdata_ais.loaders.service import graph, process
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -67,6 +69,25 @@ def test_pipes_with_threads_of_their_own_can_be_paused_at_any_moment() -> None:
                 loader._pause()
                 loader._resume()
             assert sorted(seen) == list(range(10))
+
+
+def test_a_look_ahead_thread_that_is_about_to_end_is_not_waited_for() -> None:
+    """The state in which torchdata's own pause waits for ever: exhausted, resumed, the thread not gone yet."""
+    pipe = IterableWrapper(range(3)).prefetch(10)
+    items = iter(pipe)
+    next(items)
+    while not pipe.prefetch_data.stop_iteration:
+        time.sleep(0.001)
+    pipe.thread.join()
+    ending = threading.Event()
+    pipe.thread = threading.Thread(target=ending.wait)
+    pipe.thread.start()
+    pipe.prefetch_data.paused = False
+    try:
+        graph.pause(pipe)
+    finally:
+        ending.set()
+    assert list(items) == [1, 2]
 
 
 def test_a_new_epoch_and_shutdown_work_while_paused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -170,6 +171,36 @@ def read_with_a_handler(answers: Any, path: str) -> None:
         answers.put([first, *items])
 
 
+def test_workers_leave_ctrl_c_to_the_main_process() -> None:
+    with load(numbers(200).map(pipes.short_sleep)) as loader:
+        items = iter(loader)
+        seen = [next(items)]
+        for pid in worker_pids(loader):
+            os.kill(pid, signal.SIGINT)
+        assert [*seen, *items] == list(range(200))
+
+
+def sockets_of(pid: int) -> set[str]:
+    links = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor that lists this folder is gone by now
+            links.add(str(entry.readlink()))
+    return {link for link in links if link.startswith("socket:")}
+
+
+def test_workers_hold_no_connection_of_another_loader() -> None:
+    """Else what is under way in a loader that has ended would live as long as the other loader's workers."""
+    before = sockets_of(os.getpid())
+    with load(numbers(10)) as first:
+        iter(first)
+        connections = sockets_of(os.getpid()) - before
+        assert len(connections) >= 2
+        with load(numbers(10)) as second:
+            in_the_middle(second)
+            for pid in worker_pids(second):
+                assert not sockets_of(pid) & connections
+
+
 def read_for_ever(answers: Any, function: Any, prefetch: int, dispatch: bool) -> None:
     from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
@@ -209,7 +240,6 @@ def test_promise_6_ctrl_c_to_the_whole_group_ends_all(function: Any, prefetch: i
 @pytest.mark.parametrize(
     ("how", "method", "code"),
     [
-        ("exit", "fork", 0),
         ("exit-busy", "fork", 0),
         ("exit-error", "fork", 1),
         ("exit-thread", "fork", 0),

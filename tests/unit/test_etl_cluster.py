@@ -86,11 +86,17 @@ def test_a_failure_is_the_objects_error_and_is_not_tried_again(cluster: LocalClu
     assert [sample["txt"] for sample in pipe] == [text for text in TEXTS if text[:1] != b"1"]
 
 
-def test_a_failure_after_the_first_megabytes_breaks_the_answer_off(cluster: LocalCluster, bucket: Any) -> None:
+def test_a_failure_after_the_first_megabytes_breaks_the_answer_off(
+    cluster: LocalCluster, bucket: Any
+) -> None:
     """An answer without a length that merely ends would be taken for whole."""
     ensure_etl(cluster.client(), "swollen", swollen)
     put(bucket, "s-1.tar", ["a", "b", "c", "bad"])
-    pipe = AISSourceLister([bucket], prefix="s-1", etl_name="swollen").load_tar(retry=Retry(attempts=1)).group_samples()
+    pipe = (
+        AISSourceLister([bucket], prefix="s-1", etl_name="swollen")
+        .load_tar(retry=Retry(attempts=1))
+        .group_samples()
+    )
     seen: list[str] = []
     with pytest.raises(AISError):
         seen.extend(sample["__key__"] for sample in pipe)
@@ -105,7 +111,7 @@ def test_a_failure_after_the_first_megabytes_breaks_the_answer_off(cluster: Loca
 def test_a_cut_shard_is_an_error_through_a_transform(cluster: LocalCluster, bucket: Any) -> None:
     body = bucket.object("s-0.tar").get_reader().read_all()
     bucket.object("s-0.tar").get_writer().put_content(body[:1536])
-    with pytest.raises(ReadError, match="without its end|TruncatedShard|ends"):
+    with pytest.raises(ReadError, match="the shard ends at byte 1536"):
         texts_of(bucket, prefix="s-0", etl_name="numbered")
 
 
@@ -140,7 +146,9 @@ def test_other_code_under_the_same_name_is_refused_or_replaces(cluster: LocalClu
 
 def test_a_whole_bucket_is_transformed_with_progress(cluster: LocalCluster, bucket: Any) -> None:
     seen: list[Progress] = []
-    result = transform_bucket(cluster.client(), "numbered", "ais://texts", "ais://new/copy-of-", progress=seen.append)
+    result = transform_bucket(
+        cluster.client(), "numbered", "ais://texts", "ais://new/copy-of-", progress=seen.append
+    )
     assert (result.objects, result.errors) == (3, {})
     assert seen[-1] == Progress("transform", 3, 3)
     new = cluster.client().bucket("new")
@@ -149,7 +157,9 @@ def test_a_whole_bucket_is_transformed_with_progress(cluster: LocalCluster, buck
     new.delete()
 
 
-def test_an_object_that_fails_fails_the_job_or_is_named_in_the_result(cluster: LocalCluster, bucket: Any) -> None:
+def test_an_object_that_fails_fails_the_job_or_is_named_in_the_result(
+    cluster: LocalCluster, bucket: Any
+) -> None:
     put(bucket, "s-1.tar", ["fine", "bad"])
     with pytest.raises(JobError) as raised:
         transform_bucket(cluster.client(), "numbered", bucket, "ais://new")
@@ -177,7 +187,7 @@ def test_names_and_classes_that_cannot_be_are_refused(cluster: LocalCluster) -> 
     with pytest.raises(UsageError, match="too short"):
         ensure_etl(cluster.client(), "abc", numbered)
     large = bytes(range(256)) * 1000
-    with pytest.raises(UsageError, match="bytes can be sent|can be sent"):
+    with pytest.raises(UsageError, match="can be sent"):
         ensure_etl(cluster.client(), "too-large", shard_etl(lambda sample: {**sample, "bin": large}))
     lock = threading.Lock()
     with pytest.raises(UsageError, match="cannot be sent to the cluster"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, TarSampleGrouper
+from torchdata_ais import AISSourceLister, TarSampleGrouper, stats
 from torchdata_ais.errors import (
     DuplicateFieldError,
     MissingFieldError,
@@ -186,8 +186,8 @@ def test_errors_of_samples_are_counted_by_class_and_logged_once_in_full(
     pipe = AISSourceLister([shard]).load_tar().group_samples(require="jpg", on_error="warn")
     with caplog.at_level(logging.INFO, logger="torchdata_ais"):
         assert keys(pipe) == ["y"]
-    assert pipe._stats.skipped == {"DuplicateFieldError": 5, "MissingFieldError": 1}
-    assert len(pipe._stats.examples) == 6
+    assert stats(pipe)["group_samples"].skipped == {"DuplicateFieldError": 5, "MissingFieldError": 1}
+    assert len(stats(pipe)["group_samples"].examples) == 6
     first, second = caplog.records
     assert (first.levelname, second.levelname) == ("WARNING", "WARNING")
     assert (

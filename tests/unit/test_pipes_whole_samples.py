@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister
+from torchdata_ais import AISSourceLister, stats
 from torchdata_ais.errors import (
     AISError,
     SampleError,
@@ -154,7 +154,7 @@ def test_promise_1_a_cut_at_every_offset_is_an_error_or_the_whole_shard(tmp_path
 
 
 def pipe_errors(pipe: Any) -> dict[str, int]:
-    return pipe._source._stats.skipped
+    return stats(pipe)["load_tar"].skipped
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -294,7 +294,7 @@ def test_promise_2_a_function_of_the_user_that_fails_costs_the_rest_of_the_shard
     pipe = fused(shards, rename_files=rename, on_error="skip")
     got = list(map(plain, pipe))
     assert got == [sample_of("one", KEYS[0])] + [sample_of("two", key) for key in KEYS]
-    (text,) = pipe._source._stats.examples
+    (text,) = stats(pipe)["load_tar"].examples
     assert "KeyError" in text
     assert shards[0] in text
 

@@ -1,6 +1,6 @@
 """The chain as type checkers see it: generated from the signatures of the stages.
 
-Run this file (``python tests/unit/test_typed_methods.pyi``) to write ``torchdata_ais/pipes/_methods.pyi`` anew.
+Run this file (``python tests/unit/test_typed_methods.py``) to write ``torchdata_ais/pipes/_methods.pyi`` anew.
 """
 
 from __future__ import annotations

@@ -260,10 +260,12 @@ def _advice(speed: Speed) -> Iterator[str]:
         return
     best = max(raw.mb_s, many.mb_s)
     delivered = best * 1e6 / speed.sample_bytes
-    workers = math.ceil(delivered / decoded.samples_s)
+    alone = speed.rate("loader(0)")
+    core = max(decoded.samples_s, alone.samples_s if alone is not None else 0.0)
+    workers = math.ceil(delivered / core)
     if workers > speed.cores:
         yield (
-            f"num_workers={speed.cores}: decoding is the limit. A core decodes {decoded.samples_s:.0f} samples/s, the"
+            f"num_workers={speed.cores}: decoding is the limit. A core decodes {core:.0f} samples/s, the"
             f" cluster delivers {delivered:.0f}; more cores, a smaller size= or smaller images in the shards help,"
             " not a faster network"
         )

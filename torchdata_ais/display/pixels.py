@@ -116,12 +116,13 @@ def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     if array.dtype == np.uint16:
-        return np.right_shift(array, 8).astype(np.uint8)
+        high: NDArray[np.uint8] = np.right_shift(array, 8).astype(np.uint8)
+        return high
     numbers = np.nan_to_num(array.astype(np.float32))
-    low, high = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
-    if array.dtype.kind == "f" and low >= -_TOLERANCE and high <= 1 + _TOLERANCE:
+    least, most = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
+    if array.dtype.kind == "f" and least >= -_TOLERANCE and most <= 1 + _TOLERANCE:
         numbers = numbers * 255
-    elif low < 0 or high > 255:
-        numbers = (numbers - low) * (255 / max(high - low, 1e-12))
+    elif least < 0 or most > 255:
+        numbers = (numbers - least) * (255 / max(most - least, 1e-12))
     result: NDArray[np.uint8] = np.clip(np.rint(numbers), 0, 255).astype(np.uint8)
     return result

@@ -138,6 +138,7 @@ def _fitted(draw: ImageDraw.ImageDraw, text: str, width: int) -> str:
     """Return the text, shortened in the middle if it is too wide."""
     if isinstance(_font(), ImageFont.ImageFont):  # the small built-in font knows Latin letters only
         text = text.encode("latin-1", "replace").decode("latin-1")
+    text = text if len(text) <= width else f"{text[: width // 2]}..{text[-(width // 2) :]}"
     keep = len(text)
     shown = text
     while keep > 1 and draw.textlength(shown, _font()) > width:

@@ -123,11 +123,12 @@ def _independent(loader: Any) -> Iterable[Any]:
         data: Any = loader.dataset
         data = _copied(data) if isinstance(data, IterableDataset) else data
         return DataLoader(data, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
-    pipe = getattr(loader, "datapipe", None) or getattr(loader, "_pipe", None)  # DataLoader2, ais_loader
-    if isinstance(pipe, IterableDataset):
-        return _copied(pipe)
     if isinstance(loader, IterableDataset):
         return _copied(loader)
+    for name in ("_datapipe_before_reading_service_adapt", "_pipe"):  # of a DataLoader2, of an ais_loader
+        pipe = getattr(loader, name, None)
+        if isinstance(pipe, IterableDataset):
+            return _copied(pipe)
     if iter(loader) is loader:
         raise UsageError.at(
             "an iterator can be read only once, and looking at it would take from it",

@@ -106,7 +106,7 @@ def transform_bucket(
         )  # fmt: skip
         name = f"transform {etl_name} (job {job_id})"
         try:
-            look = _look(client, job_id, total, options)
+            look = _look(client, job_id, total, options, goes_on=on_error == "skip")
             wait_for_job(look, name, progress=progress, stall_timeout=stall_timeout)
         except JobError as error:
             errors = _errors(client, etl_name, job_id, options)
@@ -128,7 +128,9 @@ def _bucket(client: Any, place: Location) -> Any:
     return client.bucket(place.bucket, provider=place.provider, namespace=namespace)
 
 
-def _look(client: Any, job_id: str, total: int, options: StoreOptions) -> Callable[[], JobState]:
+def _look(
+    client: Any, job_id: str, total: int, options: StoreOptions, *, goes_on: bool
+) -> Callable[[], JobState]:
     job = client.job(job_id=job_id)
 
     def look() -> JobState:
@@ -139,7 +141,9 @@ def _look(client: Any, job_id: str, total: int, options: StoreOptions) -> Callab
             stats = [one.stats for one in details.list_snapshots() if one.stats is not None]
             done = sum(int(one.objects) for one in stats)
         finished = status.end_time != 0
-        error = (status.err or "it was aborted") if status.aborted else status.err
+        error = "" if goes_on else status.err  # of a job that goes on, errors of objects
+        if status.aborted:
+            error = status.err or "it was aborted"
         return JobState(Progress("transform", min(done, total), total), finished, error if finished else "")
 
     return look
@@ -163,7 +167,7 @@ def _with_log(
     parts = [str(error).partition("\n[at]")[0]]
     parts += [f"{name}: {why}" for name, why in list(errors.items())[:3]]
     try:
-        parts.append(f"log of {etl_name}:\n{logs_of(client, options, etl_name, 15)}")
+        parts.append(f"log of {etl_name}:\n{logs_of(client, options, etl_name, 40)}")
     except AISError:
         logger.debug("no log of %s", etl_name)
     return JobError("\n".join(parts))

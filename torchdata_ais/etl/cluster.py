@@ -137,9 +137,9 @@ def _running(etl: Any, options: StoreOptions) -> dict[str, str] | None:
 
 
 def _started(client: Any, etl: Any, options: StoreOptions) -> None:
-    infos = call(client.cluster().list_etls, options, "list of transforms", options.endpoint)
-    stopped = any(info.id == etl.name and info.stage in ("Stopped", "Aborted") for info in infos)
-    if stopped:
+    stages = ["Initializing", "Running"]
+    infos = call(lambda: client.cluster().list_etls(stages), options, "list of transforms", options.endpoint)
+    if not any(info.id == etl.name for info in infos):
         call(etl.start, options, f"start of {etl.name}", options.endpoint)
 
 

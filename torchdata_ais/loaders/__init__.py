@@ -8,41 +8,53 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdata_ais.loaders.loader import AISLoader, ais_loader
     from torchdata_ais.loaders.bare import load_state_dict, state_dict
     from torchdata_ais.loaders.dataset import as_dataset
+    from torchdata_ais.loaders.draw import draw, mermaid
+    from torchdata_ais.loaders.explain import Explanation, explain
+    from torchdata_ais.loaders.loader import AISLoader, ais_loader
     from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
-    from torchdata_ais.loaders.stats import Stats, merge_reports, stats
     from torchdata_ais.loaders.state import merge_states, state_from_json, state_to_json
+    from torchdata_ais.loaders.stats import Stats, merge_reports, stats, with_stats
 
 __all__ = [
     "AISLoader",
+    "Explanation",
     "MultiProcessingReadingService",
     "Stats",
     "ais_loader",
     "as_dataset",
+    "draw",
+    "explain",
     "load_state_dict",
     "merge_reports",
     "merge_states",
+    "mermaid",
     "state_dict",
     "state_from_json",
     "state_to_json",
     "stats",
+    "with_stats",
 ]
 
 _HOMES = {
     "AISLoader": "loader",
+    "Explanation": "explain",
     "MultiProcessingReadingService": "reading_service",
     "Stats": "stats",
     "ais_loader": "loader",
     "as_dataset": "dataset",
+    "draw": "draw",
+    "explain": "explain",
     "load_state_dict": "bare",
     "merge_reports": "stats",
     "merge_states": "state",
+    "mermaid": "draw",
     "state_dict": "bare",
     "state_from_json": "state",
     "state_to_json": "state",
     "stats": "stats",
+    "with_stats": "stats",
 }
 
 

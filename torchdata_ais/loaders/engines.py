@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_sharding
 
-from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.loaders.dataset import rank_and_ranks, shard_instance
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.loaders.service.counts import Counts, ended
+from torchdata_ais.loaders.service.stall import Watchdog
 from torchdata_ais.pipes._meter import iterate
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes._report import report_of
@@ -51,9 +52,10 @@ class InProcessEngine:
             user has, `state` costs nothing until it is wanted.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], stateful: bool) -> None:
+    def __init__(self, pipe: IterDataPipe[Any], stateful: bool, stall_after: float | None = None) -> None:
         self._pipe = pipe
         self._stateful = stateful
+        self._stall_after = stall_after
 
     def state(self) -> bytes | None:
         """Return where the pipe stands now."""
@@ -64,7 +66,7 @@ class InProcessEngine:
         (plan,) = plans
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
-        for item in iterate(self._pipe):
+        for item in _watched(iterate(self._pipe), self._stall_after, "this process", None):
             yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
 
     def reports(self) -> list[dict[str, Any]]:
@@ -82,7 +84,14 @@ class _Workers(IterableDataset[Any]):
     depends on timing. An ended worker yields None when it is its turn, and the main process counts.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], plans: Sequence[InstancePlan], stateful: bool) -> None:
+    def __init__(
+        self,
+        pipe: IterDataPipe[Any],
+        plans: Sequence[InstancePlan],
+        stateful: bool,
+        stall_after: float | None,
+    ) -> None:
+        self._stall_after = stall_after
         self._pipe = pipe
         self._plans = plans
         self._stateful = stateful
@@ -94,12 +103,20 @@ class _Workers(IterableDataset[Any]):
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
         counts = Counts(self._pipe)
-        for item in iterate(self._pipe):
+        name = f"worker process {info.id}"
+        for item in _watched(iterate(self._pipe), self._stall_after, name, info.id):
             state = pack_or_refuse(self._pipe) if self._stateful else None
             yield item, info.id, state, counts.take(self._pipe)
         yield info.id, counts.take(self._pipe, now=True)
         while True:
             yield None
+
+
+def _watched(
+    items: Iterator[Any], stall_after: float | None, process: str, worker: int | None
+) -> Iterator[Any]:
+    """Return the items, watched if `stall_after` says so; what takes too long is logged."""
+    return items if stall_after is None else Watchdog(stall_after, process, worker, None).watch(items)
 
 
 def _as_it_is(item: Any) -> Any:
@@ -115,16 +132,24 @@ class DataLoaderEngine:
         num_workers: Worker processes, at least 1; new ones each epoch.
         prefetch: Items each worker makes ahead.
         context: Start method of the processes.
+        stall_after: Seconds an item may take.
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], stateful: bool, num_workers: int, prefetch: int, context: str | None
+        self,
+        pipe: IterDataPipe[Any],
+        stateful: bool,
+        num_workers: int,
+        prefetch: int,
+        context: str | None,
+        stall_after: float | None = None,
     ) -> None:
         self._pipe = pipe
         self._stateful = stateful
         self._num_workers = num_workers
         self._prefetch = prefetch
         self._context = context
+        self._stall_after = stall_after
         self._running: Any = None
         self._past: list[dict[str, Any]] = []
         self._reports: dict[int, dict[str, Any]] = {}
@@ -132,12 +157,14 @@ class DataLoaderEngine:
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
         loader: Any = DataLoader(
-            _Workers(self._pipe, plans, self._stateful),
+            _Workers(self._pipe, plans, self._stateful, self._stall_after),
             batch_size=None,
             num_workers=self._num_workers,
             prefetch_factor=max(1, self._prefetch),
             collate_fn=_as_it_is,
             multiprocessing_context=self._context,
+            # The worker has noticed by then, and has told its log where it stands.
+            timeout=0 if self._stall_after is None else self._stall_after + 2,
         )
         self.close()
         self._past = [ended(report) for report in self.reports()]
@@ -155,6 +182,13 @@ class DataLoaderEngine:
                 idle += 1
                 if idle == self._num_workers:  # a whole round of them: nobody has anything left
                     return
+        except RuntimeError as error:
+            if "timed out" not in str(error) or self._stall_after is None:
+                raise
+            raise StallError.at(
+                f"a worker process made no item for {self._stall_after:g} s",
+                todo="its log says in which stage it stands; look there, or raise stall_after=",
+            ) from error
         finally:
             self.close()
 
@@ -205,19 +239,28 @@ class DataLoader2Engine:
         num_workers: Worker processes, at least 1; they live as long as the loader.
         prefetch: Items each worker makes ahead.
         context: Start method of the processes.
+        stall_after: Seconds an item may take.
 
     Raises:
         UsageError: The pipe does not pickle.
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], stateful: bool, num_workers: int, prefetch: int, context: str | None
+        self,
+        pipe: IterDataPipe[Any],
+        stateful: bool,
+        num_workers: int,
+        prefetch: int,
+        context: str | None,
+        stall_after: float | None = None,
     ) -> None:
         from torchdata_ais.loaders._torchdata import DataLoader2
         from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
 
         # The ranks are told apart by the plans: with a fixed number of steps they do not begin epochs together.
-        service = MultiProcessingReadingService(num_workers, context, prefetch, 0, shard_by_rank=False)
+        service = MultiProcessingReadingService(
+            num_workers, context, prefetch, 0, shard_by_rank=False, stall_after=stall_after
+        )
         self._loader = _or_explain(lambda: DataLoader2(_Tail(pipe, stateful), reading_service=service))
         self._closed = False
 

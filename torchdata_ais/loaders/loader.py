@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from typing_extensions import Self
 
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.dataset import rank_and_ranks
-from torchdata_ais.loaders.engines import (
-    DataLoader2Engine,
-    DataLoaderEngine,
-    Engine,
-    InProcessEngine,
-    Step,
-    pinned,
-)
+from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, make_engine
+from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, pinned
 from torchdata_ais.loaders.equal_steps import Agreement, stop_together
 from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share, raise_if_refused
-from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
 from torchdata_ais.loaders.service.counts import ended
-from torchdata_ais.loaders.stats import Stats, stats
+from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
 from torchdata_ais.loaders.state import check_state, make_state, plans_for
+from torchdata_ais.loaders.stats import Stats, stats, with_stats
 from torchdata_ais.pipes._checkpoint import chain_of, stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe, is_sharding, upstream
 from torchdata_ais.pipes._report import report_of
 
 __all__ = ["AISLoader", "ais_loader"]
-
-EngineName = Literal["auto", "dataloader2", "dataloader"]
 
 
 def ais_loader(
@@ -44,6 +36,9 @@ def ais_loader(
     pin_memory: bool = False,
     engine: EngineName = "auto",
     multiprocessing_context: str | None = None,
+    stall_after: float | None = None,
+    on_stats: Callable[[Stats], object] | None = None,
+    stats_every: float = 60.0,
 ) -> AISLoader:
     """Return a loader over `pipe`.
 
@@ -60,6 +55,12 @@ def ais_loader(
         engine: ``"dataloader2"`` (workers live on between epochs), ``"dataloader"`` (torch's, new workers each epoch),
             or ``"auto"``: DataLoader2 where torchdata has it.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
+        stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
+            `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the
+            log says where it stands. None: no limit but those of the transport.
+        on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
+            an epoch.
+        stats_every: Seconds.
 
     Returns:
         An iterable of batches, a context manager. One `iter` is one epoch.
@@ -86,6 +87,9 @@ def ais_loader(
         pin_memory=pin_memory,
         engine=engine,
         multiprocessing_context=multiprocessing_context,
+        stall_after=stall_after,
+        on_stats=on_stats,
+        stats_every=stats_every,
     )
 
 
@@ -108,25 +112,26 @@ class AISLoader:
         pin_memory: bool,
         engine: EngineName,
         multiprocessing_context: str | None,
+        stall_after: float | None,
+        on_stats: Callable[[Stats], object] | None,
+        stats_every: float,
     ) -> None:
-        if num_workers < 0 or prefetch < 0:
-            raise UsageError.at(f"num_workers={num_workers}, prefetch={prefetch}", todo="use 0 or more")
         if isinstance(epoch_steps, str) and epoch_steps not in ("pad", "shortest"):
             raise UsageError.at(
                 f"epoch_steps={epoch_steps!r}", todo='use None, a number, "pad" or "shortest"'
             )
         if isinstance(epoch_steps, int) and epoch_steps < 1:
             raise UsageError.at(f"epoch_steps={epoch_steps}", todo="use at least 1")
-        if engine not in ("auto", "dataloader2", "dataloader"):
-            raise UsageError.at(f"engine={engine!r}", todo='use "auto", "dataloader2" or "dataloader"')
+        if stats_every <= 0:
+            raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
+        self._how = EngineOptions(num_workers, prefetch, engine, multiprocessing_context, stall_after)
         self._pipe = pipe
         self._num_workers = num_workers
         self._seed = seed
         self._epoch_steps = epoch_steps
-        self._prefetch = prefetch
         self._pin = pin_memory
-        self._engine_name = engine
-        self._context = multiprocessing_context
+        self._on_stats = on_stats
+        self._stats_every = stats_every
         self._no_state: StateError | None = None
         self._stages: list[str] = []
         self._look_at(pipe)
@@ -183,7 +188,8 @@ class AISLoader:
         if self._closed:
             raise LoaderError.at("the loader was closed", todo="make a new one with ais_loader(...)")
         self._run += 1
-        return self._epoch_items(self._run)
+        items = self._epoch_items(self._run)
+        return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
     def _epoch_items(self, run: int) -> Iterator[Any]:
         rank, ranks = rank_and_ranks()
@@ -285,22 +291,14 @@ class AISLoader:
         ]
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
-            self._engine = self._make_engine()
+            # In this process the loader asks for no item ahead, so it can ask for the state when that is wanted.
+            asked = self._num_workers == 0 and not isinstance(self._epoch_steps, str)
+            self._engine = make_engine(self._pipe, self._no_state is None and not asked, self._how)
         return self._engine.epoch(plans)
 
     @staticmethod
     def _not_begun(plan: InstancePlan) -> bytes:
         return pack_fresh(plan.number, plan.instance) if not plan.states else pack_share(plan)
-
-    def _make_engine(self) -> Engine:
-        stateful = self._no_state is None
-        if self._num_workers == 0:
-            return InProcessEngine(self._pipe, stateful and isinstance(self._epoch_steps, str))
-        name = self._engine_name
-        if name == "auto":
-            name = "dataloader2" if _has_dataloader2() else "dataloader"
-        make = DataLoader2Engine if name == "dataloader2" else DataLoaderEngine
-        return make(self._pipe, stateful, self._num_workers, self._prefetch, self._context)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank's loader stands: after the batch that was received last.
@@ -394,11 +392,3 @@ class AISLoader:
     def __repr__(self) -> str:
         stages = [repr(stage) for stage in upstream(self._pipe)][::-1]
         return f"ais_loader(num_workers={self._num_workers}, seed={self._seed}):\n  " + "\n  ".join(stages)
-
-
-def _has_dataloader2() -> bool:
-    try:
-        from torchdata_ais.loaders import _torchdata  # noqa: F401
-    except ImportError:
-        return False
-    return True

@@ -72,6 +72,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         worker, in its memory or in shared memory. Tensors arrive in shared memory.
 
     Raises:
+        StallError: An item took longer than `stall_after`.
         WorkerDiedError: A process was killed, ran out of memory or exited; names it, its pid and exit code.
         LoaderError: Another rank failed, or the loader was shut down; also an error of a worker whose own class
             cannot be built from a text.
@@ -91,6 +92,8 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         shard_by_rank: Whether to split the data over the ranks of torch.distributed. False for a loader that only
             one rank uses.
         rank_timeout_s: How long, in seconds, the other ranks wait for rank 0 to begin an epoch.
+        stall_after: How long, in seconds, an item may take in a worker process; None is for ever. Then the process
+            logs the stacks of its threads, and a `StallError` names stage, object and worker.
 
     Attributes:
         epoch: The number of the next epoch, which pipes are told; set it to resume.
@@ -117,6 +120,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         *,
         shard_by_rank: bool = True,
         rank_timeout_s: float = 1800.0,
+        stall_after: float | None = None,
     ) -> None:
         if num_workers < 0:
             raise UsageError.at(f"num_workers={num_workers}", todo="use 0 for no worker processes, or more")
@@ -136,6 +140,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             )
         self.shard_by_rank = shard_by_rank
         self.rank_timeout_s = rank_timeout_s
+        self.stall_after = stall_after
         self.epoch = 0
         self.reset_extras: Mapping[int, Any] = {}
         self._round = 0
@@ -219,9 +224,12 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             if parts.dispatched is not None:
                 outlets, sources = _socket_pairs(self.num_workers, undo)
                 pipe = attach_wrapper(parts.dispatched)
-                pool.launch(Job(pipe, infos[0], outlets=outlets, reset_fn=self.worker_reset_fn), DISPATCHER)
+                job = Job(pipe, infos[0], outlets=outlets, reset_fn=self.worker_reset_fn)
+                job.stall_after = self.stall_after
+                pool.launch(job, DISPATCHER)
             for info, source in zip(infos, sources, strict=True):
                 job = Job(replica, info, source, init_fn=self.worker_init_fn, reset_fn=self.worker_reset_fn)
+                job.stall_after = self.stall_after
                 pool.launch(job, info.worker_id)
             undo.pop_all()
         self._worker_processes = [(process, None, None) for process in pool.processes]

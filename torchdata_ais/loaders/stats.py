@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.stats_text import advice, prometheus, table
@@ -12,7 +13,9 @@ from torchdata_ais.pipes._pipe import IterDataPipe
 from torchdata_ais.pipes._report import report_of
 from torchdata_ais.pipes._stats import StageStats, merge_stats
 
-__all__ = ["StageReport", "Stats", "merge_reports", "stats"]
+__all__ = ["StageReport", "Stats", "merge_reports", "stats", "with_stats"]
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -175,6 +178,34 @@ def stats(loader: Any) -> Stats:
             "MultiProcessingReadingService; or measure with num_workers=0",
         )
     return Stats(report_of(pipe))
+
+
+def with_stats(
+    items: Iterable[T], loader: Any, call: Callable[[Stats], object], every_s: float = 60.0
+) -> Iterator[T]:
+    """Yield `items`, and call `call` with the stats of `loader` between them.
+
+    Args:
+        items: What to iterate, e.g. `loader` itself.
+        loader: What `stats` takes.
+        call: Called every `every_s` seconds, if an item came, and after the last item.
+        every_s: Seconds.
+
+    Example:
+        >>> from torchdata_ais import AISSourceLister
+        >>> from torchdata_ais.testing import example_shards
+        >>> pipe = AISSourceLister(example_shards()).load_tar().group_samples()
+        >>> len(list(with_stats(pipe, pipe, lambda report: print(report["group_samples"].items))))
+        6
+        6
+    """
+    due = monotonic() + every_s
+    for item in items:
+        yield item
+        if monotonic() >= due:
+            call(stats(loader))
+            due = monotonic() + every_s
+    call(stats(loader))
 
 
 def _of_dataloader2(loader: Any, service: Any) -> Stats:

@@ -47,8 +47,8 @@ def advice(stages: Sequence[StageReport], busy_s: float, sending_s: float, *, in
     blocked = max(0.0, measured[-1].blocked_s - sending_s) / busy_s
     if blocked > _IDLE_SHARE:
         where = "the workers waited for it" if in_workers else "the rest went into loading"
-        share = f"{blocked:.0%} of {whose}" if in_workers else f"{blocked:.0%} of {whose} was its own"
-        return f"loop-bound: {share}, {where}; loading is not the bottleneck, make the training step faster"
+        part = f"{blocked:.0%} of {whose}" if in_workers else f"{blocked:.0%} of {whose} was its own"
+        return f"loop-bound: {part}, {where}; loading is not the bottleneck, make the training step faster"
     candidates = [(stage.own_s / busy_s, _stage_bound(stage, measured), stage) for stage in measured]
     candidates += [
         (stage.network_s / busy_s, "network-bound", stage) for stage in measured if stage.network_s > 0
@@ -79,29 +79,35 @@ def _stage_bound(stage: StageReport, measured: Sequence[StageReport]) -> str:
 
 def table(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> str:
     """Return the stages as a table, the errors skipped, and `sentence`."""
-    rows = [_HEAD, *(_row(stage, wall_s * processes, wall_s) for stage in stages)]
+    begun = any(stage.metered for stage in stages)
+    rows = [_HEAD, *(_row(stage, wall_s * processes, wall_s, "(counted below)" * begun) for stage in stages)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     shown = [
-        column for column in range(len(_HEAD)) if column < 3 or any(row[column] not in ("", "0") for row in rows[1:])
+        column
+        for column in range(len(_HEAD))
+        if column < 3 or any(row[column] not in ("", "0") for row in rows[1:])
     ]
     lines = []
     for row in rows:
         cells = [row[c].ljust(widths[c]) if c == 0 else row[c].rjust(widths[c]) for c in shown]
         lines.append("  ".join(cells).rstrip())
     for stage in stages:
-        for text in stage.examples[:_SHOWN_EXAMPLES]:
-            lines.append("skipped by " + stage.name + ": " + text.replace("\n", "\n    "))
+        texts = [text.replace("\n", "\n    ") for text in stage.examples[:_SHOWN_EXAMPLES]]
+        lines += [f"skipped by {stage.name}: {text}" for text in texts]
     noun = "process" if processes == 1 else "processes"
     return "\n".join([*lines, f"{processes} {noun}, {wall_s:.1f} s each; {sentence}"])
 
 
-def _row(stage: StageReport, busy_s: float, wall_s: float) -> tuple[str, ...]:
+def _row(stage: StageReport, busy_s: float, wall_s: float, unknown: str) -> tuple[str, ...]:
     known = stage.metered
-    share = (lambda seconds: f"{seconds / busy_s:.0%}") if known and busy_s > 0 else (lambda _: "")
+
+    def share(seconds: float) -> str:
+        return f"{seconds / busy_s:.0%}" if known and busy_s > 0 else ""
+
     rate = 1 / wall_s if wall_s > 0 else 0.0
     return (
         stage.name,
-        f"{stage.items}" if known else "(counted below)",
+        f"{stage.items}" if known else unknown,
         f"{stage.items * rate:.0f}" if known else "",
         f"{stage.bytes / 1e6:.1f}" if stage.bytes else "",
         f"{stage.bytes / 1e6 * rate:.1f}" if stage.bytes else "",

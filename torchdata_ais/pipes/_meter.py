@@ -12,7 +12,7 @@ from itertools import chain, islice
 from time import perf_counter
 from typing import Any, TypeVar
 
-__all__ = ["Meter", "iterate", "measured", "meter_of", "metered"]
+__all__ = ["Meter", "items_of", "iterate", "measured", "meter_of", "metered"]
 
 T = TypeVar("T")
 
@@ -49,6 +49,11 @@ class Meter:
     def wall_s(self) -> float:
         """Seconds from the first item asked for to the last one, or until now, summed over iterations."""
         return self._over_s + (perf_counter() - self._since if self._since is not None else 0.0)
+
+    @property
+    def begun(self) -> bool:
+        """Whether an item was asked for."""
+        return self._run > 0
 
     def begin(self) -> int:
         """Start the clock of an iteration; a number for it is returned."""
@@ -140,8 +145,14 @@ def iterate(pipe: Any) -> Iterator[Any]:
 
 def _count_on(pipe: Any, meter: Meter) -> None:
     """Keep the count of items: torch begins a new one with each iteration."""
-    meter.items_before += getattr(pipe, "_number_of_samples_yielded", 0)
+    meter.items_before = items_of(pipe, meter)
     pipe._number_of_samples_yielded = 0
+
+
+def items_of(pipe: Any, meter: Meter) -> int:
+    """Return how many items `pipe` has given since its meter was made."""
+    # torch's count of the present iteration, which copies of the stage keep.
+    return meter.items_before + (getattr(pipe, "_number_of_samples_yielded", 0) if meter.begun else 0)
 
 
 def measured(method: Callable[[Any], Iterator[T]]) -> Callable[[Any], Iterator[T]]:

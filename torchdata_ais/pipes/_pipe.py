@@ -115,6 +115,12 @@ class Pipe(Methods[T_co]):
 
     __str__ = __repr__
 
+    def _repr_html_(self) -> str:
+        """Return the whole pipe as a table: what notebooks show."""
+        from torchdata_ais.pipes._draw import html
+
+        return html(self)
+
 
 def as_pipe(source: Any) -> IterDataPipe[Any]:
     """Return `source` if it is a pipe, else a pipe over it: one string, or any iterable of items."""

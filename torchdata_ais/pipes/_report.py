@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdata_ais.pipes._meter import Meter
+from torchdata_ais.pipes._meter import Meter, items_of
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, parents, upstream
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
@@ -55,7 +55,7 @@ def restart(pipe: IterDataPipe[Any]) -> None:
         vars(part).pop("_meter", None)
         stats = vars(part).get("_stats")
         if stats is not None and isinstance(part, Pipe):
-            part._stats = type(stats)()
+            vars(part)["_stats"] = type(stats)()
 
 
 def _entry(pipe: Any, sources: list[int]) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def _entry(pipe: Any, sources: list[int]) -> dict[str, Any]:
         "wall_s": 0.0,
     }
     if isinstance(meter, Meter):
-        entry["metered"] = True
-        entry["out"] = meter.items_before + getattr(pipe, "_number_of_samples_yielded", 0)
+        entry["metered"] = meter.begun
+        entry["out"] = items_of(pipe, meter)
         entry["seconds"], entry["wall_s"] = meter.seconds, meter.wall_s
     if isinstance(pipe, Pipe):
         entry.update(pipe._ais_stats())
@@ -82,4 +82,6 @@ def _core_names() -> dict[Any, str]:
     """Return torch's own stages -> the names they are chained by."""
     functions: dict[str, Any] = IterDataPipe.functions
     named = ((getattr(function, "args", (None,))[0], name) for name, function in functions.items())
-    return {kind: name for kind, name in named if isinstance(kind, type) and kind.__module__.startswith("torch.")}
+    return {
+        kind: name for kind, name in named if isinstance(kind, type) and kind.__module__.startswith("torch.")
+    }

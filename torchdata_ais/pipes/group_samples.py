@@ -46,7 +46,7 @@ class TarSampleGrouper(Pipe[Sample]):
         That of the members.
 
     Memory:
-        One sample, and 22 bytes a sample of each open shard to notice keys that come back.
+        One sample, and for each open shard 1 MB or 22 bytes a sample, to notice keys that come back.
 
     Raises:
         DuplicateFieldError: Two members have the same key and field (``a.jpg``, ``a.JPG``).
@@ -94,12 +94,19 @@ class TarSampleGrouper(Pipe[Sample]):
         # Straight from load_tar whole runs come at once: a third of the cost of member after member.
         runs = self._source.whole_runs() if type(self._source) is AISFileLoader else regroup(self._source)
         seen: _Seen = OrderedDict()
+        shard: tuple[str, int] | None = None  # the one of the last sample, and its keys
+        keys = KeySet()
         stats = self._stats
+        checked = self._adjacent == "error"
         for url, run in runs:
             if run.key is not None:
                 stats.items += 1
+                if checked and shard != (url, run.shard):
+                    shard = url, run.shard  # a shard may be listed twice
+                    keys = self._keys_of(shard, seen)
                 try:
-                    self._check_key(url, run, seen)
+                    if checked and not keys.add(run.key):
+                        raise _not_adjacent(url, run)
                     sample = self._sample(url, run)
                 except (DuplicateFieldError, NonAdjacentKeyError, MissingFieldError) as error:
                     if not self._policy.goes_on(error, stats, "group_samples"):
@@ -108,6 +115,7 @@ class TarSampleGrouper(Pipe[Sample]):
                     yield sample
             if run.last:
                 seen.pop((url, run.shard), None)
+                shard = None
         self._policy.at_end(stats, "group_samples")
 
     def _open_shards(self) -> int:
@@ -116,7 +124,8 @@ class TarSampleGrouper(Pipe[Sample]):
         return sum(loader._open_shards for loader in loaders) or _OPEN_SHARDS
 
     def _sample(self, url: str, run: Run) -> Sample:
-        sample = Sample(place=pack_place(run.shard, run.offset))
+        sample = Sample.__new__(Sample)  # __init__ takes longer than all that follows
+        sample.place = pack_place(run.shard, run.offset)
         sample["__key__"] = run.key
         sample["__url__"] = url
         for name, data, offset, field in run.members:
@@ -139,23 +148,24 @@ class TarSampleGrouper(Pipe[Sample]):
                 )  # fmt: skip
         return sample
 
-    def _check_key(self, url: str, run: Run, seen: _Seen) -> None:
-        if self._adjacent == "split" or run.key is None:
-            return
-        shard = url, run.shard  # a shard may be listed twice
+    def _keys_of(self, shard: tuple[str, int], seen: _Seen) -> KeySet:
+        """Return the keys met in a shard so far."""
         keys = seen.get(shard)
         if keys is None:
             keys = seen[shard] = KeySet()
             if len(seen) > 2 * self._open_shards():
                 seen.popitem(last=False)  # the one met longest ago: it has broken off
         seen.move_to_end(shard)
-        if not keys.add(run.key):
-            raise NonAdjacentKeyError.at(
-                f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
-                todo="sort the shard (tar --sort=name), or take such runs as samples of their own with"
-                " group_samples(adjacent='split')",
-                url=url, offset=run.offset, key=run.key,
-            )  # fmt: skip
+        return keys
+
+
+def _not_adjacent(url: str, run: Run) -> NonAdjacentKeyError:
+    return NonAdjacentKeyError.at(
+        f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
+        todo="sort the shard (tar --sort=name), or take such runs as samples of their own with"
+        " group_samples(adjacent='split')",
+        url=url, offset=run.offset, key=run.key,
+    )  # fmt: skip
 
 
 def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url, 
 
 __all__ = ["list_objects"]
 
+_log = logging.getLogger("torchdata_ais")
 _PROPS = "name,size,checksum,version"
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 _SHARD = re.compile(r"\.(tar(\.\w+)?|tgz)$")
@@ -208,6 +210,7 @@ def _pages(place: Location, prefix: str, options: StoreOptions) -> Iterator[Any]
     with sdk_client(replace(options, endpoint=place.endpoint)) as client:
         bucket = client.bucket(place.bucket, provider=place.provider, namespace=namespace)
         listing = token = ""
+        told = False
         while True:
             page = call(
                 lambda listing=listing, token=token: bucket.list_objects(  # type: ignore[misc]
@@ -218,6 +221,13 @@ def _pages(place: Location, prefix: str, options: StoreOptions) -> Iterator[Any]
                 replace(place, name=prefix).uri,
             )
             yield from page.entries
+            if page.flags and not told:
+                told = True
+                _log.warning(
+                    "%s may be incomplete: the cluster is moving objects between its nodes (rebalance). "
+                    "Wait until that has ended, or name the shards with a template",
+                    name,
+                )
             if not page.continuation_token:
                 return
             if page.continuation_token == token:

@@ -26,10 +26,7 @@ def read_header(header: bytes) -> tuple[int, int, str]:
     field = header[148:156]
     # The low half of an Adler-32 is 1 + the sum of the bytes, modulo 65521. The sum of 512 bytes below 128
     # stays under that, so for an ASCII header it is the exact sum, in a tenth of the time of sum().
-    if header.isascii():
-        is_right = adler32(header) & 0xFFFF == _adler_for(field)
-    else:
-        is_right = _is_sum(header, number(field))
+    is_right = adler32(header) & 0xFFFF == _adler_for(field) if header.isascii() else _is_sum(header, field)
     if not is_right:
         raise ValueError("the checksum of the header is wrong")
     end = header.find(NUL, 0, 100)
@@ -42,12 +39,13 @@ def read_header(header: bytes) -> tuple[int, int, str]:
 
 @lru_cache(4096)
 def _adler_for(field: bytes) -> int:
-    """Return the low half of the Adler-32 of a header with this checksum field. Few of them ever occur."""
-    return number(field) + sum(field) - 8 * ord(" ") + 1
+    """Return the low half of the Adler-32 of a header with this checksum field; few of them ever occur."""
+    return number(field) - 8 * 0x20 + sum(field) + 1
 
 
-def _is_sum(header: bytes, stored: int) -> bool:
-    """Whether `stored` is the checksum of a header of any bytes: their sum, or that of the bytes as signed."""
+def _is_sum(header: bytes, field: bytes) -> bool:
+    """Whether `field` is the checksum of a header of any bytes: their sum, or that of the bytes as signed."""
+    stored = number(field)
     counted = header[:148] + header[156:]
     total = sum(counted) + 256
     if stored == total:

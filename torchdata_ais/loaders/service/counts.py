@@ -9,6 +9,7 @@ from torchdata_ais.pipes._report import report_of, restart
 
 __all__ = ["Counts", "ended"]
 
+_FIRST_S = 0.1
 _EVERY_S = 1.0
 
 
@@ -25,14 +26,16 @@ class Counts:
     def __init__(self, pipe: Any) -> None:
         restart(pipe)
         self.sending_s = 0.0
-        self._next = monotonic() + _EVERY_S
+        self._pause_s = _FIRST_S
+        self._next = monotonic() + self._pause_s
 
     def take(self, pipe: Any, *, now: bool = False) -> dict[str, Any] | None:
         """Return the counts of all epochs so far; None if it is not time."""
         time = monotonic()
         if time < self._next and not now:
             return None
-        self._next = time + _EVERY_S
+        self._pause_s = min(_EVERY_S, 2 * self._pause_s)
+        self._next = time + self._pause_s
         return {**report_of(pipe), "sending_s": self.sending_s, "in_workers": True}
 
 

@@ -85,6 +85,12 @@ class Pool:
             process = self._context.Process(target=run_job, args=(job,), daemon=True, name=job.name)
             with holding_sigint():
                 peer.start(process)
+        except (ConnectionError, EOFError) as error:
+            raise WorkerDiedError.at(
+                f"{job.name} ended while it was being started",
+                todo="its own output above may say why",
+                worker=worker_id,
+            ) from error
         finally:
             for sock in (theirs, job.source, *(job.outlets or ())):
                 if sock is not None:
@@ -223,7 +229,8 @@ class Pool:
         except Exception as error:
             raise LoaderError.at(
                 f"an item of {worker.name} arrived but cannot be rebuilt here: {type(error).__name__}: {error}",
-                todo="what a pipe yields must unpickle in the main process",
+                todo="what a pipe yields must unpickle in the main process; every tensor it holds takes a file "
+                "descriptor here, so raise the limit (`ulimit -n`) or hold fewer batches if those have run out",
                 worker=worker.worker_id,
             ) from error
         self.last_worker = worker.worker_id

@@ -15,6 +15,7 @@ from torchdata_ais.loaders.service.counts import Counts
 from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.graph import pause, resume
 from torchdata_ais.loaders.service.source import Dispatched
+from torchdata_ais.loaders.service.stall import Watchdog
 from torchdata_ais.pipes._meter import iterate
 
 __all__ = ["Outlet", "Producer"]
@@ -106,6 +107,7 @@ class Producer:
         name: How errors name this process.
         begin: Called with the pipe and the payload of a reset; returns the pipe to iterate.
         sources: The pipes of the graph that read from the dispatching process.
+        watchdog: Watches the time an item takes, if somebody wants that.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Producer:
         name: str,
         begin: Callable[[Any, Any], Any],
         sources: Sequence[Dispatched] = (),
+        watchdog: Watchdog | None = None,
     ) -> None:
         self._pipe = pipe
         self._control = control
@@ -123,6 +126,7 @@ class Producer:
         self._name = name
         self._begin = begin
         self._sources = sources
+        self._watchdog = watchdog
         self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
         self._poll = select.poll()
         for fd in {control.fileno(), *self._by_fd}:
@@ -184,7 +188,8 @@ class Producer:
         self._pipe = self._begin(self._pipe, message.load())
         envelope = getattr(self._pipe, "_ais_envelope", None)
         self._envelope = envelope if callable(envelope) else None
-        self._iterator = iterate(self._pipe)
+        items = iterate(self._pipe)
+        self._iterator = items if self._watchdog is None else self._watchdog.watch(items)
 
     def _adjust(self, message: Message) -> None:
         """Pause, resume or limit the pipes of the graph that know how to."""
@@ -251,7 +256,6 @@ class Producer:
         failure = Failure.of(error, f"in {self._name}{doing}")
         for outlet in self._outlets:
             outlet.put(Kind.FAILED, pack(failure))
-
 
     def _report(self, *, now: bool = False) -> None:
         """Send what the pipe has counted, if it is time to."""

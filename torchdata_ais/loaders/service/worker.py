@@ -19,12 +19,14 @@ from typing import Any
 
 import torch
 
+from torchdata_ais.errors import StallError
 from torchdata_ais.loaders._torchdata import WorkerInfo, extract_wrapper, process_reset_fn
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind
 from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.graph import all_pipes, shard
 from torchdata_ais.loaders.service.producer import Outlet, Producer
 from torchdata_ais.loaders.service.source import Dispatched
+from torchdata_ais.loaders.service.stall import Watchdog
 
 __all__ = ["Job", "Reset", "run_job"]
 
@@ -43,6 +45,7 @@ class Job:
         outlets: The dispatching process's connections to the workers, in order; None in a worker.
         init_fn: Called once with the sharded pipe; returns the pipe to run.
         reset_fn: Called for each epoch with the seeded pipe; returns the pipe to run.
+        stall_after: Seconds an item may take; None is for ever.
         control: The connection to the main process, made at launch.
         main_pid: The process to live and die with.
     """
@@ -53,6 +56,7 @@ class Job:
     outlets: list[socket.socket] | None = None
     init_fn: Callable[..., Any] | None = None
     reset_fn: Callable[..., Any] | None = None
+    stall_after: float | None = None
     control: socket.socket | None = None
     main_pid: int = field(default_factory=os.getpid)
 
@@ -113,7 +117,8 @@ def _produce(job: Job, control: Channel) -> None:
     else:
         outlets = [Outlet(Channel(sock)) for sock in job.outlets]
     try:
-        Producer(pipe, control, outlets, job.name, partial(_begin, job), sources).run()
+        begin, watchdog = partial(_begin, job), _watchdog(job, control, outlets)
+        Producer(pipe, control, outlets, job.name, begin, sources, watchdog).run()
     except SystemExit:
         raise
     except BaseException as error:
@@ -122,6 +127,20 @@ def _produce(job: Job, control: Channel) -> None:
                 with contextlib.suppress(HungUpError):
                     outlet.channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
         raise
+
+
+def _watchdog(job: Job, control: Channel, outlets: list[Outlet]) -> Watchdog | None:
+    if job.stall_after is None:
+        return None
+
+    def fail(error: StallError) -> None:
+        failure = Failure.of(error, f"in {job.name}")
+        for channel in {control, *(outlet.channel for outlet in outlets)}:
+            with contextlib.suppress(HungUpError):
+                channel.post(Kind.BROKEN, load=failure)
+
+    worker = job.info.worker_id if job.outlets is None else None
+    return Watchdog(job.stall_after, job.name, worker, fail)
 
 
 def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:

@@ -1,0 +1,94 @@
+"""Pictures of pipes, and what is told before a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchdata_ais import AISSourceLister, RandomMix, draw, explain, mermaid
+from torchdata_ais.errors import UsageError
+from torchdata_ais.testing import example_shards
+
+
+def chain() -> Any:
+    return (
+        AISSourceLister(example_shards()).shuffle().load_tar().group_samples()
+        .shuffled(50).decode(threads=2).to_tuple("cls").batched(4)
+    )  # fmt: skip
+
+
+def test_a_drawing_has_a_line_a_stage_with_marks_and_bounds() -> None:
+    lines = draw(chain()).splitlines()
+    assert [line.partition("(")[0].split()[0] for line in lines] == [
+        "list_ais", "shuffle", "sharding_filter", "load_tar", "group_samples", "shuffled", "decode", "to_tuple",
+        "batched",
+    ]  # fmt: skip
+    assert lines[2].endswith("splits over ranks and workers")
+    assert "position saved" in lines[3]
+    assert "32 MiB + 1 x" in lines[3]
+    assert "places saved" in lines[5]
+    assert lines[5].endswith("50 items")
+    assert lines[6].endswith("4 samples")
+
+
+def test_branches_are_indented_above_the_stage_that_joins_them() -> None:
+    first, second = (AISSourceLister(example_shards()[:1]).load_tar().group_samples() for _ in range(2))
+    lines = draw(RandomMix(first, second)).splitlines()
+    assert [line[:3] for line in lines] == ["|- ", "|  ", "|  ", "|  "] * 2 + ["mix"]
+    assert "no checkpoint" in lines[-1]
+
+
+def test_a_token_is_in_no_picture() -> None:
+    pipe = AISSourceLister("ais://b/", endpoint="http://h:1", token="s3cret").load_tar(token="s3cret")
+    for text in (draw(pipe), mermaid(pipe), pipe._repr_html_(), repr(pipe)):
+        assert "s3cret" not in text
+
+
+def test_mermaid_quotes_what_would_end_a_label() -> None:
+    text = mermaid(AISSourceLister('a"b<c>.tar').load_tar())
+    assert text.count('"') == 2 * len([line for line in text.splitlines() if "[" in line])
+    assert "s0 --> s1" in text
+
+
+def test_a_notebook_gets_a_table_without_markup_of_the_data() -> None:
+    html = AISSourceLister("<script>.tar").load_tar()._repr_html_()
+    assert "<script>" not in html
+    assert html.count("<tr>") == 4
+
+
+def test_explain_counts_shards_workers_and_memory() -> None:
+    run = explain(chain(), num_workers=2, world=2)
+    assert (run.shards, run.requests, run.instances, run.shards_each, run.idle_workers) == (
+        3,
+        3,
+        4,
+        (0, 1),
+        1,
+    )
+    assert run.memory_bytes == 2 * ((32 << 20) + 2 * (1 << 20))
+    assert "1 of 4 workers get no shard" in str(run)
+    assert "checkpoints: can be taken" in str(run)
+
+
+def test_explain_reads_nothing_and_costs_no_epoch() -> None:
+    pipe = chain()
+    first = [batch[0].tolist() for batch in chain()]
+    explain(pipe)
+    explain(pipe)
+    assert [batch[0].tolist() for batch in pipe] == first
+
+
+def test_explain_says_what_does_not_mix_and_cannot_be_resumed() -> None:
+    pipe = AISSourceLister(example_shards()).load_tar().group_samples()
+    assert "order: the same in every epoch" in str(explain(pipe))
+    mixed = RandomMix(pipe, AISSourceLister(example_shards()).load_tar().group_samples())
+    assert "checkpoints: none can be taken: mix_random" in str(explain(mixed))
+    assert explain(mixed).shards == 6
+
+
+def test_explain_refuses_a_pipe_that_reads_nothing() -> None:
+    with pytest.raises(UsageError, match="reads anything"):
+        explain(AISSourceLister(example_shards()))
+    with pytest.raises(UsageError, match="num_workers=-1"):
+        explain(chain(), num_workers=-1)

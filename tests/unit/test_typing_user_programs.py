@@ -1,0 +1,57 @@
+"""Typical user programs are typed: right ones pass mypy's and pyright's strict rules, mistakes are found."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "typing" / "user_programs.py"
+EXPECTED = {
+    (number, found[1])
+    for number, line in enumerate(PROGRAMS.read_text().splitlines(), 1)
+    if (found := re.search(r"# error: ([\w-]+)$", line))
+}
+
+
+def test_the_file_expects_mistakes() -> None:
+    assert len(EXPECTED) >= 6
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="assert_type of unions")
+def test_mypy_accepts_the_programs_and_finds_each_mistake(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--strict", "--show-error-codes", "--no-error-summary"]
+    command += ["--cache-dir", str(tmp_path), "--follow-imports=silent", "--ignore-missing-imports"]
+    done = subprocess.run([*command, str(PROGRAMS)], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    found = {
+        (int(line), code)
+        for line, code in re.findall(
+            r"user_programs\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE
+        )
+    }
+    assert found == EXPECTED, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_pyright_agrees() -> None:
+    pyright = shutil.which("pyright", path=str(Path(sys.executable).parent))
+    if pyright is None:
+        pytest.skip("pyright is not installed")
+    command = [pyright, "--outputjson", "--pythonpath", sys.executable, str(PROGRAMS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    report = json.loads(done.stdout)
+    lines = {
+        entry["range"]["start"]["line"] + 1
+        for entry in report["generalDiagnostics"]
+        if entry["severity"] == "error"
+    }
+    assert lines == {number for number, _ in EXPECTED}, done.stdout

@@ -1,0 +1,186 @@
+"""A pipe as a picture: text, mermaid, or the table that notebooks show."""
+
+from __future__ import annotations
+
+import html as escaping
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
+
+from torchdata_ais.errors import AISError, StateError
+from torchdata_ais.pipes._checkpoint import chain_of
+from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, is_sharding, parents, upstream
+from torchdata_ais.pipes._report import name_of
+from torchdata_ais.pipes.batched import Batcher
+from torchdata_ais.pipes.decode import SampleDecoder
+from torchdata_ais.pipes.group_samples import TarSampleGrouper
+from torchdata_ais.pipes.load_objects import AISObjectLoader
+from torchdata_ais.pipes.load_tar import AISFileLoader
+from torchdata_ais.pipes.shuffled import Shuffler
+from torchdata_ais.store import StoreOptions
+
+__all__ = ["draw", "html", "marks_of", "memory_of", "mermaid", "prefetch_bytes_of"]
+
+_WIDTH = 64
+
+
+def draw(pipe: IterDataPipe[Any]) -> str:
+    """Return the stages behind `pipe` as text: one a line, data flowing down.
+
+    Each line has the stage with its arguments, what it means for sharding and for checkpoints, and how much it holds
+    at most in one process. Branches that meet are indented above the stage that joins them.
+
+    Example:
+        >>> from torchdata_ais.pipes import AISFileLoader
+        >>> print(draw(AISFileLoader(["a.tar"]).group_samples().shuffled(100).batched(8)))
+        IterableWrapper
+        sharding_filter   splits over ranks and workers
+        load_tar()        position saved                  32 MiB + 1 x (sample + member + 2 blocks of 1 MiB)
+        group_samples()                                   1 sample, 32 bytes a key of an open shard
+        shuffled(100)     places saved                    100 items
+        batched(8)                                        16 items
+    """
+    refused = _refused(pipe)
+    rows = [
+        (prefix + _short(_title(part)), marks_of(part, refused), memory_of(part))
+        for prefix, part in _tree(pipe, set())
+    ]
+    widths = [max(len(row[column]) for row in rows) + 3 for column in range(2)]
+    lines = [f"{title:{widths[0]}}{marks:{widths[1]}}{memory}".rstrip() for title, marks, memory in rows]
+    return "\n".join(lines)
+
+
+def mermaid(pipe: IterDataPipe[Any]) -> str:
+    """Return the stages behind `pipe` as a mermaid flowchart, which GitHub and many notebooks render.
+
+    Example:
+        >>> from torchdata_ais.pipes import Shuffler
+        >>> print(mermaid(Shuffler(["a"], 10)))
+        flowchart TD
+            s0["IterableWrapper"]
+            s1["shuffled(10)"]
+            s0 --> s1
+    """
+    stages = list(upstream(pipe))[::-1]
+    number = {id(part): index for index, part in enumerate(stages)}
+    boxes = [f'    s{index}["{_quoted(_title(part))}"]' for index, part in enumerate(stages)]
+    arrows = [
+        f"    s{number[id(source)]} --> s{index}"
+        for index, part in enumerate(stages)
+        for source in parents(part)
+    ]
+    return "\n".join(["flowchart TD", *boxes, *arrows])
+
+
+def html(pipe: IterDataPipe[Any]) -> str:
+    """Return the stages behind `pipe` as a small table: what a notebook shows."""
+    refused = _refused(pipe)
+    rows = [
+        (prefix.replace(" ", "\N{NO-BREAK SPACE}") + _title(part), marks_of(part, refused), memory_of(part))
+        for prefix, part in _tree(pipe, set())
+    ]
+    body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{title}</th>" for title in ("stage", "sharding, checkpoints", "holds at most"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPipe[Any]]]:
+    """Return the stages in the order of the data, each with the lines to its left."""
+    if id(pipe) in seen:  # a fork: drawn where it was met first
+        return []
+    seen.add(id(pipe))
+    above = parents(pipe)
+    if len(above) <= 1:
+        return [*(_tree(above[0], seen) if above else []), ("", pipe)]
+    lines: list[tuple[str, IterDataPipe[Any]]] = []
+    for branch in above:
+        for index, (prefix, part) in enumerate(_tree(branch, seen)):
+            lines.append((("|- " if index == 0 else "|  ") + prefix, part))
+    return [*lines, ("", pipe)]
+
+
+def _title(pipe: IterDataPipe[Any]) -> str:
+    return repr(pipe) if isinstance(pipe, Pipe) else name_of(pipe)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 4] + "...)"
+
+
+def _quoted(text: str) -> str:
+    return text.replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+
+
+def _refused(pipe: IterDataPipe[Any]) -> str:
+    """Return why no checkpoint can be taken, or an empty string."""
+    try:
+        chain_of(pipe)
+    except StateError as error:
+        return str(error)
+    return ""
+
+
+def marks_of(pipe: IterDataPipe[Any], refused: str) -> str:
+    """Return what a stage means for sharding and checkpoints.
+
+    Args:
+        pipe: The stage.
+        refused: Why no checkpoint can be taken of the whole pipe; it names the stage.
+    """
+    if is_sharding(pipe):
+        return "splits over ranks and workers"
+    if refused and repr(pipe) in refused:
+        return "no checkpoint"
+    if refused:
+        return ""
+    if isinstance(pipe, AISFileLoader):
+        return "position saved"
+    holds = isinstance(pipe, Shuffler) or (isinstance(pipe, SampleDecoder) and pipe._threads)
+    return "places saved" if holds else ""
+
+
+def memory_of(pipe: IterDataPipe[Any]) -> str:
+    """Return how much a stage holds at most in one process."""
+    for kind, bound in _BOUNDS:
+        if isinstance(pipe, kind):
+            return bound(pipe)
+    return ""
+
+
+def prefetch_bytes_of(pipe: AISFileLoader | AISObjectLoader) -> tuple[int, int]:
+    """Return ``prefetch_bytes`` and ``block_bytes`` of a stage that reads."""
+    try:
+        options = pipe._transport.resolve(pipe)
+    except AISError:  # no endpoint known yet
+        options = StoreOptions(**pipe._transport._overrides)
+    return options.prefetch_bytes, options.block_bytes
+
+
+def _tar_bound(pipe: AISFileLoader) -> str:
+    prefetch, block = prefetch_bytes_of(pipe)
+    return f"{_mib(prefetch)} + {pipe._open_shards} x (sample + member + 2 blocks of {_mib(block)})"
+
+
+def _objects_bound(pipe: AISObjectLoader) -> str:
+    prefetch, block = prefetch_bytes_of(pipe)
+    return f"{_mib(prefetch)} + {pipe._open_objects} x 2 blocks of {_mib(block)} + 1 object"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):g} MiB"
+
+
+def _decode_bound(pipe: SampleDecoder) -> str:
+    return f"{2 * pipe._threads} samples" if pipe._threads else "1 sample"
+
+
+_BOUNDS: list[tuple[type, Callable[[Any], str]]] = [
+    (AISFileLoader, _tar_bound),
+    (AISObjectLoader, _objects_bound),
+    (TarSampleGrouper, lambda _: "1 sample, 32 bytes a key of an open shard"),
+    (Shuffler, lambda pipe: f"{pipe._bufsize} items"),
+    (SampleDecoder, _decode_bound),
+    (Batcher, lambda pipe: f"{2 * pipe._batchsize} items"),
+    (CoreBatcher, lambda pipe: f"{pipe.batch_size} items"),
+]
