@@ -54,7 +54,6 @@ class Agreement:
 
         return wait
 
-
     def _explain(self, error: RuntimeError) -> None:
         """Raise what ended the rank whose connection broke, if it can be learned."""
         deadline = time.monotonic() + 2.0

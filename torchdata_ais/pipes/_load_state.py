@@ -108,8 +108,7 @@ class LoadState:
         return {
             **self.order.state(),
             "open": [
-                [shard.position, shard.next_offset, shard.version, shard.checksum]
-                for shard in self.queue
+                [shard.position, shard.next_offset, shard.version, shard.checksum] for shard in self.queue
             ],
             "seen": [list(pair) for pair in self._seen],
             "held": array("Q", self.held).tobytes(),

@@ -21,6 +21,7 @@ _HEAD = '''"""The stages as methods, for type checkers and editors: generated, s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
