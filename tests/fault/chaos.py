@@ -64,7 +64,7 @@ SAID = {
     "ConnectError": r"no connection to 127\.0\.0\.1",
     "NotFoundError": r"answered 4(04|10)",
     "AuthError": r"answered 40[13]",
-    "ReadError": r"answered \d\d\d|broke off|broke before an answer|of the rest",
+    "ReadError": r"answered \d\d\d|broke off|broke before an answer|for the rest of the object",
 }
 
 
@@ -366,8 +366,8 @@ class Chaos:
         seconds = time.monotonic() - begin
         fired = [(name, fault, self.cluster.faults.fired(number)) for name, fault, number in numbers]
         self.cluster.faults.clear()
-        for name, fault, times in fired:
-            if times and isinstance(fault.action, NewVersion):
+        for name, fault in schedule.faults:
+            if isinstance(fault.action, NewVersion):  # also if it did not fire yet: a request may be under way
                 self.store(name)
         ledger = Ledger(schedule, fired)
         for sample in samples:

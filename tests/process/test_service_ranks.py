@@ -43,6 +43,9 @@ def run_ranks(**job: Any) -> list[dict[str, Any]]:
         answers = []
         for process in ranks:
             out, err = process.communicate(timeout=60)
+            if process.returncode == -signal.SIGKILL:
+                answers.append({"died": True})
+                continue
             lines = [line for line in out.splitlines() if line.startswith("ANSWER ")]
             assert lines, err
             answers.append(json.loads(lines[-1].removeprefix("ANSWER ")))
@@ -107,3 +110,16 @@ def test_promise_6_a_rank_that_goes_on_alone_is_told_that_rank_0_has_closed() ->
 def test_promise_6_a_rank_waits_for_rank_0_only_so_long() -> None:
     answers = run_ranks(rank_0_sleeps_at=1, timeout_s=3)
     assert "rank 0 did not begin epoch 1 within 3 s" in answers[1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("dies", "after_distributed", "text"),
+    [(1, True, "another rank cannot be reached"), (0, False, "the store of torch.distributed is gone")],
+)
+def test_promise_6_a_rank_that_is_killed_ends_the_other(
+    dies: int, after_distributed: bool, text: str
+) -> None:
+    answers = run_ranks(dies=dies, after_distributed=after_distributed, step_s=0.1, seed=3)
+    assert answers[dies] == {"died": True}
+    assert answers[1 - dies]["error"].startswith("LoaderError")
+    assert text in answers[1 - dies]["error"]

@@ -70,7 +70,7 @@ class PetsData(lightning.LightningDataModule):
             self._loader = ais_loader(pipe, num_workers=self._num_workers, epoch_steps=self._steps)
         return self._loader
 
-    def teardown(self, stage: str) -> None:
+    def teardown(self, stage: str) -> None:  # noqa: ARG002 - Lightning passes it by name
         """End the workers."""
         if self._loader is not None:
             self._loader.close()

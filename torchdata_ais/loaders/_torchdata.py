@@ -31,12 +31,13 @@ with warnings.catch_warnings():
     from torchdata.dataloader2.utils import WorkerInfo
     from torchdata.dataloader2.utils.dispatch import find_lca_round_robin_sharding_dp as find_dispatched
     from torchdata.dataloader2.utils.worker import process_reset_fn
-    from torchdata.datapipes.iter import IterDataPipe, PinMemory
+    from torchdata.datapipes.iter import FullSync, IterDataPipe, PinMemory
 
 __all__ = [
     "CheckpointableReadingServiceInterface",
     "DataLoader2",
     "DistributedReadingService",
+    "FullSync",
     "InProcessReadingService",
     "IterDataPipe",
     "PinMemory",

@@ -58,8 +58,7 @@ class Explanation:
             "",
             f"data: {self.shards} shards {size}, {each} for each of {self.instances} workers",
             f"requests: {self.requests} GETs an epoch, and the listing",
-            f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead on each rank, and in each worker "
-            + "what the stages above hold",
+            f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead on each rank; the rest above",
             *self.notes,
         ]
         if self.idle_workers:
@@ -134,8 +133,8 @@ def _on_size(sizes: list[int], shards: int, instances: int) -> list[str]:
     if len(sizes) < shards or not sizes or max(sizes) < 2 * sum(sizes) / len(sizes):
         return []
     times = max(sizes) * len(sizes) / sum(sizes)
-    text = f"sizes: the largest shard has {max(sizes) / 1e6:.1f} MB, {times:.1f} times the average: its worker ends last"
-    return [f"{text}; even shards keep all {instances} workers busy"]
+    text = f"sizes: the largest shard has {max(sizes) / 1e6:.1f} MB, {times:.1f} times the average"
+    return [f"{text}: its worker ends last; even shards keep all {instances} workers busy"]
 
 
 def _on_order(

@@ -39,7 +39,7 @@ from torchdata_ais.loaders.service.graph import (
 )
 from torchdata_ais.loaders.service.pool import Pool
 from torchdata_ais.loaders.service.process import start_context
-from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
+from torchdata_ais.loaders.service.ranks import Ranks, join_ranks, notice_lost_ranks
 from torchdata_ais.loaders.service.source import WorkerItems
 from torchdata_ais.loaders.service.worker import Job, Reset, tell_pipes
 from torchdata_ais.pipes._report import report_of
@@ -197,6 +197,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             self._ranks = join_ranks(_signature(datapipe, self.num_workers), self.rank_timeout_s)
         if self._ranks is not None:
             shard_over_ranks(parts, self._ranks.world_size, self._ranks.rank)
+            notice_lost_ranks(datapipe if parts.rest is None else parts.rest)
         if self._mp:
             self._end_datapipe = self._start(parts)
         else:

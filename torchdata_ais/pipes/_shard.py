@@ -135,7 +135,9 @@ class OpenShard:
         except AISError as error:
             if not self.passed_on:
                 raise
-            raise error.noting(f"{self.passed_on} of its samples had been passed on") from error
+            noted = error.noting(f"{self.passed_on} of its samples had been passed on")
+            # In its place, not on top of it: a traceback shows one error, with its own frames and cause.
+            raise noted.with_traceback(error.__traceback__) from error.__cause__
         if run is not None:
             self.next_offset = run.end
             self.passed_on += run.key is not None and run.error is None

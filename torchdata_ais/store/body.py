@@ -160,7 +160,9 @@ class HTTPReader(Reader):
         if status == 206 and difference.startswith("checksum"):
             # It may be the checksum of the range (a setting of the bucket): the whole object's decides.
             self._ranges = False
-            raise Failed(ReadError, f"of the rest, the {difference}", after_s=0.0)
+            raise Failed(
+                ReadError, f"in the answer for the rest of the object, {difference}", _NODE, after_s=0.0
+            )
         if difference:
             raise self._changed(difference)
         nameless = self._offset > self._start and not found.identifying

@@ -1,0 +1,141 @@
+"""Filters: functions from an iterator to an iterator, called in two steps.
+
+``shuffle(1000)`` is a stage; ``shuffle(1000)(samples)`` iterates. ``shuffle.f(samples, 1000)`` does both at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from typing_extensions import Self
+
+from torchdata_ais.pipes._pipe import as_pipe
+from torchdata_ais.webdataset.utils import run_seed
+
+__all__ = ["Filter", "RandomFilter", "Stage", "Through", "pipelinefilter"]
+
+
+class Stage:
+    """A filter with all its arguments but the source; picklable if they are."""
+
+    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.f = f
+        self.args = args
+        self.kw = named
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Iterate over what the filter makes of `source`."""
+        return iter(self.f(source, *self.args, **self.kw))
+
+    def with_named(self, **named: Any) -> Self:
+        """Return the stage with further arguments, where it has not got them."""
+        other = copy.copy(self)
+        other.kw = {**named, **self.kw}
+        return other
+
+    def __repr__(self) -> str:
+        shown = [*map(_shown, self.args), *(f"{name}={_shown(value)}" for name, value in self.kw.items())]
+        return f"{getattr(self.f, '__name__', 'filter').lstrip('_')}({', '.join(shown)})"
+
+
+class RandomStage(Stage):
+    """A stage that draws: every run has a seed of its own, which follows from ``seed=``.
+
+    Attributes:
+        epoch: Number of the last run in this process, from 0.
+    """
+
+    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        super().__init__(f, args, named)
+        self.epoch = -1
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Iterate over what the filter makes of `source`, with the seed of the next run."""
+        self.epoch += 1
+        own = getattr(self.f, "draws_per_worker", True)
+        seed = run_seed(self.kw.get("seed"), self.epoch, own=own)
+        return iter(self.f(source, *self.args, **{**self.kw, "seed": seed}))
+
+
+class Filter:
+    """Makes stages of a function ``f(source, ...)``; see `pipelinefilter`."""
+
+    stage: type[Stage] = Stage
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self.f = f
+        functools.update_wrapper(self, f)
+
+    def __call__(self, *args: Any, **named: Any) -> Stage:
+        """Return the stage: `f` with all its arguments but the source."""
+        if isinstance(self.f, Through):
+            self.f.check(*args, **named)
+        return self.stage(self.f, args, named)
+
+
+class RandomFilter(Filter):
+    """Makes stages of a function ``f(source, ..., seed=)`` that is given a new seed for each run."""
+
+    stage = RandomStage
+
+
+def pipelinefilter(f: Callable[..., Any]) -> Filter:
+    """Make a curried filter of a function that takes an iterator first.
+
+    Example:
+        >>> @pipelinefilter
+        ... def add(source, number):
+        ...     return (item + number for item in source)
+        >>> list(add(3)([1, 2]))
+        [4, 5]
+    """
+    return Filter(f)
+
+
+class Through:
+    """A stage of `torchdata_ais.pipes` as a function of an iterator; ``handler=`` is its ``on_error=``.
+
+    Args:
+        kind: Class of the pipe.
+        name: What the stage is called.
+        prepare: Changes the arguments, as a function of (positional, named), before the pipe gets them.
+        draws_per_worker: Whether workers draw differently; of interest where it has a ``seed=``.
+    """
+
+    def __init__(
+        self,
+        kind: Callable[..., Any],
+        name: str,
+        prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]] | None = None,
+        *,
+        draws_per_worker: bool = True,
+    ) -> None:
+        self.kind = kind
+        self.__name__ = name
+        self.__doc__ = kind.__doc__
+        self.prepare = prepare
+        self.draws_per_worker = draws_per_worker
+
+    def __call__(self, data: Iterable[Any], *args: Any, **named: Any) -> Iterator[Any]:
+        """Iterate over what the pipe makes of `data`."""
+        return iter(self._made(data, args, named))
+
+    def check(self, *args: Any, **named: Any) -> None:
+        """Raise what is wrong with the arguments, before there are any data."""
+        self._made((), args, named)
+
+    def _made(self, data: Iterable[Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        handler = named.pop("handler", None)
+        if self.prepare is not None:
+            args = self.prepare(args, named)
+        if handler is not None and "on_error" in inspect.signature(self.kind).parameters:
+            named["on_error"] = handler
+        return self.kind(as_pipe(data), *args, **named)
+
+
+def _shown(value: Any) -> str:
+    return str(getattr(value, "__name__", repr(value)))

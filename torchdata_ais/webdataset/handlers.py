@@ -1,0 +1,55 @@
+"""What to do about an error: functions to pass as ``handler=`` to any stage.
+
+True goes on (the stage says what is given up: a sample, or the rest of a shard), False ends the stream. None of them
+sleeps.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NoReturn
+
+__all__ = [
+    "Handler",
+    "ignore_and_continue",
+    "ignore_and_stop",
+    "reraise_exception",
+    "warn_and_continue",
+    "warn_and_stop",
+]
+
+Handler = Callable[[Exception], bool]
+
+
+def reraise_exception(exn: Exception) -> NoReturn:
+    """Raise the error: the default everywhere."""
+    raise exn
+
+
+def ignore_and_continue(exn: Exception) -> bool:
+    """Go on without a word. (The stages count what they skip all the same.)"""
+    del exn
+    return True
+
+
+def warn_and_continue(exn: Exception) -> bool:
+    """Warn with the whole text of the error, and go on."""
+    _warn(exn)
+    return True
+
+
+def ignore_and_stop(exn: Exception) -> bool:
+    """End the stream without a word."""
+    del exn
+    return False
+
+
+def warn_and_stop(exn: Exception) -> bool:
+    """Warn with the whole text of the error, and end the stream."""
+    _warn(exn)
+    return False
+
+
+def _warn(exn: Exception) -> None:
+    warnings.warn(f"{type(exn).__name__}: {exn}", stacklevel=3)

@@ -1,0 +1,136 @@
+"""Which process this is, and the seeds that follow from it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.utils.data import get_worker_info
+
+from torchdata_ais.pipes._seed import mix_seed
+
+__all__ = [
+    "Place",
+    "PipelineStage",
+    "identity",
+    "pytorch_worker_info",
+    "pytorch_worker_seed",
+    "repeatedly",
+    "run_seed",
+]
+
+
+class PipelineStage:
+    """Base of stages written as classes: ``run(source)`` returns the items that come of those of `source`."""
+
+    def run(self, *args: Any, **named: Any) -> Any:
+        """Return an iterator; the first stage of a pipeline is called without a source."""
+        raise NotImplementedError
+
+
+class Place(NamedTuple):
+    """Which of how many processes this is."""
+
+    rank: int
+    world_size: int
+    worker: int
+    num_workers: int
+
+
+def pytorch_worker_info(group: Any = None) -> Place:
+    """Return rank, ranks, worker and workers of this process.
+
+    Args:
+        group: The process group to count ranks in; default all.
+
+    Example:
+        >>> rank, world_size, worker, num_workers = pytorch_worker_info()
+        >>> worker, num_workers
+        (0, 1)
+    """
+    rank, ranks = 0, 1
+    if dist.is_available() and dist.is_initialized():
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    elif "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    info = get_worker_info()
+    if info is not None:
+        return Place(rank, ranks, info.id, info.num_workers)
+    if "WORKER" in os.environ and "NUM_WORKERS" in os.environ:
+        return Place(rank, ranks, int(os.environ["WORKER"]), int(os.environ["NUM_WORKERS"]))
+    return Place(rank, ranks, 0, 1)
+
+
+def pytorch_worker_seed(group: Any = None) -> int:
+    """Return a number that differs between workers and ranks."""
+    place = pytorch_worker_info(group)
+    return place.rank * 1000 + place.worker
+
+
+def run_seed(seed: Any, run: int, *, own: bool = True) -> int:
+    """Return the seed of one run of a random stage: a function of (seed, epoch, rank, worker).
+
+    In a worker the seed that its loader draws for each epoch counts, too. Without it, workers that are made anew in
+    each epoch would repeat the first one.
+
+    Args:
+        seed: The stage's own; None is 0.
+        run: How often the stage has run in this process.
+        own: Whether each worker draws differently.
+
+    Example:
+        >>> run_seed(7, 0), run_seed(7, 1)
+        (7, 8)
+    """
+    seed = 0 if seed is None else seed
+    place = pytorch_worker_info()
+    base = loader_seed()
+    if base is None and place.world_size == 1 and isinstance(seed, int):
+        return seed + run
+    return mix_seed(seed, "run", run, base, *(place if own else ()))
+
+
+def loader_seed() -> int | None:
+    """Return the seed that the loader drew for this epoch, the same in all its workers; None outside of workers."""
+    info = get_worker_info()
+    return None if info is None else info.seed - info.id
+
+
+def identity(x: Any) -> Any:
+    """Return `x`."""
+    return x
+
+
+def repeatedly(
+    source: Iterable[Any],
+    nepochs: int | None = None,
+    nbatches: int | None = None,
+    nsamples: int | None = None,
+    batchsize: Callable[[Any], int] = lambda batch: len(batch[0]),
+) -> Iterator[Any]:
+    """Go through `source` again and again, up to so many epochs, batches or samples.
+
+    Example:
+        >>> list(repeatedly([1, 2], nbatches=3))
+        [1, 2, 1]
+    """
+    batches = samples = 0
+    for _ in range(sys.maxsize) if nepochs is None else range(nepochs):
+        before = batches
+        for batch in source:
+            yield batch
+            batches += 1
+            samples += 0 if nsamples is None else batchsize(batch)
+            if batches == nbatches or (nsamples is not None and samples >= nsamples):
+                return
+        if batches == before:
+            return
+
+
+def chunk_of(items: Iterable[Any], index: int, number: int) -> Iterator[Any]:
+    """Return every `number`-th item, from the `index`-th on."""
+    return itertools.islice(iter(items), index, None, number)
