@@ -9,10 +9,9 @@ import multiprocessing
 from functools import partial
 
 import numpy as np
+import shards
 import torch
 from PIL import Image
-
-import shards
 
 BATCH = 64
 SIZE = 224
@@ -136,7 +135,6 @@ def torchdata(job):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import torchdata.datapipes.iter  # registers the functional names
         from torchdata.dataloader2 import DataLoader2, MultiProcessingReadingService
     from torch.utils.data.datapipes.iter import IterableWrapper
 

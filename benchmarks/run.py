@@ -221,17 +221,26 @@ def show(name, case, lines, rounds):
         spread = f"{metric['median']:.0f} [{metric['min']:.0f}-{metric['max']:.0f}]"
         ratio = f"{line['ratio']['median']:.2f}" if "ratio" in line else "-"
         cpu_ratio = f"{line['cpu_ratio']['median']:.2f}" if "ratio" in line else "-"
-        print(
-            f"| {label} | {spread} | {ratio} | {cpu['median']:.3f} | {cpu_ratio} | {first['median']:.0f} |"
-        )
+        print(f"| {label} | {spread} | {ratio} | {cpu['median']:.3f} | {cpu_ratio} | {first['median']:.0f} |")
 
 
 def surroundings():
-    packages = ("torchdata-ais", "torch", "torchdata", "aistore", "webdataset", "simplejpeg", "pillow", "urllib3")
+    packages = (
+        "torchdata-ais",
+        "torch",
+        "torchdata",
+        "aistore",
+        "webdataset",
+        "simplejpeg",
+        "pillow",
+        "urllib3",
+    )
     model = ""
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        model = next((ln.split(":")[1].strip() for ln in cpuinfo.read_text().splitlines() if "model name" in ln), "")
+        model = next(
+            (ln.split(":")[1].strip() for ln in cpuinfo.read_text().splitlines() if "model name" in ln), ""
+        )
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "versions": {name: importlib.metadata.version(name) for name in packages},

@@ -144,15 +144,15 @@ _LAZY = {
     "ais_loader": "torchdata_ais.loaders",
     "as_dataset": "torchdata_ais.loaders",
     "convert": "torchdata_ais.writing",
-    "draw": "torchdata_ais.loaders.draw",
-    "explain": "torchdata_ais.loaders.explain",
+    "draw": "torchdata_ais.loaders",
+    "explain": "torchdata_ais.loaders",
     "load_state_dict": "torchdata_ais.loaders",
     "merge_states": "torchdata_ais.loaders",
     "mermaid": "torchdata_ais.loaders",
     "state_dict": "torchdata_ais.loaders",
     "state_from_json": "torchdata_ais.loaders",
     "state_to_json": "torchdata_ais.loaders",
-    "stats": "torchdata_ais.loaders.stats",
+    "stats": "torchdata_ais.loaders",
 }
 
 

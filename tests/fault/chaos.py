@@ -367,7 +367,9 @@ class Chaos:
         fired = [(name, fault, self.cluster.faults.fired(number)) for name, fault, number in numbers]
         self.cluster.faults.clear()
         for name, fault in schedule.faults:
-            if isinstance(fault.action, NewVersion):  # also if it did not fire yet: a request may be under way
+            if isinstance(
+                fault.action, NewVersion
+            ):  # also if it did not fire yet: a request may be under way
                 self.store(name)
         ledger = Ledger(schedule, fired)
         for sample in samples:

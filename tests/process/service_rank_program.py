@@ -63,7 +63,7 @@ def run(job: dict[str, Any]) -> list[list[Any]]:
             epochs.append([])
             for item in loader:
                 epochs[-1].append(item)
-                if RANK == job.get("dies") and len(epochs[-1]) == 3:
+                if job.get("dies") == RANK and len(epochs[-1]) == 3:
                     os.kill(os.getpid(), 9)
                 time.sleep(job.get("step_s", 0))
             groups = groups or len(dist.distributed_c10d._world.pg_map)

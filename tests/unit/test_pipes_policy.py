@@ -20,7 +20,7 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.loaders.stats import StageReport
+from torchdata_ais.loaders.report import StageReport
 from torchdata_ais.pipes._policy import ErrorPolicy
 from torchdata_ais.pipes._stats import StageStats, merge_stats
 from torchdata_ais.pipes.map_dict import DictMapper

@@ -143,7 +143,7 @@ def _train(
     from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
     from torchdata_ais.loaders import MultiProcessingReadingService
     from torchdata_ais.loaders._torchdata import DataLoader2
-    from torchdata_ais.loaders.stats import stats
+    from torchdata_ais.loaders.report import stats
 
     keys = [f"sample_{index:06d}" for index in range(samples)]
     train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchdata_ais.loaders.bare import load_state_dict, state_dict
     from torchdata_ais.loaders.dataset import as_dataset
-    from torchdata_ais.loaders.draw import draw, mermaid
-    from torchdata_ais.loaders.explain import Explanation, explain
+    from torchdata_ais.loaders.drawing import draw, mermaid
+    from torchdata_ais.loaders.explanation import Explanation, explain
     from torchdata_ais.loaders.loader import AISLoader, ais_loader
     from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
+    from torchdata_ais.loaders.report import Stats, merge_reports, stats, with_stats
     from torchdata_ais.loaders.state import merge_states, state_from_json, state_to_json
-    from torchdata_ais.loaders.stats import Stats, merge_reports, stats, with_stats
 
 __all__ = [
     "AISLoader",
@@ -39,22 +39,22 @@ __all__ = [
 
 _HOMES = {
     "AISLoader": "loader",
-    "Explanation": "explain",
+    "Explanation": "explanation",
     "MultiProcessingReadingService": "reading_service",
-    "Stats": "stats",
+    "Stats": "report",
     "ais_loader": "loader",
     "as_dataset": "dataset",
-    "draw": "draw",
-    "explain": "explain",
+    "draw": "drawing",
+    "explain": "explanation",
     "load_state_dict": "bare",
-    "merge_reports": "stats",
+    "merge_reports": "report",
     "merge_states": "state",
-    "mermaid": "draw",
+    "mermaid": "drawing",
     "state_dict": "bare",
     "state_from_json": "state",
     "state_to_json": "state",
-    "stats": "stats",
-    "with_stats": "stats",
+    "stats": "report",
+    "with_stats": "report",
 }
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_sharding
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_state
 from torchdata_ais.loaders.state import check_state, make_state
 from torchdata_ais.pipes._checkpoint import stage_names
-from torchdata_ais.pipes._pipe import IterDataPipe
+from torchdata_ais.pipes._pipe import IterDataPipe, ShardingFilter, upstream
 from torchdata_ais.pipes._seed import mix_seed
 
 __all__ = ["PipeDataset", "as_dataset", "rank_and_ranks", "shard_instance"]
@@ -28,9 +29,16 @@ def rank_and_ranks() -> tuple[int, int]:
 
 
 def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
-    """Make `pipe` the `instance`-th of `number` in this process."""
-    if number > 1 or instance == 0:
-        apply_sharding(pipe, number, instance)
+    """Make `pipe` the `instance`-th of `number` in this process.
+
+    What another loader left in its sharding filters is taken out first: torch refuses to mix kinds of splits.
+    """
+    for stage in upstream(pipe):
+        if isinstance(stage, ShardingFilter):
+            stage.groups.clear()
+            stage._update_num_of_instances()
+    if number > 1:
+        apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
 
 
 def as_dataset(pipe: IterDataPipe[Any], *, seed: int = 0) -> PipeDataset:

@@ -147,7 +147,8 @@ class TarReader:
                 continue
             data = window.take_padded(size)
             if data is None:
-                raise self._faults.truncated(f"inside a member of {size} byte{'' if size == 1 else 's'}", window.offset, name)
+                what = f"inside a member of {size} byte{'' if size == 1 else 's'}"
+                raise self._faults.truncated(what, window.offset, name)
             yield name, data, begin, window.offset
             del data  # or this frame would keep it until the next member is there
 

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.stats_text import advice, prometheus, table
+from torchdata_ais.loaders.report_text import advice, prometheus, table
 from torchdata_ais.pipes._pipe import IterDataPipe
 from torchdata_ais.pipes._report import report_of
 from torchdata_ais.pipes._stats import StageStats, merge_stats

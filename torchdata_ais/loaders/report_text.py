@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdata_ais.loaders.stats import StageReport
+    from torchdata_ais.loaders.report import StageReport
 
 __all__ = ["advice", "prometheus", "table"]
 

@@ -1,0 +1,99 @@
+"""The notebooks run from top to bottom, on an embedded cluster, and what they kept of a run is small and clean."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NAMES = [path.stem for path in NOTEBOOKS]
+MAX_BYTES = 250_000
+
+
+def code_cells(path: Path) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def text_of(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else "".join(value)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command without the developer's cluster, and end all that it leaves behind."""
+    environment = {name: value for name, value in os.environ.items() if name != "AIS_ENDPOINT"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )  # fmt: skip
+    try:
+        out, errors = process.communicate(timeout=150)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+def test_there_is_a_notebook_for_each_workflow() -> None:
+    assert [name[:2] for name in NAMES] == ["a_", "b_", "c_", "d_"]
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+    """Its code as one program: what a kernel does, without the packages that a kernel needs."""
+    program = tmp_path / f"{path.stem}.py"
+    program.write_text("\n\n".join(text_of(cell["source"]) for cell in code_cells(path)))
+    done = run([sys.executable, str(program)], tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("nbmake") and importlib.util.find_spec("ipykernel")),
+    reason="needs [notebooks]",
+)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+def test_a_notebook_runs_in_a_kernel(path: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--nbmake",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        str(path),
+    ]
+    done = run([*command, "--rootdir", str(tmp_path)], tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+def test_the_outputs_kept_are_of_one_whole_run_and_small(path: Path) -> None:
+    cells = code_cells(path)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not [
+        output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"
+    ]
+    assert path.stat().st_size < MAX_BYTES
+    assert not any(word in path.read_text() for word in ("/home/", "/root/", "/Users/"))
