@@ -26,7 +26,9 @@ class AISSourceLister(Pipe[str]):
     r"""List the objects of AIStore sources as URLs (``.list_ais()``).
 
     Nothing is asked of the cluster before the first item is. Brace templates and object URLs need no listing at
-    all. The listing is paged, without limit on its length, and the same in every worker.
+    all. The listing is paged, without limit on its length, and the same in every worker. It is believed: an object
+    that the cluster leaves out of it (while it moves objects, it says so, which is logged) is not missed, whereas one
+    that a template names is.
 
     Args:
         ais_sources: One source, a list or a pipe of them. A source is an SDK `Bucket` or object group (anything

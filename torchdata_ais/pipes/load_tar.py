@@ -33,7 +33,9 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     A sharding filter is put in front of every path that has none, so that ranks and workers read different
     shards. A shard is fetched, checked and parsed while it arrives; none is held whole. The members of a key are
     yielded when a member with another key follows or when the shard has ended well (end blocks there, length and
-    checksum right): of a shard that breaks off, no incomplete sample is passed on.
+    checksum right): of a shard that breaks off, no incomplete sample is passed on. The checksum covers the object as
+    a whole: a flipped bit inside a member is certain at the end of its shard, and the `ChecksumError` says how many
+    samples of it had been passed on by then.
 
     Args:
         source: Pipe of URLs: object URLs, ``ais://`` and other providers' URIs, ``file://`` and local paths, or
