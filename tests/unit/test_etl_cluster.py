@@ -201,9 +201,14 @@ def test_a_cluster_without_etl_says_so(ais_local_cluster: LocalCluster) -> None:
         ensure_etl(ais_local_cluster.client(), "numbered", numbered)
 
 
-def test_the_sdk_alone_can_start_it_and_pull(cluster: LocalCluster, bucket: Any) -> None:
+def test_the_sdk_alone_can_start_it_and_pull(
+    cluster: LocalCluster, bucket: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     etl = cluster.client().etl("by-the-sdk")
     etl.init_class(comm_type="hpull")(numbered)
+    with caplog.at_level("WARNING", "torchdata_ais"):
+        ensure_etl(cluster.client(), "by-the-sdk", numbered)
+    assert "its code is not compared" in caplog.text
     assert texts_of(bucket, etl=ETLConfig("by-the-sdk", args={"end": "?"})) == [text + b"?" for text in TEXTS]
     put(bucket, "s-1.tar", ["bad"])
     url = f"{cluster.endpoint}/v1/objects/texts/s-1.tar?provider=ais&etl_name=by-the-sdk"

@@ -282,6 +282,9 @@ def test_a_fingerprint_tells_code_and_settings_apart() -> None:
         fingerprint(shard_etl(decode="pil")(one)),
     }
     assert len(prints) == 3
+    without_source = [eval(f"lambda sample: {{'txt': {text!r}}}") for text in (b"a", b"b", b"a")]
+    first, second, third = (fingerprint(shard_etl(function)) for function in without_source)
+    assert first == third != second
 
 
 def test_members_are_written_by_the_naming_rule(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from torchdata_ais.cli.bench import bench
 from torchdata_ais.cli.convert import convert
 from torchdata_ais.cli.demo import demo
 from torchdata_ais.cli.doctor import doctor
+from torchdata_ais.cli.dsort import dsort
+from torchdata_ais.cli.etl import etl
 from torchdata_ais.cli.inspect import inspect
 from torchdata_ais.cli.lint import lint
 from torchdata_ais.cli.ls import ls
@@ -44,8 +46,9 @@ def _root(
     """Stream WebDataset shards from AIStore into PyTorch: try it, look at shards, store them."""
 
 
-for _command in (demo, serve, ls, put, inspect, lint, bench, doctor, convert):
+for _command in (demo, serve, ls, put, inspect, lint, bench, doctor, convert, dsort):
     app.command(epilog=ExitCodes.HELP)(_command)
+app.add_typer(etl)
 
 
 def main() -> None:

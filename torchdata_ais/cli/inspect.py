@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -12,6 +13,9 @@ import typer
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, reported, sentence, size_text
 
 __all__ = ["inspect"]
+
+
+_SHEET_SAMPLES = 48
 
 
 class _Member(NamedTuple):
@@ -26,6 +30,10 @@ def inspect(
         typer.Argument(metavar="URL", help="A shard: ais://bucket/name.tar, an object URL, or a local file."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Write a contact sheet of the first images, such as out.png.", show_default=False),
+    ] = None,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
@@ -39,11 +47,14 @@ def inspect(
         from torchdata_ais.errors import AISError
 
         members: list[_Member] = []
+        first: list[Any] = []
         problem: AISError | None = None
         try:
-            _read(url, endpoint, members)
+            _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0)
         except AISError as error:
             problem = error
+        if sheet is not None and first:
+            _draw(sheet, first)
         samples = list(_samples(members))
         if as_json:
             text = "" if problem is None else sentence(problem)
@@ -57,8 +68,8 @@ def inspect(
         raise problem
 
 
-def _read(url: str, endpoint: str, members: list[_Member]) -> None:
-    """Read the shard through the stages of a training chain; note its members on the way."""
+def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int) -> None:
+    """Read the shard through the stages of a training chain; note its members, keep the first samples."""
     from torchdata_ais.cli._run import options_for
     from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
     from torchdata_ais.urls import parse_url
@@ -72,8 +83,22 @@ def _read(url: str, endpoint: str, members: list[_Member]) -> None:
             members.append(_Member(path.member, path.offset, len(data)))
             yield path, data
 
-    for _ in TarSampleGrouper(noted()):
-        pass
+    for sample in TarSampleGrouper(noted()):
+        if len(first) < keep:
+            first.append(sample)
+
+
+def _draw(path: Path, samples: list[Any]) -> None:
+    """Write a contact sheet of samples of bytes."""
+    from torchdata_ais.display import contact_sheet
+    from torchdata_ais.errors import UsageError
+
+    picture = contact_sheet(samples)
+    try:
+        picture.save(path)
+    except ValueError as error:
+        raise UsageError.at(f"{path}: {error}", todo="name it out.png or out.jpg") from error
+    typer.echo(f"wrote {path}: {counted(len(samples), 'image')}", err=True)
 
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:

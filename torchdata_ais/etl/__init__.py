@@ -30,7 +30,7 @@ Time for one shard            `obj_timeout` without a byte           `obj_timeou
 """
 
 from torchdata_ais.etl.bucket import TransformResult, transform_bucket
-from torchdata_ais.etl.cluster import delete_etl, ensure_etl, etl_logs
+from torchdata_ais.etl.cluster import delete_etl, ensure_etl, etl_logs, list_etls
 from torchdata_ais.etl.make import shard_etl
 from torchdata_ais.etl.transform import ShardTransform, TransformError
 
@@ -41,6 +41,7 @@ __all__ = [
     "delete_etl",
     "ensure_etl",
     "etl_logs",
+    "list_etls",
     "shard_etl",
     "transform_bucket",
 ]

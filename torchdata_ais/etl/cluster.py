@@ -14,10 +14,11 @@ from torchdata_ais.jobs import JobError, cluster_options
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.store.sdk import call, sdk_client
 
-__all__ = ["delete_etl", "ensure_etl", "etl_logs", "logs_of"]
+__all__ = ["delete_etl", "ensure_etl", "etl_logs", "list_etls", "logs_of"]
 
 logger = logging.getLogger("torchdata_ais")
 
+_STAGES = ["Initializing", "Running", "Stopped", "Aborted"]
 _PACKAGE = "torchdata-ais"
 _FINGERPRINT = "TORCHDATA_AIS_ETL"
 _PAYLOAD_BYTES = 120_000  # Linux passes no more than 128 KiB in one environment variable
@@ -71,7 +72,9 @@ def ensure_etl(
         running = _running(etl, options)
         if running is not None:
             other = running.get(_FINGERPRINT, "")
-            if other == mark:
+            if other == mark or not (other or replace_other):
+                if not other:
+                    logger.warning("the transform %r was made by other means: its code is not compared", name)
                 _started(client, etl, options)
                 return name
             if not replace_other:
@@ -90,6 +93,30 @@ def ensure_etl(
             **{**(env or {}), _FINGERPRINT: mark},
         )  # fmt: skip
     return name
+
+
+def list_etls(cluster: Any) -> list[dict[str, Any]]:
+    """Return name, stage, and what went through, of each transform of the cluster.
+
+    Returns:
+        ``[{"name": str, "stage": str, "objects": int, "in_bytes": int, "out_bytes": int}, ...]``, by name.
+    """
+    options = cluster_options(cluster)
+    with sdk_client(options) as client:
+        found = call(
+            lambda: client.cluster().list_etls(_STAGES), options, "list of transforms", options.endpoint
+        )
+    rows = [
+        {
+            "name": one.id,
+            "stage": one.stage,
+            "objects": int(one.obj_count),
+            "in_bytes": int(one.in_bytes),
+            "out_bytes": int(one.out_bytes),
+        }
+        for one in found
+    ]
+    return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def delete_etl(cluster: Any, name: str) -> None:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar, overload
 
 import xxhash
@@ -76,7 +76,7 @@ def shard_etl_of(function: Any, decode: Any, packer: dict[str, Any], decoder: di
     """See `shard_etl`."""
     from torchdata_ais.codecs import build_decoder
     from torchdata_ais.etl.server import ShardServer
-    from torchdata_ais.etl.transform import _specs
+    from torchdata_ais.etl.transform import decoder_specs
 
     if not callable(function):
         raise UsageError.at(
@@ -84,7 +84,7 @@ def shard_etl_of(function: Any, decode: Any, packer: dict[str, Any], decoder: di
         )
     _check_parameters(function)
     if decode is not None:
-        build_decoder(*_specs(decode), **decoder)  # complain now, not on the cluster
+        build_decoder(*decoder_specs(decode), **decoder)  # complain now, not on the cluster
     elif decoder:
         raise UsageError.at(
             f"{', '.join(decoder)} without decode=", todo='pass decode="pil" or the like, too'
@@ -156,7 +156,18 @@ def fingerprint(server: Any) -> str:
         text = textwrap.dedent(inspect.getsource(subject))
     except (OSError, TypeError):
         code = getattr(subject, "__code__", None)
-        text = repr(subject) if code is None else f"{code.co_code.hex()} {code.co_names} {code.co_varnames}"
+        text = repr(subject) if code is None else _code_text(code)
     if transform is not None:
         text += repr((transform.decode, sorted(transform.decoder.items()), sorted(transform.packer.items())))
     return xxhash.xxh64_hexdigest(text.encode())
+
+
+def _code_text(code: CodeType) -> str:
+    """Return a text for the code of a function without source: the same in every process."""
+    constants = [
+        _code_text(one) if isinstance(one, CodeType)
+        else repr(sorted(map(repr, one))) if isinstance(one, frozenset)
+        else repr(one)
+        for one in code.co_consts
+    ]  # fmt: skip
+    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"

@@ -15,7 +15,7 @@ from torchdata_ais.tar import archive_size, decompress, read_members
 from torchdata_ais.writing.compressors import compression_for, new_compressor
 from torchdata_ais.writing.packing import SamplePacker
 
-__all__ = ["ShardTransform", "TransformError", "parse_args"]
+__all__ = ["ShardTransform", "TransformError", "decoder_specs", "parse_args", "takes_args"]
 
 _BLOCK_BYTES = 256 << 10
 _NOT_THE_SAMPLE = (MemoryError, ImportError, NameError)  # the fault of the machine or the program
@@ -83,7 +83,7 @@ class ShardTransform:
 
     def _members(self, shard: Iterable[bytes], url: str, args: Any) -> Iterator[Any]:
         pack = SamplePacker(**self.packer)
-        decode = None if self.decode is None else build_decoder(*_specs(self.decode), **self.decoder)
+        decode = None if self.decode is None else build_decoder(*decoder_specs(self.decode), **self.decoder)
         more = {"args": args} if takes_args(self.function) else {}
         keys: set[str] = set()
         size = 0
@@ -165,7 +165,8 @@ def parse_args(text: str) -> Any:
         return text
 
 
-def _specs(decode: str | Sequence[Any]) -> tuple[Any, ...]:
+def decoder_specs(decode: str | Sequence[Any]) -> tuple[Any, ...]:
+    """Return one specification or several as a tuple."""
     if isinstance(decode, str) or callable(decode):
         return (decode,)
     if not isinstance(decode, Sequence):

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-from typing_extensions import Self
 
 from torchdata_ais.pipes._pipe import as_pipe
 from torchdata_ais.webdataset.utils import run_seed
@@ -30,12 +27,6 @@ class Stage:
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Iterate over what the filter makes of `source`."""
         return iter(self.f(source, *self.args, **self.kw))
-
-    def with_named(self, **named: Any) -> Self:
-        """Return the stage with further arguments, where it has not got them."""
-        other = copy.copy(self)
-        other.kw = {**named, **self.kw}
-        return other
 
     def __repr__(self) -> str:
         shown = [*map(_shown, self.args), *(f"{name}={_shown(value)}" for name, value in self.kw.items())]

@@ -6,7 +6,6 @@ the plain function of ``map``, and so on.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,39 @@ from torchdata_ais.pipes._place import require_dict
 from torchdata_ais.pipes.to_tuple import first_field
 from torchdata_ais.webdataset import collation
 from torchdata_ais.webdataset.currying import RandomFilter, Through, pipelinefilter
-from torchdata_ais.webdataset.handlers import Handler
 from torchdata_ais.webdataset.shuffling import detshuffle, shuffle, shuffled
 from torchdata_ais.webdataset.utils import PipelineStage
+
+__all__ = [
+    "Cached",
+    "MissingKeyError",
+    "associate",
+    "batched",
+    "decode",
+    "default_collation_fn",
+    "detshuffle",
+    "extract_keys",
+    "getfirst",
+    "info",
+    "listed",
+    "log_keys",
+    "map",
+    "map_dict",
+    "map_tuple",
+    "pipelinefilter",
+    "rename",
+    "rename_keys",
+    "resampled",
+    "rsample",
+    "select",
+    "shuffle",
+    "slice",
+    "to_tuple",
+    "transform_with",
+    "unbatched",
+    "unlisted",
+    "xdecode",
+]
 
 default_collation_fn = collation.default_collation_fn
 
@@ -28,7 +57,7 @@ _MISSING = object()
 
 
 class MissingKeyError(MissingFieldError, KeyError):
-    """A field that a function of `map_dict` is for is not there. (Also a KeyError, as webdataset's.)"""
+    """A field that a function of `map_dict` is for is not there; also a KeyError, as in webdataset."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

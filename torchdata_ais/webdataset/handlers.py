@@ -28,7 +28,7 @@ def reraise_exception(exn: Exception) -> NoReturn:
 
 
 def ignore_and_continue(exn: Exception) -> bool:
-    """Go on without a word. (The stages count what they skip all the same.)"""
+    """Go on without a word; the stages count what they skip all the same."""
     del exn
     return True
 

@@ -14,8 +14,8 @@ from torch.utils.data import get_worker_info
 from torchdata_ais.pipes._seed import mix_seed
 
 __all__ = [
-    "Place",
     "PipelineStage",
+    "Place",
     "identity",
     "pytorch_worker_info",
     "pytorch_worker_seed",

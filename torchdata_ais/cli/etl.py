@@ -1,0 +1,132 @@
+"""``torchdata-ais etl``: functions of samples, run by the cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import typer
+
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
+
+__all__ = ["etl"]
+
+etl = typer.Typer(
+    name="etl",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Functions of samples, run by the cluster on whole shards: start, list, use, look into, remove.",
+    epilog=ExitCodes.HELP,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="6 to 32 of a-z, 0-9 and -.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@etl.command(epilog=ExitCodes.HELP)
+def init(
+    name: Name,
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION", help="f(sample) or f(sample, args), or what shard_etl made of one."
+        ),
+    ],
+    decode: Annotated[
+        str,
+        typer.Option(
+            help="What fields become before: pil, torchrgb8, ... Default: bytes.", show_default=False
+        ),
+    ] = "",
+    size: Annotated[
+        int, typer.Option(help="With --decode: images this many pixels square.", show_default=False, min=0)
+    ] = 0,
+    dependency: Annotated[
+        list[str] | None, typer.Option(help="A package for the pods to install.", show_default=False)
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace other code of this name.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Start a transform, unless it runs already."""
+    with reported(debug):
+        from torchdata_ais.cli.convert import _function
+        from torchdata_ais.etl import ensure_etl, shard_etl
+
+        made: Any = _function(function)
+        if not isinstance(made, type):
+            options: dict[str, Any] = {"size": size} if size else {}
+            made = shard_etl(decode=decode or None, **options)(made)
+        where = options_for(endpoint).endpoint
+        ensure_etl(where, name, made, dependencies=dependency or (), replace_other=replace)
+        typer.echo(f"{name} runs; read through it with AISSourceLister(..., etl_name={name!r})", err=True)
+
+
+@etl.command(name="ls", epilog=ExitCodes.HELP)
+def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = False) -> None:
+    """List the transforms of the cluster."""
+    with reported(debug):
+        from torchdata_ais.etl import list_etls
+
+        rows = list_etls(options_for(endpoint).endpoint)
+        if as_json:
+            typer.echo(json.dumps(rows, indent=1))
+            return
+        for row in rows:
+            typer.echo(
+                f"{row['stage']:<12} {row['name']:<32} {counted(row['objects'], 'object')}, "
+                f"{size_text(row['in_bytes'])} in, {size_text(row['out_bytes'])} out"
+            )
+        typer.echo(counted(len(rows), "transform"), err=True)
+
+
+@etl.command(epilog=ExitCodes.HELP)
+def run(
+    name: Name,
+    source: Annotated[str, typer.Argument(metavar="SRC", help="ais://bucket or ais://bucket/prefix.")],
+    target: Annotated[
+        str, typer.Argument(metavar="DST", help="ais://bucket, or ais://bucket/text to put before names.")
+    ],
+    skip: Annotated[bool, typer.Option("--skip", help="Go on after an object that fails.")] = False,
+    as_json: AsJson = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Put all objects of a bucket through a transform into another bucket."""
+    with reported(debug):
+        from torchdata_ais.cli._jobs import job_bars
+        from torchdata_ais.etl import transform_bucket
+
+        where = options_for(endpoint).endpoint
+        on_error: Literal["raise", "skip"] = "skip" if skip else "raise"
+        with job_bars() as show:
+            result = transform_bucket(where, name, source, target, on_error=on_error, progress=show)
+        if as_json:
+            typer.echo(json.dumps({"job": result.job_id, "objects": result.objects, "errors": result.errors}))
+            return
+        for failed, why in result.errors.items():
+            typer.echo(f"left out {failed}: {why}", err=True)
+        typer.echo(f"{counted(result.objects, 'object')} written to {target}")
+
+
+@etl.command(epilog=ExitCodes.HELP)
+def logs(
+    name: Name,
+    lines: Annotated[int, typer.Option(help="Of each target, the last so many.", min=1)] = 40,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Show what a transform has logged."""
+    with reported(debug):
+        from torchdata_ais.etl import etl_logs
+
+        typer.echo(etl_logs(options_for(endpoint).endpoint, name, lines))
+
+
+@etl.command(epilog=ExitCodes.HELP)
+def rm(name: Name, endpoint: Endpoint = "", debug: Debug = False) -> None:
+    """Stop a transform and take it away."""
+    with reported(debug):
+        from torchdata_ais.etl import delete_etl
+
+        delete_etl(options_for(endpoint).endpoint, name)

@@ -1,0 +1,99 @@
+"""Decoding: webdataset's names for `torchdata_ais.codecs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torchdata_ais.codecs import (
+    IMAGE_EXTENSIONS,
+    IMAGE_SPECS,
+    Continue,
+    basichandlers,
+    build_decoder,
+    gzfilter,
+    handle_extension,
+    imagehandler,
+    torch_audio,
+    torch_video,
+)
+from torchdata_ais.errors import DecodeError
+from torchdata_ais.webdataset.filters import _nothing
+from torchdata_ais.webdataset.filters import map as map_stage
+
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "Continue",
+    "Decoder",
+    "DecodingError",
+    "ImageHandler",
+    "basichandlers",
+    "gzfilter",
+    "handle_extension",
+    "imagehandler",
+    "imagespecs",
+    "pytorch_weights_only",
+    "torch_audio",
+    "torch_loads",
+    "torch_video",
+]
+
+DecodingError = DecodeError
+ImageHandler = imagehandler
+imagespecs = {name: spec for name, spec in IMAGE_SPECS.items() if spec.mode != "mask"}
+pytorch_weights_only = True
+"""Whether ``pt`` and ``pth`` fields are loaded as plain data: always, unless ``allow_pickle=True`` is said."""
+
+
+def torch_loads(data: bytes) -> Any:
+    """Return what ``torch.save`` made, if it is tensors and plain containers."""
+    return basichandlers(".pth", data)
+
+
+class Decoder:
+    """Decode samples, or the samples of a dataset.
+
+    Args:
+        *handlers: Image specs and functions ``(field, bytes) -> value or None``, one by one or as one list.
+        pre: Handlers before them; default: the one for ``.gz``.
+        post: Handlers after them; default: the field table.
+        only: Fields to decode.
+        partial: Whether values that are no bytes pass unchanged.
+        **options: Further arguments of `torchdata_ais.codecs.build_decoder`.
+
+    Example:
+        >>> decoder = Decoder(handle_extension("n", int))
+        >>> decoder({"__key__": "a", "n": b"7", "txt": b"cat"})
+        {'__key__': 'a', 'n': 7, 'txt': 'cat'}
+        >>> [sample["n"] for sample in decoder([{"n": b"1"}, {"n": b"2"}])]
+        [1, 2]
+    """
+
+    def __init__(
+        self,
+        *handlers: Any,
+        pre: Iterable[Any] | None = None,
+        post: Iterable[Any] | None = None,
+        only: Any = None,
+        partial: bool = False,
+        **options: Any,
+    ) -> None:
+        if len(handlers) == 1 and isinstance(handlers[0], (list, tuple)):
+            handlers = tuple(handlers[0])
+        self._codec = build_decoder(
+            *(handlers or (_nothing,)), pre=pre, post=post, only=only, partial=partial, **options
+        )
+
+    def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return a new sample with decoded values."""
+        return self._codec(sample)
+
+    def __call__(self, source: Any) -> Any:
+        """Return a sample decoded, or a dataset of decoded samples."""
+        if isinstance(source, dict):
+            return self._codec(source)
+        from torchdata_ais.webdataset.compat import FluidWrapper
+        from torchdata_ais.webdataset.pipeline import DataPipeline
+
+        pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
+        return pipeline.compose(map_stage(self.decode))

@@ -1,0 +1,223 @@
+"""The fluid interface: `WebDataset(urls).shuffle(1000).decode("pil")...`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, IterableDataset
+from typing_extensions import Self
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.webdataset import filters
+from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+from torchdata_ais.webdataset.pipeline import DataPipeline
+from torchdata_ais.webdataset.shardlists import (
+    ResampledShards,
+    SimpleShardList,
+    non_empty,
+    single_node_only,
+    split_by_worker,
+)
+from torchdata_ais.webdataset.shuffling import detshuffle as _detshuffle
+from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
+from torchdata_ais.webdataset.tariterators import tarfile_to_samples
+
+__all__ = ["FluidInterface", "FluidWrapper", "WebDataset", "WebLoader"]
+
+logger = logging.getLogger("torchdata_ais")
+
+_FILTERS = (
+    *(
+        "map",
+        "map_dict",
+        "map_tuple",
+        "to_tuple",
+        "rename",
+        "rename_keys",
+        "extract_keys",
+        "select",
+        "decode",
+    ),
+    *("xdecode", "associate", "info", "slice", "rsample", "batched", "unbatched", "listed", "unlisted"),
+    *("log_keys", "detshuffle"),
+)
+
+
+class FluidInterface:
+    """The filters as methods: each returns a copy of the dataset with one more stage.
+
+    ``map map_dict map_tuple to_tuple rename rename_keys extract_keys select decode xdecode associate info slice rsample
+    batched unbatched listed unlisted log_keys shuffle detshuffle mcached``, with the arguments of the filters.
+    """
+
+    if TYPE_CHECKING:
+
+        def compose(self, *args: Any) -> Self: ...  # noqa: D102 - of DataPipeline
+
+        def __getattr__(self, name: str) -> Callable[..., Self]: ...
+
+    def shuffle(
+        self, size: int = 1000, initial: int = 100, *, bufsize: int | None = None, **named: Any
+    ) -> Self:
+        """Shuffle through a buffer of `size` items; below 1 nothing is done."""
+        size = size if bufsize is None else bufsize
+        return self if size < 1 else self.compose(_shuffle(size, initial, **named))
+
+    def mcached(self) -> Self:
+        """Keep the items of the first pass in memory."""
+        return self.compose(filters.Cached())
+
+
+def _method(name: str) -> Callable[..., Any]:
+    make = getattr(filters, name)
+
+    def method(self: Any, *args: Any, **named: Any) -> Any:
+        return self.compose(make(*args, **named))
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"FluidInterface.{name}", make.__doc__
+    return method
+
+
+for _name in _FILTERS:
+    setattr(FluidInterface, _name, _method(_name))
+
+
+class FluidWrapper(DataPipeline, FluidInterface):
+    """Any iterable, dataset or loader with the filters as methods.
+
+    Example:
+        >>> list(FluidWrapper([1, 2, 3]).batched(2, collation_fn=None))
+        [[1, 2], [3]]
+    """
+
+    def __init__(self, initial: Any) -> None:
+        super().__init__()
+        self.append(initial)
+
+
+class WebLoader(DataPipeline, FluidInterface):
+    """torch's `DataLoader` with the filters as methods; what stands behind it runs in the main process.
+
+    Args:
+        *args, **named: As for `torch.utils.data.DataLoader`.
+
+    Example:
+        >>> from torchdata_ais.testing import example_shards
+        >>> dataset = WebDataset(example_shards()).decode().to_tuple("cls").batched(2)
+        >>> sorted(n for (batch,) in WebLoader(dataset, batch_size=None).unbatched().batched(4) for n in batch.tolist())
+        [0, 1, 2, 3, 4, 5]
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(DataLoader(*args, **named))
+
+
+class WebDataset(DataPipeline, FluidInterface):
+    """The samples of shards, as a dataset with the filters as methods.
+
+    Shards are split over the workers of a loader and, if asked for, over ranks; shuffled, in a new order in each
+    epoch; read, checked to their ends, and grouped into whole samples.
+
+    Args:
+        urls: Text: brace templates joined by ``::``, a bucket, a folder; or a list; or a pipe or dataset of shards
+            (`torchdata_ais.AISSourceLister`), as strings or ``{"url": ...}``.
+        handler: Called with what goes wrong in reading; see `tarfile_samples`.
+        mode: ``"resampled"`` is the same as `resampled`.
+        resampled: Draw shards at random, with replacement, without end; each worker of each rank for itself.
+        repeat: No effect, as in webdataset; call `.repeat()`.
+        shardshuffle: Shards in the buffer that shuffles them; True is 100; None, False and 0 keep their order.
+        cache_size: Most bytes in `cache_dir`; -1 for no limit, 0 for no cache.
+        cache_dir: An existing folder to keep shards in.
+        url_to_name: No effect: a cached shard is named by object, version and checksum.
+        detshuffle: Whether workers and ranks shuffle shards in the same way.
+        nodesplitter: How ranks share the shards: by default they must not be several; ``wds.split_by_node``; a function
+            of yours; or None, if each rank has shards of its own.
+        workersplitter: How workers share the shards; None gives each of them all.
+        select_files: Function of a member name: whether to read it.
+        rename_files: Function applied to member names before all else.
+        empty_check: Whether a worker without any sample is an error.
+        verbose: No effect.
+        seed: For `shardshuffle` and `resampled`.
+        **loading: Further arguments of `tarfile_samples`.
+
+    Yields:
+        `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``.
+
+    Raises:
+        UsageError: No shards; several ranks and nothing to split over them. Others: see `tarfile_samples`.
+
+    Example:
+        >>> from torchdata_ais.testing import example_shards
+        >>> dataset = WebDataset(example_shards(), shardshuffle=10).shuffle(100).decode().to_tuple("cls", "txt")
+        >>> sorted(dataset)[:3]
+        [(0, ''), (1, 'x'), (2, 'xx')]
+    """
+
+    _adds_split = False
+
+    def __init__(
+        self,
+        urls: Any,
+        handler: Handler = reraise_exception,
+        mode: str | None = None,
+        resampled: bool = False,
+        repeat: bool = False,
+        shardshuffle: int | bool | None = None,
+        cache_size: float = -1,
+        cache_dir: Any = None,
+        url_to_name: Any = None,
+        detshuffle: bool = False,
+        nodesplitter: Any = single_node_only,
+        workersplitter: Any = split_by_worker,
+        select_files: Callable[[str], bool] | None = None,
+        rename_files: Callable[[str], str] | None = None,
+        empty_check: bool = True,
+        verbose: bool = False,
+        seed: Any = None,
+        **loading: Any,
+    ) -> None:
+        super().__init__()
+        if mode not in (None, "resampled"):
+            raise UsageError.at(f"mode={mode!r}", todo='use "resampled" or None')
+        resampled = resampled or mode == "resampled"
+        _say_ignored(repeat=repeat, url_to_name=url_to_name, verbose=verbose)
+        if isinstance(urls, IterableDataset) and not resampled:
+            self.append(urls)
+        elif resampled:
+            self.append(ResampledShards(urls, deterministic=seed is not None, seed=seed))
+        else:
+            self.append(SimpleShardList(urls))
+        if not resampled:
+            self.pipeline += [splitter for splitter in (nodesplitter, workersplitter) if splitter]
+            size = 100 if shardshuffle is True else int(shardshuffle or 0)
+            if size > 0:
+                self.append(_detshuffle(size, seed=seed) if detshuffle else _shuffle(size, seed=seed))
+        if cache_dir is not None and cache_size != 0:
+            loading |= _cache(cache_dir, cache_size)
+        self.append(
+            tarfile_to_samples(
+                handler=handler,
+                select_files=select_files,
+                rename_files=rename_files,
+                local_path=True,
+                **loading,
+            )
+        )
+        if empty_check:
+            self.append(non_empty)
+
+
+def _cache(folder: Any, size: float) -> dict[str, Any]:
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise UsageError.at(f"the folder {path} for the cache does not exist", todo="make it first")
+    return {"cache_dir": str(path), "cache_bytes": 1 << 62 if size < 0 else int(size)}
+
+
+def _say_ignored(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value:
+            logger.warning("WebDataset(%s=%r) has no effect, as in webdataset", name, value)

@@ -1,0 +1,268 @@
+"""`DataPipeline`: a source and the stages behind it, as a dataset for torch's `DataLoader`."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from typing_extensions import Self
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._pipe import upstream
+from torchdata_ais.pipes._seed import seed_shufflers
+from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.webdataset.currying import Stage
+from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
+from torchdata_ais.webdataset.tariterators import tarfile_samples
+from torchdata_ais.webdataset.utils import PipelineStage, Place, pytorch_worker_info, run_seed
+
+__all__ = ["DataPipeline"]
+
+
+class DataPipeline(IterableDataset[Any]):
+    """Put stages one behind the other.
+
+    Args:
+        *args: First a source: a dataset, a loader, a list, a pipe (`torchdata_ais.AISSourceLister`), or a function
+            without arguments that returns an iterator. Then functions from an iterator to an iterator: the filters of
+            this package, generator functions, `functools.partial`, `PipelineStage` objects. Lists of stages are
+            flattened, None is left out.
+
+    Attributes:
+        pipeline: The list of stages.
+
+    Yields:
+        What the last stage yields.
+
+    Order:
+        That of the stages. Random stages have a new order in every epoch, which is reproducible: without workers a
+        function of (seed, epoch), in workers of what torch's generator draws for the epoch, too.
+
+    Memory:
+        That of the stages.
+
+    Example:
+        >>> def double(items):
+        ...     for item in items:
+        ...         yield 2 * item
+        >>> list(DataPipeline([1, 2, 3], double))
+        [2, 4, 6]
+    """
+
+    _adds_split = True
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__()
+        if named:
+            raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(named)}")
+        self.pipeline: list[Any] = []
+        for arg in args:
+            # A list in the first place is a source, unless it holds stages.
+            if isinstance(arg, list) and (self.pipeline or any(map(callable, arg))):
+                self.pipeline.extend(arg)
+            elif arg is not None:
+                self.pipeline.append(arg)
+        self.repetitions = 1
+        self.nsamples = -1
+        self.size: int | None = None
+        self.runs = -1
+        self._goes_on = False
+        self._stream: tuple[int, Iterator[Any]] | None = None
+        self._ranks: tuple[int, int] | None = None
+
+    # Building.
+
+    def stage(self, i: int) -> Any:
+        """Return the stage at index `i`."""
+        return self.pipeline[i]
+
+    def append(self, f: Any) -> None:
+        """Add a stage at the end."""
+        self.pipeline.append(f)
+        self._stream = None
+
+    def compose(self, *args: Any) -> Self:
+        """Return a copy with further stages at the end; the filters of the copy count their epochs for themselves."""
+        result = copy.copy(self)
+        result.pipeline = [
+            copy.copy(stage) if isinstance(stage, Stage) or callable(getattr(stage, "_seed", None)) else stage
+            for stage in self.pipeline
+        ]
+        result.pipeline.extend(args)
+        result._stream = None
+        return result
+
+    def pipe(self, f: Callable[[Iterator[Any]], Iterable[Any]]) -> Self:
+        """Return a copy with a function from an iterator to an iterator at the end."""
+        return self.compose(f)
+
+    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
+        """Make an epoch `nsamples` items long, in each worker; an epoch goes on where the last one stopped.
+
+        Where the loader makes its workers anew in each epoch (``persistent_workers=False``), each begins a new pass.
+        """
+        number = max(nsamples, nbatches)
+        if number < 1:
+            raise UsageError.at(f"an epoch of {number} items", todo="use at least 1: .with_epoch(10_000)")
+        self.repetitions, self.nsamples, self._goes_on = sys.maxsize, number, True
+        return self
+
+    def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
+        """Make one epoch of `nepochs` passes, of at most `nbatches` items in all; without either there is no end."""
+        self.repetitions = nepochs if nepochs > 0 else sys.maxsize
+        self.nsamples, self._goes_on = nbatches, False
+        return self
+
+    def with_length(self, n: int, silent: bool = True) -> Self:
+        """Let ``len()`` return `n`. The epoch is as long as it is; `with_epoch` makes it that long."""
+        del silent
+        self.size = n
+        return self
+
+    def __len__(self) -> int:
+        if self.size is None:
+            raise TypeError(f"a {type(self).__name__} has no length; .with_length(n) gives it one")
+        return self.size
+
+    def __bool__(self) -> bool:
+        return True
+
+    # Iterating.
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._goes_on:
+            yield from self._next_epoch()
+        elif self.nsamples > 0:
+            yield from islice(self.iterator(), self.nsamples)
+        else:
+            yield from self.iterator()
+
+    def iterator1(self) -> Iterator[Any]:
+        """Return an iterator over one pass."""
+        self.runs += 1
+        place = self._place()
+        source, *stages = plan(self.pipeline, place, split=self._adds_split)
+        options = None
+        if isinstance(source, IterDataPipe):
+            options = _options_of(source)
+            # All processes must shuffle the shards in the same way, and ranks need not have the same torch seed.
+            seed_shufflers(
+                source, run_seed(0, self.runs, own=False) if place.world_size == 1 else 0, always=True
+            )
+        items = _begin(source)
+        for stage in stages:
+            if function_of(stage) in SPLITS and not isinstance(stage, Stage):
+                items = stage(items, place=place)
+            else:
+                if options is not None and function_of(stage) is tarfile_samples:
+                    stage = _with(stage, options)  # noqa: PLW2901 - the same stage, told where to read
+                items = _invoke(stage, items)
+        return iter(items)
+
+    def iterator(self) -> Iterator[Any]:
+        """Yield the items of all passes; one without items is the last."""
+        for _ in range(self.repetitions):
+            empty = True
+            for item in self.iterator1():
+                empty = False
+                yield item
+            if empty:
+                return
+
+    def _next_epoch(self) -> Iterator[Any]:
+        for _ in range(self.nsamples):
+            if self._stream is None or self._stream[0] != os.getpid():
+                self._stream = (os.getpid(), self.iterator())
+            try:
+                item = next(self._stream[1])
+            except BaseException as error:
+                self._stream = None  # the generator is spent: the next epoch begins a new pass
+                if isinstance(error, StopIteration):
+                    return
+                raise
+            yield item
+
+    def close(self) -> None:
+        """Let go of what an epoch has left open."""
+        self._stream = None
+        for stage in self.pipeline:
+            close = getattr(stage, "close", None)
+            if callable(close):
+                close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    # Processes.
+
+    def _place(self) -> Place:
+        place = pytorch_worker_info()
+        if self._ranks is not None and place.world_size == 1:
+            return place._replace(rank=self._ranks[0], world_size=self._ranks[1])
+        return place
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A spawned worker knows nothing of torch.distributed: what is known here travels with the dataset.
+        place = self._place()
+        return {**self.__dict__, "_stream": None, "_ranks": (place.rank, place.world_size)}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(_shown, self.pipeline))})"
+
+
+def _begin(source: Any) -> Any:
+    if isinstance(source, PipelineStage):
+        return source.run()
+    if isinstance(source, (IterableDataset, DataLoader, list, tuple)) or not callable(source):
+        try:
+            return iter(source)
+        except TypeError as error:
+            raise _no_stage(source, "a source") from error
+    return source()
+
+
+def _invoke(stage: Any, items: Any) -> Any:
+    if isinstance(stage, PipelineStage):
+        return stage.run(items)
+    if not callable(stage):
+        raise _no_stage(stage, "a stage")
+    return stage(items)
+
+
+def _no_stage(value: Any, what: str) -> UsageError:
+    return UsageError.at(
+        f"an object of type {type(value).__name__} is not {what}",
+        todo="begin with a dataset, go on with functions of an iterator",
+    )
+
+
+def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
+    """Return the transport settings of the lister above, so that what it lists is read with the same token."""
+    for pipe in upstream(source):
+        transport = vars(pipe).get("_transport")
+        if isinstance(transport, StageTransport) and transport.given is not None:
+            return transport.given
+    return None
+
+
+def _with(stage: Any, options: StoreOptions) -> Any:
+    """Return the stage that reads shards with transport settings, where it has none of its own."""
+    given = set(stage.kw) & {"options", "client", "endpoint", "token"} if isinstance(stage, Stage) else set()
+    if given:
+        return stage
+    return Stage(
+        tarfile_samples, getattr(stage, "args", ()), {**getattr(stage, "kw", {}), "options": options}
+    )
+
+
+def _shown(stage: Any) -> str:
+    return str(getattr(stage, "__name__", None) or repr(stage))

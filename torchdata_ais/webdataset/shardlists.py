@@ -1,0 +1,238 @@
+"""Where shards come from, and how ranks and workers share them."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from torchdata_ais import pipes
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
+from torchdata_ais.webdataset.currying import Through
+from torchdata_ais.webdataset.filters import resampled
+from torchdata_ais.webdataset.utils import (
+    Place,
+    chunk_of,
+    loader_seed,
+    pytorch_worker_info,
+    pytorch_worker_seed,
+)
+
+__all__ = [
+    "ResampledShardList",
+    "ResampledShards",
+    "SimpleShardList",
+    "expand_source",
+    "expand_urls",
+    "non_empty",
+    "resampled",
+    "shardspec",
+    "single_node_only",
+    "split_by_node",
+    "split_by_worker",
+]
+
+_UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+non_empty = Through(pipes.NonEmpty, "non_empty")
+
+
+def expand_urls(urls: str) -> list[str]:
+    """Return the shards that a text names.
+
+    Args:
+        urls: Brace templates, joined by ``::``; ``${NAME}`` is the environment variable ``WDS_NAME``. A bucket or a
+            prefix of one (``ais://bucket/train/``), and a folder (``data/``), stand for the shards in it.
+
+    Raises:
+        UsageError: An environment variable is not set, or braces do not match.
+        NotFoundError: No shard in the bucket or folder.
+
+    Example:
+        >>> expand_urls("a-{0..1}.tar::b.tar")
+        ['a-0.tar', 'a-1.tar', 'b.tar']
+    """
+    found: list[str] = []
+    for part in _UNION.split(urls):
+        if part.endswith((".yaml", ".yml", ".json")):
+            raise UsageError.at(
+                f"{part!r} is a description of shards, which is not read here",
+                todo="list the shards: a template, a bucket, a folder, or several of them joined by ::",
+            )
+        template = _VARIABLE.sub(_environment, part)
+        for url in expand_template(template):
+            found.extend(_listed(url) if _is_collection(url) else [url])
+    return found
+
+
+def _environment(match: re.Match[str]) -> str:
+    value = os.environ.get("WDS_" + match[1])
+    if value is None:
+        raise UsageError.at(
+            f"${{{match[1]}}} stands for the environment variable WDS_{match[1]}, which is not set"
+        )
+    return value
+
+
+def _is_collection(url: str) -> bool:
+    if url.startswith("pipe:"):
+        return False
+    if url.endswith("/"):
+        return True
+    scheme = url.partition("://")[0]
+    return scheme in PROVIDERS and not parse_url(url).name
+
+
+def _listed(url: str) -> list[str]:
+    is_bucket = "://" in url
+    return list(pipes.AISSourceLister(url, regex=r"\.(tar(\.\w+)?|tgz)$" if is_bucket else None))
+
+
+def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
+    """Return the shards of a text, or of an iterable of URLs or of ``{"url": ...}``."""
+    if isinstance(source, str):
+        return expand_urls(source)
+    if not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
+        raise UsageError.at(
+            f"an object of type {type(source).__name__} names no shards",
+            todo="pass a string or a list of strings",
+        )
+    found = [item["url"] if isinstance(item, Mapping) else item for item in source]
+    bad = next((item for item in found if not isinstance(item, str)), None)
+    if bad is not None:
+        raise UsageError.at(f"an item of type {type(bad).__name__} is no URL", todo="pass strings")
+    return found if max_urls is None else found[:max_urls]
+
+
+class SimpleShardList(IterableDataset[dict[str, str]]):
+    """Yield ``{"url": shard}`` for each shard.
+
+    Args:
+        urls: A text as for `expand_urls`, or an iterable of strings.
+        seed: Shuffle the list by this seed, in the same way in each epoch and process; True is 0. `shuffle` behind the
+            list makes a new order in each epoch.
+
+    Raises:
+        UsageError: There is no shard.
+
+    Example:
+        >>> list(SimpleShardList("s-{0..1}.tar"))
+        [{'url': 's-0.tar'}, {'url': 's-1.tar'}]
+    """
+
+    def __init__(self, urls: Any, seed: int | bool | None = None) -> None:
+        super().__init__()
+        self.urls = expand_source(urls)
+        if not self.urls:
+            raise UsageError.at("the list of shards is empty", todo="check what it is made of")
+        self.seed = 0 if seed is True else seed
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        urls = list(self.urls)
+        if self.seed is not None:
+            random.Random(self.seed).shuffle(urls)
+        for url in urls:
+            yield {"url": url}
+
+
+def shardspec(spec: str) -> SimpleShardList:
+    """Return the shards of a text."""
+    return SimpleShardList(spec)
+
+
+class ResampledShards(IterableDataset[dict[str, str]]):
+    """Yield ``{"url": shard}`` for shards drawn at random with replacement; each worker draws its own sequence.
+
+    Args:
+        urls: As for `SimpleShardList`.
+        nshards: How many to draw in an epoch; by default there is no end.
+        seed: For `deterministic`.
+        worker_seed: Function that returns a number of each worker's own.
+        deterministic: Draw by `seed`, worker and epoch instead of the system's entropy.
+        max_urls: Use only so many of the shards.
+        empty_check: Kept for its name: no shards at all is always an error.
+
+    Example:
+        >>> len(list(ResampledShards("s-{0..1}.tar", 5)))
+        5
+    """
+
+    def __init__(
+        self,
+        urls: Any,
+        nshards: int = sys.maxsize,
+        seed: Any = 0,
+        worker_seed: Callable[[], Any] | None = None,
+        deterministic: bool = False,
+        max_urls: int | None = None,
+        empty_check: bool = True,
+    ) -> None:
+        super().__init__()
+        del empty_check
+        self.urls = expand_source(urls, max_urls)
+        if not self.urls:
+            raise UsageError.at("there are no shards to draw from", todo="check what the list is made of")
+        self.nshards = nshards
+        self.worker_seed = pytorch_worker_seed if worker_seed is None else worker_seed
+        self.deterministic = deterministic
+        self.seed = seed
+        self.epoch = -1
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        self.epoch += 1
+        seed = mix_seed(self.worker_seed(), self.epoch, self.seed, loader_seed())
+        rng = random.Random(seed if self.deterministic else os.urandom(16))
+        for _ in range(self.nshards):
+            yield {"url": self.urls[rng.randint(0, len(self.urls) - 1)]}
+
+
+ResampledShardList = ResampledShards
+
+
+def split_by_node(src: Iterable[Any], group: Any = None, *, place: Place | None = None) -> Iterator[Any]:
+    """Yield the items of this rank: every n-th of `n` ranks.
+
+    Args:
+        src: Items in an order that is the same in every rank.
+        group: The process group to count ranks in; default all.
+        place: Which rank this is, if that is known already.
+    """
+    place = place or pytorch_worker_info(group)
+    return chunk_of(src, place.rank, place.world_size)
+
+
+def split_by_worker(src: Iterable[Any], *, place: Place | None = None) -> Iterator[Any]:
+    """Yield the items of this worker: every n-th of `n` workers.
+
+    Args:
+        src: Items in an order that is the same in every worker.
+        place: Which worker this is, if that is known already.
+    """
+    place = place or pytorch_worker_info()
+    return chunk_of(src, place.worker, place.num_workers)
+
+
+def single_node_only(src: Iterable[Any], group: Any = None, *, place: Place | None = None) -> Iterator[Any]:
+    """Pass items on, but raise if there are several ranks.
+
+    Raises:
+        UsageError: There are.
+    """
+    place = place or pytorch_worker_info(group)
+    if place.world_size > 1:
+        raise UsageError.at(
+            f"there are {place.world_size} ranks, and nothing splits the shards over them",
+            todo="pass nodesplitter=wds.split_by_node, or nodesplitter=None if each rank has shards of its own",
+        )
+    yield from src
