@@ -52,9 +52,12 @@ from torchdata_ais.pipes import (
 )
 from torchdata_ais.samples import Sample
 from torchdata_ais.store import Retry, StoreOptions
-from torchdata_ais.urls import MemberPath, ObjectURL, object_url
+from torchdata_ais.urls import MemberPath, ObjectURL, expand_object_urls, object_url
 
 if TYPE_CHECKING:
+    from torchdata_ais.display import contact_sheet, display_loader_images, display_shard_images
+    from torchdata_ais.dsort import run_dsort
+    from torchdata_ais.etl import ensure_etl, shard_etl
     from torchdata_ais.loaders import (
         MultiProcessingReadingService,
         ais_loader,
@@ -122,14 +125,21 @@ __all__ = [
     "__version__",
     "ais_loader",
     "as_dataset",
+    "contact_sheet",
     "convert",
+    "display_loader_images",
+    "display_shard_images",
     "draw",
+    "ensure_etl",
     "errors",
+    "expand_object_urls",
     "explain",
     "load_state_dict",
     "merge_states",
     "mermaid",
     "object_url",
+    "run_dsort",
+    "shard_etl",
     "state_dict",
     "state_from_json",
     "state_to_json",
@@ -143,12 +153,18 @@ _LAZY = {
     "TarWriter": "torchdata_ais.writing",
     "ais_loader": "torchdata_ais.loaders",
     "as_dataset": "torchdata_ais.loaders",
+    "contact_sheet": "torchdata_ais.display",
     "convert": "torchdata_ais.writing",
+    "display_loader_images": "torchdata_ais.display",
+    "display_shard_images": "torchdata_ais.display",
     "draw": "torchdata_ais.loaders",
+    "ensure_etl": "torchdata_ais.etl",
     "explain": "torchdata_ais.loaders",
     "load_state_dict": "torchdata_ais.loaders",
     "merge_states": "torchdata_ais.loaders",
     "mermaid": "torchdata_ais.loaders",
+    "run_dsort": "torchdata_ais.dsort",
+    "shard_etl": "torchdata_ais.etl",
     "state_dict": "torchdata_ais.loaders",
     "state_from_json": "torchdata_ais.loaders",
     "state_to_json": "torchdata_ais.loaders",

@@ -40,7 +40,7 @@ __all__ = [
 
 DecodingError = DecodeError
 ImageHandler = imagehandler
-imagespecs = {name: spec for name, spec in IMAGE_SPECS.items() if spec.mode != "mask"}
+imagespecs = {name: spec for name, spec in IMAGE_SPECS.items() if spec.mode != "mask" and name != "rgbtorch"}
 pytorch_weights_only = True
 """Whether ``pt`` and ``pth`` fields are loaded as plain data: always, unless ``allow_pickle=True`` is said."""
 

@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.webdataset import filters
+from torchdata_ais.webdataset.currying import without_example
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.pipeline import DataPipeline
 from torchdata_ais.webdataset.shardlists import (
@@ -77,7 +78,8 @@ def _method(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **named: Any) -> Any:
         return self.compose(make(*args, **named))
 
-    method.__name__, method.__qualname__, method.__doc__ = name, f"FluidInterface.{name}", make.__doc__
+    method.__name__, method.__qualname__ = name, f"FluidInterface.{name}"
+    method.__doc__ = without_example(make)
     return method
 
 

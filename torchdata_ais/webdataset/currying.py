@@ -107,7 +107,7 @@ class Through:
     ) -> None:
         self.kind = kind
         self.__name__ = name
-        self.__doc__ = kind.__doc__
+        self.__doc__ = without_example(kind)
         self.prepare = prepare
         self.draws_per_worker = draws_per_worker
 
@@ -126,6 +126,11 @@ class Through:
         if handler is not None and "on_error" in inspect.signature(self.kind).parameters:
             named["on_error"] = handler
         return self.kind(as_pipe(data), *args, **named)
+
+
+def without_example(made: Any) -> str:
+    """Return the documentation of a class or function up to its example, which is of another call."""
+    return (inspect.getdoc(made) or "").partition("\nExample:")[0]
 
 
 def _shown(value: Any) -> str:

@@ -17,6 +17,7 @@ from torchdata_ais.pipes._seed import mix_seed
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
 from torchdata_ais.webdataset.currying import Through
 from torchdata_ais.webdataset.filters import resampled
+from torchdata_ais.webdataset.folder import DirectoryShardList
 from torchdata_ais.webdataset.utils import (
     Place,
     chunk_of,
@@ -26,6 +27,7 @@ from torchdata_ais.webdataset.utils import (
 )
 
 __all__ = [
+    "DirectoryShardList",
     "ResampledShardList",
     "ResampledShards",
     "SimpleShardList",
