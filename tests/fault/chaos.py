@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from chaos_schedule import BUCKET, NAMES, SAMPLES, SHARDS, Fields, Schedule, allowed, draw, make_pipe, passes
@@ -40,6 +41,11 @@ SAID = {
 }
 
 
+def shard_of(url: str) -> str:
+    """Return which of `NAMES` an object URL means."""
+    return parse_url(url).name.rpartition("/")[2]
+
+
 class BrokenPromiseError(AssertionError):
     """A promise that did not hold, with the schedule that shows it."""
 
@@ -54,7 +60,7 @@ class Ledger:
 
     def add(self, sample: Any) -> None:
         fields = {name: value for name, value in sample.items() if name not in ("__key__", "__url__")}
-        self.got[parse_url(sample["__url__"]).name].append((sample["__key__"], fields))
+        self.got[shard_of(sample["__url__"])].append((sample["__key__"], fields))
 
     def check(self, ok: Any, what: str) -> None:
         if not ok:
@@ -69,7 +75,7 @@ class Ledger:
         found = re.search(r'"url": "([^"]*)"', text)
         self.check(found, f"an error without place: {kind}: {text}")
         assert found is not None
-        name = parse_url(found[1]).name if ".tar" in found[1] else ""
+        name = shard_of(found[1]) if ".tar" in found[1] else ""
         may = set().union(*(allowed(fault, self.schedule) for fault in self.met(name)))
         self.check(kind in may, f"{kind} of {name or 'the listing'}, where only {may} may come: {text}")
         self.check(re.search(SAID.get(kind, "."), text), f"{kind} does not say what happened: {text}")
@@ -133,11 +139,11 @@ class Chaos:
         self.cluster = cluster
         self.outcomes: Counter[str] = Counter()
         self.bucket = cluster.client().bucket(BUCKET).create(exist_ok=True)
-        for name in NAMES:
-            self.store(name)
+        self.store("")
 
-    def store(self, name: str) -> None:
-        self.bucket.object(name).get_writer().put_content(SHARDS[name])
+    def store(self, folder: str) -> None:
+        for name in NAMES:
+            self.bucket.object(folder + name).get_writer().put_content(SHARDS[name])
 
     def run(self, seed: int, workers: int = 0) -> str:
         """Run one schedule and return what it ended with.
@@ -147,18 +153,21 @@ class Chaos:
             workers: Worker processes; 0 for none.
         """
         schedule = draw(seed)
-        numbers = [(name, fault, self.cluster.faults.add(fault)) for name, fault in schedule.faults]
-        pipe = make_pipe(schedule, self.cluster)
+        folder = ""
+        if any(isinstance(fault.action, NewVersion) for _, fault in schedule.faults):
+            # An answer that is late, for nobody any more, may change an object long after the run.
+            folder = f"{seed}/"
+            self.store(folder)
+        numbers = [
+            (name, fault, self.cluster.faults.add(replace(fault, object=f"{folder}{name}" if name else "*")))
+            for name, fault in schedule.faults
+        ]
+        pipe = make_pipe(schedule, self.cluster, folder)
         begin = time.monotonic()
         samples, error, report = read(pipe) if not workers else read_with_workers(pipe, workers)
         seconds = time.monotonic() - begin
         fired = [(name, fault, self.cluster.faults.fired(number)) for name, fault, number in numbers]
         self.cluster.faults.clear()
-        for name, fault in schedule.faults:
-            if isinstance(
-                fault.action, NewVersion
-            ):  # also if it did not fire yet: a request may be under way
-                self.store(name)
         ledger = Ledger(schedule, fired)
         for sample in samples:
             ledger.add(sample)

@@ -158,7 +158,8 @@ def forget(item: Any) -> Any:
     return str(item[0]), item[1]
 
 
-def make_pipe(schedule: Schedule, cluster: LocalCluster) -> Any:
+def make_pipe(schedule: Schedule, cluster: LocalCluster, folder: str) -> Any:
+    """Return the chain of a schedule over the shards in a folder of the bucket."""
     options = StoreOptions(
         cluster.endpoint,
         connect_timeout=2.0,
@@ -170,12 +171,13 @@ def make_pipe(schedule: Schedule, cluster: LocalCluster) -> Any:
         pin=schedule.pin,
     )
     source: Any = {
-        "uri": f"ais://{BUCKET}/s-",
+        "uri": f"ais://{BUCKET}/{folder}s-",
         "bucket": None,
-        "template": f"ais://{BUCKET}/s-{{0..3}}.tar",
-        "urls": [f"{cluster.endpoint}/v1/objects/{BUCKET}/{name}?provider=ais" for name in NAMES],
+        "template": f"ais://{BUCKET}/{folder}s-{{0..3}}.tar",
+        "urls": [f"{cluster.endpoint}/v1/objects/{BUCKET}/{folder}{name}?provider=ais" for name in NAMES],
     }[schedule.source]
-    pipe: Any = AISSourceLister(source or cluster.client().bucket(BUCKET), options=options)
+    prefix = "" if source else f"{folder}s-"
+    pipe: Any = AISSourceLister(source or cluster.client().bucket(BUCKET), prefix=prefix, options=options)
     if schedule.shuffle:
         pipe = pipe.shuffle()
     pipe = pipe.load_tar(open_shards=schedule.open_shards, on_error=schedule.on_error, options=options)

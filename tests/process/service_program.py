@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from service_sessions import load
 
 
 def main(how: str, method: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off in the background
     function = sleep_for_ever_at_six if how == "exit-busy" else short_sleep
     loader = load(numbers(100_000).map(function), 2, method)
     items = iter(loader)

@@ -17,7 +17,10 @@ from torchdata_ais.writing import convert
 
 PROGRAM = """
 import os, sys, time
+import signal
 from torchdata_ais.writing import convert
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off in the background
 
 def slowly(sample):
     open(sys.argv[4] + "/" + str(os.getpid()), "a").close()

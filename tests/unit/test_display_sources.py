@@ -131,14 +131,14 @@ def test_the_first_samples_of_a_shard_are_shown_and_no_more_is_read(
     members = [
         (f"{pet['__key__']}.{name}", value) for pet in pets for name, value in pet.items() if name[0] != "_"
     ]
-    members += [(f"tail_{n}.bin", random.Random(n).randbytes(1 << 20)) for n in range(40)]
+    members += [(f"tail_{n}.bin", random.Random(n).randbytes(1 << 20)) for n in range(100)]
     ais_bucket.object("big.tar").get_writer().put_content(shard_bytes(members))
     if isinstance(ais_cluster, LocalCluster):
         ais_cluster.reset_stats()
     sheet = display_shard_images(ais_client, f"ais://{ais_bucket.name}", "big.tar", objects=3, size=32)
     assert sheet.tobytes() == contact_sheet(pets[:3], size=32).tobytes()
     if isinstance(ais_cluster, LocalCluster):
-        assert ais_cluster.stats().bytes_sent < 25 << 20
+        assert ais_cluster.stats().bytes_sent < 60 << 20  # what may be fetched ahead, and the sockets
     by_url = display_shard_images(ais_cluster.endpoint, ais_bucket, "big.tar", objects=3, size=32)
     assert isinstance(by_url, Image.Image)
 

@@ -63,8 +63,7 @@ class DataPipeline(IterableDataset[Any]):
             raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(named)}")
         self.pipeline: list[Any] = []
         for arg in args:
-            # A list in the first place is a source, unless it holds stages.
-            if isinstance(arg, list) and (self.pipeline or any(map(callable, arg))):
+            if isinstance(arg, list) and (self.pipeline or _holds_stages(arg)):
                 self.pipeline.extend(arg)
             elif arg is not None:
                 self.pipeline.append(arg)
@@ -217,6 +216,12 @@ class DataPipeline(IterableDataset[Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(_shown, self.pipeline))})"
+
+
+def _holds_stages(items: list[Any]) -> bool:
+    """Return whether a list in the first place is one of stages, not of data."""
+    kinds = (IterableDataset, DataLoader, PipelineStage, list)
+    return any(callable(item) or isinstance(item, kinds) for item in items)
 
 
 def _begin(source: Any) -> Any:

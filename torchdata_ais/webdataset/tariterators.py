@@ -52,7 +52,8 @@ def tarfile_samples(
             max_errors cache_dir cache_bytes endpoint client token options ...``.
 
     Yields:
-        `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``.
+        `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``. One with a field ``__bad__`` that is
+        not empty is left out.
     """
     loader = AISFileLoader(
         as_pipe(map(direct, src)),
@@ -64,7 +65,8 @@ def tarfile_samples(
     for sample in TarSampleGrouper(loader, adjacent=adjacent, require=require, on_error=handler):
         if local_path and parse_url(sample["__url__"]).kind == "file":
             sample["__local_path__"] = parse_url(sample["__url__"]).name
-        yield sample
+        if valid_sample(sample):
+            yield sample
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)
