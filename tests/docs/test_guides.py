@@ -66,6 +66,15 @@ def test_every_error_class_has_its_entry_and_no_other_has_one() -> None:
     assert set(errors.__all__) <= set(classes)
 
 
+def test_the_kinds_of_lint_are_explained() -> None:
+    folder = FOLDER.parent / "checking"
+    text = "\n".join(path.read_text() for path in folder.glob("*.py"))
+    kinds = set(re.findall(r"Problem\(\s*\"(\w+)\"", text))
+    assert kinds == set(
+        re.findall(r"^\| `(\w+)`(?: \(note\))? \|", (FOLDER / "debugging.md").read_text(), re.MULTILINE)
+    )
+
+
 def test_every_entry_says_what_to_do() -> None:
     text = (FOLDER / "errors.md").read_text()
     for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:

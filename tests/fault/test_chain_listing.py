@@ -114,6 +114,13 @@ def test_a_template_needs_no_listing_and_misses_nothing(cluster: LocalCluster) -
         list(chain(cluster, "ais://listing/s-{0..6}.tar"))
 
 
+def test_promise_3_workers_with_a_template_cannot_differ(cluster: LocalCluster) -> None:
+    cluster.faults.add(DropEntry("s-1.tar"), verb="LIST", nth=1)
+    pipe = chain(cluster, "ais://listing/s-{0..5}.tar")
+    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
+        assert counted(loader) == ALL
+
+
 def test_a_listing_is_believed(cluster: LocalCluster) -> None:
     """The limit of promise 1: a cluster that leaves an object out of its listing has, for us, no such object.
 
@@ -162,12 +169,14 @@ def test_a_listing_during_a_rebalance_warns_that_it_may_miss_objects(
     assert "may be incomplete" in record.message
 
 
-@pytest.mark.xfail(reason="workers do not compare their listings yet", strict=True)
 @pytest.mark.parametrize("nth", [1, 2])
 def test_promise_3_workers_that_list_differently_are_an_error_or_agree(
     cluster: LocalCluster, nth: int
 ) -> None:
-    """An object that came or went between the listings of two workers shifts the shards of one against the other's."""
+    """An object that came or went between the listings of two workers shifts the shards of one against the other's.
+
+    Each worker would then read its part of another whole.
+    """
     cluster.faults.add(DropEntry("s-1.tar"), verb="LIST", nth=nth)
     try:
         with DataLoader2(chain(cluster), reading_service=MultiProcessingReadingService(2)) as loader:
@@ -175,3 +184,21 @@ def test_promise_3_workers_that_list_differently_are_an_error_or_agree(
     except AISError:
         return
     assert got in (ALL, {name: 3 for name in NAMES if name != "s-1.tar"})
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_the_error_of_workers_that_list_differently_says_what_to_do(cluster: LocalCluster, nth: int) -> None:
+    cluster.faults.add(DropEntry("s-1.tar"), verb="LIST", nth=nth)
+    with (
+        DataLoader2(chain(cluster), reading_service=MultiProcessingReadingService(2)) as loader,
+        pytest.raises(ObjectChangedError, match=r"worker \d was given \d objects, worker \d \d") as caught,
+    ):
+        list(loader)
+    assert "name the shards with a template" in str(caught.value)
+
+
+def test_a_bucket_that_changes_between_two_epochs_is_no_error(cluster: LocalCluster) -> None:
+    with DataLoader2(chain(cluster), reading_service=MultiProcessingReadingService(2)) as loader:
+        assert counted(loader) == ALL
+        cluster.client().bucket("listing").object("s-4.tar").delete()
+        assert counted(loader) == {name: 3 for name in NAMES if name != "s-4.tar"}

@@ -37,6 +37,7 @@ def test_promise_1_every_schedule_of_faults_ends_with_each_sample_once_or_names_
     } <= kinds  # fmt: skip
     assert chaos.outcomes["whole"] > RUNS // 4
     assert sum(chaos.outcomes[o] for o in chaos.outcomes if o.startswith("skipped")) > RUNS // 10
+    assert len(chaos.again) <= RUNS // 40, chaos.again
     deadline = time.monotonic() + 5
     while fetching() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -61,3 +62,4 @@ def test_thousands_of_schedules(chaos: Chaos) -> None:
     print(f"\n{MANY} schedules:")
     for outcome, count in chaos.outcomes.most_common():
         print(f"{count:7d} {outcome}")
+    assert len(chaos.again) <= MANY // 200, chaos.again

@@ -71,6 +71,15 @@ def test_what_was_used_longest_ago_is_deleted(cluster: LocalCluster, tmp_path: P
     assert len(files(tmp_path)) == 2
 
 
+def test_a_shard_that_is_read_is_not_disturbed_by_others_who_want_it(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    reading = iter(pipe(cluster, tmp_path))
+    first = next(reading)
+    assert len(list(pipe(cluster, tmp_path))) == 12
+    assert len([first, *reading]) == 12
+
+
 @pytest.mark.parametrize("fault", [FlipBit(3000), WrongChecksum()])
 def test_promise_1_a_damaged_download_is_never_published(
     cluster: LocalCluster, tmp_path: Path, fault: Any

@@ -230,4 +230,4 @@ def test_a_batch_of_more_tensors_than_descriptors_allow_is_an_error_or_comes_who
 
 
 def many_tensors(number: int) -> list[torch.Tensor]:
-    return [torch.full((4,), number) for _ in range(40)]
+    return [torch.full((2000,), number) for _ in range(40)]  # too large to travel inside the message

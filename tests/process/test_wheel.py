@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -17,22 +21,17 @@ pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).parents[2]
 BUILD = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
 PROGRAM = """
-import json, sys
+import json
 from importlib import metadata, resources
 
 import torchdata_ais
-from torchdata_ais import AISSourceLister, LocalCluster, ais_loader
-from torchdata_ais.testing import shard_bytes
 
-with LocalCluster(targets=1) as cluster:
-    bucket = cluster.client().bucket("b").create()
-    bucket.object("s.tar").get_writer().put_content(shard_bytes({"a.cls": b"1", "b.cls": b"2"}))
-    pipe = AISSourceLister("ais://b", endpoint=cluster.endpoint).load_tar().group_samples().decode().to_tuple("cls")
-    with ais_loader(pipe.batched(2), num_workers=1) as loader:
-        got = [batch[0].tolist() for batch in loader]
 guides = [path.name for path in (resources.files("torchdata_ais") / "docs").iterdir()]
-print(json.dumps({"file": torchdata_ais.__file__, "version": torchdata_ais.__version__, "got": got, "guides": guides}))
+version = metadata.version("torchdata-ais") == torchdata_ais.__version__
+print(json.dumps({"file": torchdata_ais.__file__, "version": version, "guides": guides}))
 """
+MODULE = "tests/unit/test_pipes_group.py"
+README = "tests/docs/test_readme.py::test_the_python_blocks_print_what_stands_under_them"
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +91,48 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test_and_no_data_of_others(
     assert sdist.stat().st_size < 5e6
 
 
-def test_the_wheel_works_by_itself(built: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a virtual environment with the wheel: its own package, the libraries of the one that runs this."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    # A line of a .pth file adds that folder only, not what its own .pth files name: an editable install stays out.
+    libraries = sysconfig.get_path("purelib")
+    (site_packages(folder) / "libraries.pth").write_text(f"{libraries}\n")
     (wheel,) = built.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*command, "--ignore-installed", wheel], check=True, timeout=60)
+    return folder
+
+
+def site_packages(venv: Path) -> Path:
+    (found,) = venv.glob("lib/python*/site-packages")
+    return found
+
+
+def run(command: list[Path | str], cwd: Path) -> str:
+    """Run a command outside of the source tree, and return what it prints."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment.pop("AIS_ENDPOINT", None)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path / "site" / "torchdata_ais") in done.stdout
-    assert '"got": [[1, 2]]' in done.stdout
-    assert "errors.md" in done.stdout
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_installed_wheel_is_what_is_imported_with_its_guides(installed: Path, tmp_path: Path) -> None:
+    answer = json.loads(run([installed / "bin" / "python", "-c", PROGRAM], tmp_path))
+    assert Path(answer["file"]).is_relative_to(site_packages(installed))
+    assert answer["version"]
+    assert "errors.md" in answer["guides"]
+    assert run([installed / "bin" / "torchdata-ais", "--version"], tmp_path).strip()
+
+
+def test_readme_and_tests_pass_with_the_installed_wheel(built: Path, installed: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    shutil.rmtree(folder / "torchdata_ais")  # so that nothing but the wheel can be meant
+    python = installed / "bin" / "python"
+    said = run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", README, MODULE], folder)
+    assert re.search(r"\d\d passed", said), said

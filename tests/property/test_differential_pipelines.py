@@ -392,3 +392,15 @@ def test_the_plain_functions_have_webdatasets_names() -> None:
     ):
         assert hasattr(their_filters, f"_{name}")
         assert hasattr(ours.filters, f"_{name}")
+
+
+@pytest.mark.parametrize("writing", [ours, theirs], ids=["ours", "theirs"])
+def test_shards_of_either_writer_are_read_by_both(writing: Any, tmp_path: Path) -> None:
+    finished: list[str] = []
+    with writing.ShardWriter(f"{tmp_path}/s-%02d.tar", maxcount=2, post=finished.append) as writer:
+        for i in range(3):
+            sample = {"__key__": f"k{i}", "image.png": np.full((4, 5, 3), i, np.uint8), "cls": i, "json": [i]}
+            writer.write({**sample, "npy": np.arange(i), "txt.gz": "zipped", "ten": [np.eye(2)]})
+    results = [outcome(lambda lib=lib: dataset(lib, finished).decode("rgb8")) for lib in (ours, theirs)]
+    assert results[0] == results[1]
+    assert len(results[0]) == 3

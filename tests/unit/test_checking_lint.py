@@ -111,7 +111,7 @@ def test_of_many_problems_of_a_shard_twenty_are_kept_and_all_counted(tmp_path: P
     path = write_shard(tmp_path / "a.tar", [(f"{index}.jpg", b"no") for index in range(50)])
     (shard,) = lint_shards(path).shards
     assert (shard.errors, len(shard.problems), shard.good) == (50, 20, 0)
-    assert "30 more errors of this shard" in run("lint", path).stdout
+    assert "47 more errors of this shard" in run("lint", path).stdout
 
 
 def test_a_cluster_that_is_gone_ends_the_check_at_once() -> None:

@@ -87,8 +87,18 @@ def test_explain_says_what_does_not_mix_and_cannot_be_resumed() -> None:
     assert explain(mixed).shards == 6
 
 
+def test_explain_says_so_where_a_shuffle_stands_too_late_for_checkpoints() -> None:
+    samples = AISSourceLister(example_shards()).load_tar().group_samples()
+    late = str(explain(samples.to_tuple("cls").shuffled(5)))
+    assert "checkpoints: none can be taken: shuffled(5) holds items of to_tuple('cls')" in late
+    assert "checkpoints: can be taken" in str(explain(samples.shuffled(5).to_tuple("cls")))
+
+
 def test_explain_refuses_a_pipe_that_reads_nothing() -> None:
     with pytest.raises(UsageError, match="reads anything"):
         explain(AISSourceLister(example_shards()))
+    wrong: Any = [1]
+    with pytest.raises(UsageError, match="list is no pipe"):
+        explain(wrong)
     with pytest.raises(UsageError, match="num_workers=-1"):
         explain(chain(), num_workers=-1)

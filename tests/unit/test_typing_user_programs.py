@@ -1,10 +1,9 @@
-"""Typical user programs are typed: right ones pass mypy's and pyright's strict rules, mistakes are found."""
+"""Typical user programs are typed: mypy (strict) and pyright pass the right ones and find the mistakes."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,14 +39,15 @@ def test_mypy_accepts_the_programs_and_finds_each_mistake(tmp_path: Path) -> Non
     assert found == EXPECTED, done.stdout + done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)
 def test_pyright_agrees() -> None:
-    pyright = shutil.which("pyright", path=str(Path(sys.executable).parent))
-    if pyright is None:
-        pytest.skip("pyright is not installed")
-    command = [pyright, "--outputjson", "--pythonpath", sys.executable, str(PROGRAMS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright"]
+    first = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    if first.returncode != 0:
+        pytest.skip(f"pyright cannot start here: {first.stderr.strip()[-200:]}")  # it found no node.js
+    command += ["--outputjson", "--pythonpath", sys.executable, str(PROGRAMS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     report = json.loads(done.stdout)
     lines = {
         entry["range"]["start"]["line"] + 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from torchdata_ais.checking.report import Problem, ShardReport
 
-__all__ = ["compared", "lacking"]
+__all__ = ["compared", "lacking", "unmatched"]
 
 _UNEVEN = 4  # times as many samples in the largest shard as in the median one, or as few in the smallest
 
@@ -41,6 +41,15 @@ def compared(
 def lacking(fields: tuple[str, ...] | dict[str, object], required: tuple[str, ...]) -> list[str]:
     """Return the required fields that are not there; alternatives are joined by ``;``."""
     return [names for names in required if not any(name in fields for name in names.split(";"))]
+
+
+def unmatched(shards: Sequence[ShardReport], only: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield an error for each field that was to be decoded and that no sample has: nothing was checked for it."""
+    there = sorted({field for shard in shards for shape in shard.shapes for field in shape})
+    for field in only:
+        if there and field not in there:
+            text = f"no sample has the field {field!r}, which only= names. the fields are {' '.join(there)}"
+            yield Problem("NoSuchField", text, "error", field=field)
 
 
 def _lacks(shard: ShardReport, common: tuple[str, ...]) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import time
@@ -154,7 +155,8 @@ def _cluster(options: StoreOptions) -> Iterator[Check]:
         date = _date_of(options)
     except Exception as error:  # noqa: BLE001 - anything may answer there
         todo = "check AIS_ENDPOINT, that the cluster is up, and proxies of the environment"
-        yield Check("cluster", "bad", f"{where} cannot be reached: {_first(error)}", todo)
+        what = re.sub(r"^\w+\([^()]*\): ", "", _first(error))  # without the repr of urllib3's connection
+        yield Check("cluster", "bad", f"{where} cannot be reached: {what}", todo)
         return
     elapsed = time.monotonic() - began
     yield _safely("cluster", lambda: _buckets(options, where, f"{token}, {1000 * elapsed:.0f} ms"))

@@ -7,12 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 import xxhash
 
-from torchdata_ais.checking.across import compared
+from torchdata_ais.checking.across import compared, unmatched
 from torchdata_ais.checking.report import LintReport, Problem, ShardReport, shown
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, SampleError, UsageError
@@ -25,6 +26,8 @@ _NOT_THE_SHARD = (
     ConnectError,
     AuthError,
 )  # it is the cluster that cannot be read: all shards would say the same
+
+_PATIENCE_S = 1.0  # for threads that are under way when the check is broken off
 
 _Met = tuple[str, int, tuple[str, ...]]  # key, offset and fields of a sample
 
@@ -82,7 +85,8 @@ def lint_shards(
     options = options or resolve_options()
     urls = sources(source, options)
     wanted = tuple(require.split()) if isinstance(require, str) else tuple(require)
-    codec = build_decoder(only=only) if decode else None
+    only = tuple(only.split() if isinstance(only, str) else only or ())
+    codec = build_decoder(only=only or None) if decode else None
     stop = threading.Event()
     seen = _Keys()
 
@@ -97,6 +101,7 @@ def lint_shards(
         if progress is not None:
             progress(len(reports), len(urls))
     across, required = compared(reports, wanted)
+    across += unmatched(reports, only)
     return LintReport(reports, [*repeats, *across], required, time.monotonic() - began)
 
 
@@ -109,19 +114,43 @@ def sources(source: Any, options: StoreOptions) -> list[str]:
 def _in_order(
     function: Callable[[str], Any], urls: Iterable[str], jobs: int, stop: threading.Event
 ) -> Iterator[Any]:
-    """Yield the results in order, `jobs` at a time."""
+    """Yield the results in order, `jobs` at a time.
+
+    The threads are daemons, which those of an executor are not: one that waits for a node must not keep Ctrl-C waiting.
+    """
     window: deque[Future[Any]] = deque()
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="lint")
+    tasks: SimpleQueue[tuple[Future[Any], str] | None] = SimpleQueue()
+    threads = [threading.Thread(target=_work, args=(function, tasks, stop), daemon=True) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
     try:
         for url in urls:
-            window.append(pool.submit(function, url))
+            window.append(Future())
+            tasks.put((window[-1], url))
             if len(window) >= 2 * jobs:
                 yield window.popleft().result()
         while window:
             yield window.popleft().result()
     finally:
         stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+        for _ in threads:
+            tasks.put(None)
+        until = time.monotonic() + _PATIENCE_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def _work(
+    function: Callable[[str], Any],
+    tasks: SimpleQueue[tuple[Future[Any], str] | None],
+    stop: threading.Event,
+) -> None:
+    while (task := tasks.get()) is not None and not stop.is_set():
+        future, url = task
+        try:
+            future.set_result(function(url))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the result raises it
+            future.set_exception(error)
 
 
 def _lint_one(

@@ -26,7 +26,7 @@ class Problem:
 
     Attributes:
         kind: The class of the error that training would raise, or a word of the linter's own: ``FieldsDiffer``,
-            ``NoSamples``, ``RareField``, ``KeysRepeated``, ``UnevenShards``.
+            ``NoSamples``, ``NoSuchField``, ``RareField``, ``KeysRepeated``, ``UnevenShards``.
         text: What is wrong, and what to do.
         severity: ``"error"`` stops training or loses samples; ``"note"`` is worth knowing.
         url: The shard.

@@ -22,6 +22,15 @@ Endpoint = Annotated[
 ]
 
 
+# Errors speak of arguments of functions; some are options here, and one is not to be had.
+_ARGUMENTS = {
+    ", or pass allow_empty=True": "",
+    "resume=True": "--resume",
+    "overwrite=True": "--overwrite",
+    "manifest=": "--manifest",
+}
+
+
 class ExitCodes:
     """What the command returns to the shell."""
 
@@ -71,6 +80,8 @@ def sentence(error: BaseException) -> str:
     if begins:
         text = text[begins[-1].end() :]
     text = text.partition("\n[at] ")[0].partition("\nThis exception is thrown by")[0].strip()
+    for argument, option in _ARGUMENTS.items():
+        text = text.replace(argument, option)
     place: dict[str, Any] = getattr(error, "place", {})
     return "\n".join([text, *(f"  {name}: {value}" for name, value in place.items())])
 

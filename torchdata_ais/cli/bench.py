@@ -32,7 +32,7 @@ def bench(
     """
     with reported(debug):
         from torchdata_ais.checking import measure
-        from torchdata_ais.errors import UsageError
+        from torchdata_ais.errors import SampleError, ShardError, UsageError
         from torchdata_ais.urls import parse_url
 
         try:
@@ -41,15 +41,20 @@ def bench(
             raise UsageError.at(f"--workers {workers!r} are no numbers", todo="write 0,1,2,4") from None
         needs_cluster = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
         options = options_for(endpoint) if needs_cluster else None
-        speed = measure(
-            list(urls),
-            seconds=seconds,
-            workers=counts,
-            spec=spec,
-            size=size,
-            progress=_say,
-            options=options,
-        )
+        try:
+            speed = measure(
+                list(urls),
+                seconds=seconds,
+                workers=counts,
+                spec=spec,
+                size=size,
+                progress=_say,
+                options=options,
+            )
+        except (ShardError, SampleError) as error:
+            raise error.noting(
+                "bench needs sound shards: torchdata-ais lint finds all that are bad"
+            ) from error
         if as_json:
             typer.echo(json.dumps(speed.as_dict(), indent=1))
             return

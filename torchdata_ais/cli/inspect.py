@@ -44,13 +44,21 @@ def inspect(
     what could be read is shown before the error.
     """
     with reported(debug):
-        from torchdata_ais.errors import AISError
+        from torchdata_ais.errors import AISError, NotFoundError, UsageError
+        from torchdata_ais.urls import parse_url
 
+        where = parse_url(url)
+        if where.kind == "object" and not where.name:
+            raise UsageError.at(
+                f"{url} is a bucket, not a shard", todo=f"torchdata-ais ls {url} shows its shards"
+            )
         members: list[_Member] = []
         first: list[Any] = []
         problem: AISError | None = None
         try:
             _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0)
+        except NotFoundError as error:
+            raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
         except AISError as error:
             problem = error
         if sheet is not None and first:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
 
 __all__ = ["lint"]
+
+_SHOWN_ALIKE = 3  # problems of one kind in one shard
 
 
 def lint(
@@ -66,6 +69,8 @@ def lint(
             for place in map(parse_url, filter(None, [*urls, fix]))
         )
         options = options_for(endpoint) if needs_cluster else None
+        if fix:
+            _check_target(fix, options)
         report = lint_shards(
             list(urls),
             require=require,
@@ -78,6 +83,9 @@ def lint(
         stack.close()
         if not as_json:
             _show(report)
+            if not (report.ok or fix) and any(shard.good for shard in report.shards):
+                todo = "--fix ais://BUCKET/good-%06d.tar writes what is good to new shards; the old ones stay"
+                typer.echo(f"next: {todo}", err=True)
         written: Resharded | None = None
         if fix:
             _make_bucket(fix, options)
@@ -90,27 +98,34 @@ def lint(
                 answer["fixed"] = vars(written)
             typer.echo(json.dumps(answer, indent=1))
         elif written is not None:
-            _show_written(written, fix)
+            _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)
 
 
 def _show(report: LintReport) -> None:
     for shard in report.shards:
+        shown: Counter[str] = Counter()
         for problem in shard.problems:
-            typer.echo(str(problem))
-        if shard.errors > len(shard.problems):
-            typer.echo(f"error: {shard.url}: {shard.errors - len(shard.problems)} more errors of this shard")
+            shown[problem.kind] += 1
+            if shown[problem.kind] <= _SHOWN_ALIKE:
+                typer.echo(str(problem))
+        unseen = shard.errors - sum(min(count, _SHOWN_ALIKE) for count in shown.values())
+        if unseen:
+            kinds = ", ".join(kind for kind, count in shown.items() if count > _SHOWN_ALIKE)
+            typer.echo(f"error: {shard.url}: {counted(unseen, 'more error')} of this shard (such as {kinds})")
     for problem in report.across:
         typer.echo(str(problem))
     samples = sum(shard.samples for shard in report.shards)
     broken = sum(not shard.whole for shard in report.shards)
     errors = sum(shard.errors for shard in report.shards)
     errors += sum(problem.severity == "error" for problem in report.across)
-    bad = sum(shard.errors > 0 for shard in report.shards)
+    urls = {problem.url for problem in report.errors() if problem.url}
     fields = " ".join(report.required) or "none"
     verdict = (
-        f"{counted(errors, 'error')} in {counted(bad, 'shard')}, {broken} not whole" if errors else "sound"
+        f"{counted(errors, 'error')} in {counted(len(urls), 'shard')}, {broken} not whole"
+        if errors
+        else "sound"
     )
     typer.echo(
         f"{counted(len(report.shards), 'shard')}, {counted(samples, 'sample')},"
@@ -119,14 +134,34 @@ def _show(report: LintReport) -> None:
     )
 
 
-def _show_written(written: Resharded, target: str) -> None:
-    out = ", ".join(f"{count} {name}" for name, count in written.left_out.items())
+def _show_written(written: Resharded, target: str, broken: int) -> None:
+    out = [f"{count} {name}" for name, count in written.left_out.items()]
+    if broken:
+        out.append(f"what follows the break in {counted(broken, 'shard')}")
     typer.echo(
         f"wrote {counted(written.samples, 'sample')} in {counted(len(written.shards), 'shard')} {target}"
         + (f"; {written.joined} put together" if written.joined else "")
         + (f"; {written.renamed} renamed" if written.renamed else "")
-        + (f"; left out: {out}" if out else "")
+        + (f"; left out: {', '.join(out)}" if out else "")
     )
+
+
+def _check_target(target: str, options: StoreOptions | None) -> None:
+    """Refuse a target that cannot be written to, before everything is read."""
+    from torchdata_ais.errors import NotFoundError, UsageError
+    from torchdata_ais.store import resolve_options
+    from torchdata_ais.writing._prepare import prepare
+
+    try:
+        prepare(target, lambda: options or resolve_options(), new=True)
+    except NotFoundError:
+        return  # the bucket is made when there is something to write
+    except UsageError as error:
+        what, _, todo = str(error).partition("\n")[0].partition(". ")
+        begun, conversion, _ = todo.partition(
+            ", write elsewhere, or pass"
+        )  # a conversion can go on, this cannot
+        raise UsageError.at(what, todo=f"{begun} or write elsewhere" if conversion else todo) from None
 
 
 def _bar(stack: ExitStack, title: str) -> Any:

@@ -46,7 +46,7 @@ def put(
             raise UsageError.at("put knows no namespaces", todo="use the AIStore SDK for it", url=url)
         files = list(_named(source, where.name))
         if not files:
-            raise NotFoundError.at("the folder holds no file", url=str(source))
+            raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
         bucket = Bucket(options_for(where.endpoint or endpoint), where.bucket, where.provider)
         bucket.create()
         total = 0

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
+from torch.utils.data.datapipes.iter import Collator
 from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
 from torchdata_ais.errors import StateError, UsageError
@@ -15,12 +17,16 @@ from torchdata_ais.pipes._draw import draw, memory_of, prefetch_bytes_of
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._order import find_sharder, unsharded
 from torchdata_ais.pipes._pipe import IterDataPipe, upstream
+from torchdata_ais.pipes.batched import Batcher
 from torchdata_ais.pipes.load_objects import AISObjectLoader
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.pipes.shuffled import Shuffler
+from torchdata_ais.pipes.to_tuple import TupleMaker
 from torchdata_ais.urls import ObjectURL
 
 __all__ = ["Explanation", "explain"]
+
+_DROP_PLACES = (TupleMaker, Batcher, CoreBatcher, Collator)
 
 
 @dataclass
@@ -58,7 +64,7 @@ class Explanation:
             "",
             f"data: {self.shards} shards {size}, {each} for each of {self.instances} workers",
             f"requests: {self.requests} GETs an epoch, and the listing",
-            f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead on each rank; the rest above",
+            f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above",
             *self.notes,
         ]
         if self.idle_workers:
@@ -90,6 +96,10 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         >>> run.shards, run.shards_each, run.idle_workers
         (3, (0, 1), 1)
     """
+    if not isinstance(pipe, IterDataPipe):
+        raise UsageError.at(
+            f"{type(pipe).__name__} is no pipe", todo="pass the last stage of the chain, not the loader"
+        )
     if num_workers < 0 or world < 1:
         raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")
     readers = [stage for stage in upstream(pipe) if isinstance(stage, (AISFileLoader, AISObjectLoader))]
@@ -166,7 +176,14 @@ def _on_order(
 
 def _on_state(pipe: IterDataPipe[Any]) -> str:
     try:
-        chain_of(pipe)
+        stages, _ = chain_of(pipe)
     except StateError as error:
         return f"checkpoints: none can be taken: {error}"
+    for index, stage in enumerate(stages):
+        dropping = next((above for above in stages[index + 1 :] if isinstance(above, _DROP_PLACES)), None)
+        if isinstance(stage, Shuffler) and dropping is not None:
+            return (
+                f"checkpoints: none can be taken: {stage!r} holds items of {dropping!r}, which do not know their place "
+                "in the data set. put it before that stage"
+            )
     return "checkpoints: can be taken at every batch, with ais_loader"

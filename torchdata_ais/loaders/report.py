@@ -40,6 +40,7 @@ class StageReport:
         retries: Requests made again.
         skipped: Name of the error class -> items given up for it.
         examples: The first texts of those errors.
+        opened: Objects whose first byte came.
         first_byte_ms: Milliseconds until the first byte of an object came, on average; None if none was read.
         first_byte_max_ms: The same at most.
         held: Bytes fetched ahead and held now.
@@ -61,6 +62,7 @@ class StageReport:
     retries: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
+    opened: int = 0
     first_byte_ms: float | None = None
     first_byte_max_ms: float | None = None
     held: int = 0
@@ -78,6 +80,8 @@ class Stats:
         processes: How many processes ran the pipe.
         wall_s: Seconds the pipe was iterated, on average over the processes; pauses between epochs do not count.
         sending_s: Seconds the workers spent handing items over to the main process, all together.
+        in_workers: Whether the pipe ran in worker processes.
+        idle: How many of these had nothing to read.
     """
 
     def __init__(self, report: dict[str, Any]) -> None:
@@ -86,6 +90,7 @@ class Stats:
         self.wall_s: float = report["wall_s"] / max(1, self.processes)
         self.sending_s: float = report["sending_s"]
         self.in_workers: bool = report.get("in_workers", False)
+        self.idle: int = report.get("idle", 0)
         entries: list[dict[str, Any]] = report["stages"]
         self.stages = [_stage(entry, entries, report["wall_s"]) for entry in entries]
 
@@ -106,7 +111,13 @@ class Stats:
     @property
     def advice(self) -> str:
         """One sentence: what holds the pipeline up, and the knob to turn."""
-        return advice(self.stages, self.busy_s, self.sending_s, in_workers=self.in_workers)
+        sentence = advice(self.stages, self.busy_s, self.sending_s, in_workers=self.in_workers)
+        if self.in_workers and self.idle:
+            sentence += (
+                f"; {self.idle} of {self.processes} workers got no shard: more workers help only with more, smaller "
+                "shards"
+            )
+        return sentence
 
     def __getitem__(self, name: str) -> StageReport:
         for stage in self.stages:
@@ -223,8 +234,9 @@ def _of_dataloader2(loader: Any, service: Any) -> Stats:
 def _pipe_of(loader: Any) -> IterDataPipe[Any] | None:
     """Return the pipe under one of torch's loaders or datasets."""
     dataset = getattr(loader, "dataset", loader)
-    pipe = getattr(dataset, "_pipe", dataset)
-    return pipe if isinstance(pipe, IterDataPipe) else None
+    for attribute in ("_pipe", "_datapipe"):  # of as_dataset, and of torch's wrapper of pipes
+        dataset = getattr(dataset, attribute, dataset)
+    return dataset if isinstance(dataset, IterDataPipe) else None
 
 
 def merge_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -245,7 +257,17 @@ def merge_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "wall_s": sum(part["wall_s"] for part in parts),
         "sending_s": sum(part["sending_s"] for part in parts),
         "in_workers": any(part.get("in_workers", False) for part in parts),
+        "idle": sum(_idle(part) for part in parts),
     }
+
+
+def _idle(report: dict[str, Any]) -> int:
+    """Return how many processes had nothing to do; a worker reports with its first item, or at the end."""
+    idle: int | None = report.get("idle")
+    if idle is not None:
+        return idle
+    read = [entry["out"] for entry in report["stages"] if entry["name"] in ("load_tar", "load_objects")]
+    return int(bool(read) and not any(read))
 
 
 _SUMS = ("out", "seconds", "wall_s", "held", "held_max")
@@ -276,7 +298,8 @@ def _stage(entry: dict[str, Any], entries: Sequence[dict[str, Any]], wall_s: flo
         held=entry.get("held", 0),
         held_max=entry.get("held_max", 0),
     )
-    if counts["opened"]:
+    stage.opened = counts["opened"]
+    if stage.opened:
         stage.first_byte_ms = 1000 * counts["first_byte_s"] / counts["opened"]
         stage.first_byte_max_ms = 1000 * counts["first_byte_max_s"]
     if entry["metered"]:

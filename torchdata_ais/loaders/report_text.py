@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,18 +17,19 @@ _HEAD = (
 )  # fmt: skip
 _SHOWN_EXAMPLES = 5
 _IDLE_SHARE = 0.5
+_SHORT_S = 1.0  # below, chance names the bottleneck
 
 _MORE = {True: "more workers", False: "num_workers=2 or more"}
 _KNOBS = {
-    "decode": "use decode(threads=2) or {more}; size= decodes smaller, and images need the extra [fast]",
+    "decode": "use {threads}{more}; size= decodes smaller{fast}",
     "xdecode": "use {more}",
     "load_tar": "use {more}; members that nobody needs cost less with load_tar(select_files=...)",
     "group_samples": "use {more}",
     "list_ais": "narrow the prefix, or pass the shards as a brace template",
     "batched": "use {more}, or stack smaller values: decode(size=...) before batching",
-    "shuffled": "use {more}, or put it before decode, where items are small",
 }
 _FUNCTION = "make its function faster, or use {more}"
+_UNTIMED = "{names} included (.map_sample(f) is timed by itself); make its function faster, or use {more}"
 
 
 def advice(stages: Sequence[StageReport], busy_s: float, sending_s: float, *, in_workers: bool) -> str:
@@ -42,6 +44,20 @@ def advice(stages: Sequence[StageReport], busy_s: float, sending_s: float, *, in
     measured = [stage for stage in stages if stage.metered]
     if busy_s <= 0.0 or not measured:
         return "nothing was read yet"
+    sentence = _bottleneck(stages, measured, busy_s, sending_s, in_workers=in_workers)
+    if busy_s < _SHORT_S:
+        sentence += f"; only {busy_s:.1f} s were measured, ask again after some more"
+    return sentence
+
+
+def _bottleneck(
+    stages: Sequence[StageReport],
+    measured: Sequence[StageReport],
+    busy_s: float,
+    sending_s: float,
+    *,
+    in_workers: bool,
+) -> str:
     whose = "worker time" if in_workers else "the time"
     more = _MORE[in_workers]
     blocked = max(0.0, measured[-1].blocked_s - sending_s) / busy_s
@@ -60,15 +76,38 @@ def advice(stages: Sequence[StageReport], busy_s: float, sending_s: float, *, in
             "tensors or arrays instead of many small objects"
         )
     if name == "network-bound":
-        knob = (
-            f"use {stage.name}(open_shards=4) or {more}, and compare MB/s with what the network can do"
-            if stage.name == "load_tar"
-            else f"use {stage.name}(open_objects=16) or {more}"
-        )
-        first = "" if stage.first_byte_ms is None else f" (first byte after {stage.first_byte_ms:.0f} ms)"
-        return f"network-bound: {share:.0%} of {whose} waiting for bytes{first}; {knob}"
-    knob = _FUNCTION if stage.unmetered_above else _KNOBS.get(stage.name, _FUNCTION)
-    return f"{name}: {share:.0%} of {whose}; {knob.format(more=more)}"
+        return f"network-bound: {share:.0%} of {whose} waiting for {_network(stage, more)}"
+    if stage.unmetered_above:
+        names = ", ".join(stage.unmetered_above)
+        return f"{name}: {share:.0%} of {whose}, {_UNTIMED.format(names=names, more=more)}"
+    return f"{name}: {share:.0%} of {whose}; {_knob(stage, stages, more)}"
+
+
+def _network(stage: StageReport, more: str) -> str:
+    """Return what it waits for, the first byte of objects or the rest of them, and the knob."""
+    several = "open_shards=4" if stage.name == "load_tar" else "open_objects=16"
+    knob = f"use {stage.name}({several}) or {more}"
+    if stage.retries:
+        knob = f"{stage.retries} requests were made again: the log at level INFO says why; else {knob}"
+    if stage.first_byte_ms is None:
+        return f"bytes; {knob}"
+    first = f"{stage.first_byte_ms:.0f} ms"
+    if stage.first_byte_ms * stage.opened > 500 * stage.network_s:
+        return f"bytes, most of it for the first byte of each object ({first}); {knob}, or larger objects"
+    return f"bytes (first byte after {first}); {knob}; torchdata-ais bench tells what the network can do"
+
+
+def _knob(stage: StageReport, stages: Sequence[StageReport], more: str) -> str:
+    if stage.name == "shuffled":
+        before = any(other.name == "decode" for other in stages[: _index(stages, stage)])
+        return f"use {more}" + (", or put it before decode, where items are small" if before else "")
+    threads = "" if "threads=" in stage.text else "decode(threads=2) or "
+    fast = "" if find_spec("simplejpeg") else "; the extra [fast] decodes JPEG faster"
+    return _KNOBS.get(stage.name, _FUNCTION).format(more=more, threads=threads, fast=fast)
+
+
+def _index(stages: Sequence[StageReport], wanted: StageReport) -> int:
+    return next(index for index, stage in enumerate(stages) if stage is wanted)
 
 
 def _stage_bound(stage: StageReport, measured: Sequence[StageReport]) -> str:
@@ -94,8 +133,8 @@ def table(stages: Sequence[StageReport], processes: int, wall_s: float, sentence
     for stage in stages:
         texts = [text.replace("\n", "\n    ") for text in stage.examples[:_SHOWN_EXAMPLES]]
         lines += [f"skipped by {stage.name}: {text}" for text in texts]
-    noun = "process" if processes == 1 else "processes"
-    return "\n".join([*lines, f"{processes} {noun}, {wall_s:.1f} s each; {sentence}"])
+    who = "1 process" if processes == 1 else f"{processes} processes"
+    return "\n".join([*lines, f"{who}, {wall_s:.1f} s{' each' * (processes > 1)}; {sentence}"])
 
 
 def _row(stage: StageReport, busy_s: float, wall_s: float, unknown: str) -> tuple[str, ...]:

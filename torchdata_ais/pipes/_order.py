@@ -96,7 +96,8 @@ class ShardOrder:
                 yield position, item
         if total < number and instance == 0:
             logger.warning(
-                "%d shards for %d workers (over all ranks): %d of them have nothing to do; use more, smaller shards",
+                "%d shards for %d workers (over all ranks): %d of them have nothing to do; "
+                "use at most as many workers as shards, or more, smaller shards",
                 total, number, number - total,
             )  # fmt: skip
 

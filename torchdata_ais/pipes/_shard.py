@@ -50,7 +50,7 @@ class OpenShard:
 
     Attributes:
         next_offset: Where the next run begins: reading can start again there.
-        passed_on: Samples given out so far.
+        passed_on: Whole samples given out so far. A later stage may still hold some of them, or have left them out.
     """
 
     def __init__(
@@ -128,14 +128,14 @@ class OpenShard:
         """Return the next whole run, or None at the end of the shard.
 
         Raises:
-            AISError: Of the transport or the shard; the text says how many samples had been passed on.
+            AISError: Of the transport or the shard; the text says how many samples `load_tar` had passed on.
         """
         try:
             run = self._next_wanted()
         except AISError as error:
             if not self.passed_on:
                 raise
-            noted = error.noting(f"{self.passed_on} of its samples had been passed on")
+            noted = error.noting(f"{self.passed_on} of its samples had been passed on by load_tar")
             # In its place, not on top of it: a traceback shows one error, with its own frames and cause.
             raise noted.with_traceback(error.__traceback__) from error.__cause__
         if run is not None:

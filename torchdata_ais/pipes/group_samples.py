@@ -134,7 +134,7 @@ class TarSampleGrouper(Pipe[Sample]):
             if field in sample:
                 raise DuplicateFieldError.at(
                     f"the sample {run.key!r} has the field {field!r} twice",
-                    todo="give the members different names, or leave one out with load_tar(select_files=...)",
+                    todo="write the shard anew with different names, or mend it with: torchdata-ais lint --fix",
                     url=url, member=name, offset=offset, key=run.key, field=field,
                 )  # fmt: skip
             sample[field] = data

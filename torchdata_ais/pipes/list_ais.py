@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import xxhash
+from typing_extensions import override
+
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, stage
 from torchdata_ais.pipes._transport import StageTransport
@@ -100,6 +103,8 @@ class AISSourceLister(Pipe[str]):
         self._regex = regex
         self._allow_empty = allow_empty
         self._transport = StageTransport(options, client, endpoint, token)
+        self._passes = 0
+        self._listed: list[tuple[int, int]] = []
 
     def _arguments(self) -> str:
         shown = (
@@ -117,8 +122,10 @@ class AISSourceLister(Pipe[str]):
         store = self._transport.resolve(self)
         sources = self._sources.items if self._sources is not None else self._source
         found = False
+        self._passes += 1
+        self._listed = []
         for source in () if sources is None else sources:
-            for url in list_objects(
+            urls = list_objects(
                 source,
                 prefix=self._prefix,
                 etl=self._etl,
@@ -127,11 +134,18 @@ class AISSourceLister(Pipe[str]):
                 regex=self._regex,
                 options=store,
                 allow_empty=self._allow_empty,
-            ):
-                found = True
-                yield url
+            )
+            self._listed.append((len(urls), xxhash.xxh64_intdigest("\n".join(urls).encode())))
+            found = found or bool(urls)
+            yield from urls
         if not found and not self._allow_empty:
             raise NotFoundError.at("there is no source to list", todo="pass a bucket, or allow_empty=True")
+
+    @override
+    def _ais_stats(self) -> dict[str, Any]:
+        # What a pipe of sources brings may be this worker's part already: no worker has the like of it.
+        listed = {"pass": self._passes, "sources": list(self._listed)}
+        return {**super()._ais_stats(), **({"listed": listed} if self._sources is not None else {})}
 
 
 def _describe(source: Any) -> str:

@@ -89,7 +89,8 @@ class ObjectCache:
     def _touch(path: Path) -> bool:
         """Mark the file as used now; return whether it is there."""
         try:
-            os.utime(path)
+            # The time of change stays: a reader of the file would take the file for changed.
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         except FileNotFoundError:
             return False
         return True
@@ -136,7 +137,7 @@ class ObjectCache:
                     if time.time() - status.st_mtime > _STALE_S:
                         file.unlink()
                 elif file.suffix != ".lock":
-                    found.append((status.st_mtime, status.st_size, file))
+                    found.append((status.st_atime, status.st_size, file))
         total = sum(size for _, size, _ in found)
         for _, size, file in sorted(found):
             if total <= self.max_bytes:

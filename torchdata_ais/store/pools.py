@@ -10,7 +10,8 @@ import os
 import socket
 import ssl
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -86,12 +87,29 @@ class Cancel:
         Cancel._current.flag = None
         self.watch(None)
 
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Make this the flag of another thread for a while, in which it goes on with the requests of the first."""
+        before = getattr(Cancel._current, "flag", None)
+        Cancel._current.flag = self
+        try:
+            yield
+        finally:
+            Cancel._current.flag = before
+
     @classmethod
     def report(cls, sock: Any) -> None:
         """Tell the flag of this thread, if there is one, about the socket in use."""
         flag = getattr(cls._current, "flag", None)
         if flag is not None and sock is not None:
             flag.watch(sock)
+
+    @classmethod
+    def let_go(cls) -> None:
+        """Forget the socket in use in this thread: from now on it may be another thread's."""
+        flag = getattr(cls._current, "flag", None)
+        if flag is not None:
+            flag.watch(None)
 
     @classmethod
     def answered(cls) -> bool:
@@ -147,9 +165,17 @@ class _TLSConnection(HTTPSConnection):
 class _Pool(HTTPConnectionPool):
     ConnectionCls = _Connection
 
+    def _put_conn(self, conn: Any) -> None:
+        Cancel.let_go()
+        super()._put_conn(conn)
+
 
 class _TLSPool(HTTPSConnectionPool):
     ConnectionCls = _TLSConnection
+
+    def _put_conn(self, conn: Any) -> None:
+        Cancel.let_go()
+        super()._put_conn(conn)
 
 
 _managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}

@@ -1,7 +1,7 @@
-"""An open object: a thread fetches its blocks ahead of the consumer, within the budget of the process.
+"""An open object: its blocks are fetched ahead of the consumer, within the budget of the process.
 
-The thread knows the channel, never the `BlockSource`: a source that nobody holds any more is collected, and
-its finalizer ends the thread.
+The thread that does so knows the channel, never the `BlockSource`: a source that nobody holds any more is
+collected, and its finalizer ends the thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,19 @@ __all__ = ["BlockSource", "open_blocks"]
 
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
 _LIVENESS_S = 1.0
+_COPY_S = 1e-3  # a block that comes within this time was there: to copy it takes as long
+_PATIENCE_S = 5e-3  # what a consumer that reads for itself may lose by waiting, beside a fifth of its time
 _SMALL = 128 << 10  # blocks below this are joined while they wait: servers may send in crumbs
 
 
 class _Channel:
-    """What the thread and the consumer share."""
+    """What the thread and the consumer share.
+
+    Either of them reads the stream, one at a time. The thread begins, ahead of the consumer. A consumer that is faster
+    reads for itself from then on, as long as the bytes are there when it asks: for what waits in the kernel's buffer
+    no thread is needed, and handing blocks from one to the other costs a third of the speed. Once it had to wait for
+    bytes, the thread reads ahead again.
+    """
 
     def __init__(
         self, url: str, options: StoreOptions, make_reader: Callable[[Cancel, Stats], Reader]
@@ -46,10 +54,15 @@ class _Channel:
         self._cancel = Cancel()
         self._block_bytes = options.block_bytes
         self.reader = make_reader(self._cancel, self.stats)
+        self._stream = self.reader.blocks()
         self._share = open_share(options.prefetch_bytes)
         self._ready = threading.Condition(threading.RLock())
         self._blocks: deque[bytes] = deque()
         self._error: BaseException | None = None
+        self._reading = False  # whether somebody is in the stream
+        self._ahead = True  # whether the thread reads, or the consumer
+        self._alone_since = 0.0  # when the consumer began to read for itself; 0: never
+        self._lost_s = 0.0  # what it has waited for bytes since
         self._done = False
         self._closed = False
         self._thread = threading.Thread(target=self._fetch, name="torchdata_ais.fetch", daemon=True)
@@ -58,43 +71,71 @@ class _Channel:
         self._thread.start()
 
     def _fetch(self) -> None:
-        blocks = self.reader.blocks()
+        with self._cancel:
+            while self._has_turn():
+                self._read(ahead=True)
+        with self._ready:
+            self._done = True
+            self._ready.notify_all()
+        self._stream.close()  # type: ignore[attr-defined]  # a generator
+
+    def _has_turn(self) -> bool:
+        """Wait until the thread is to read and may hold a block more; return False at the end."""
+        while True:
+            with self._ready:
+                while self._reading or not (self._ahead or self._done or self._closed):
+                    self._ready.wait(_LIVENESS_S)
+                    self.reader.check_overdue()  # if it is the consumer who is stuck
+                if self._done or self._closed:
+                    return False
+            if not self._share.take(self._block_bytes):
+                continue
+            with self._ready:
+                if self._ahead and not (self._reading or self._done or self._closed):
+                    self._reading = True
+                    return True
+            self._share.give(self._block_bytes)  # the consumer was faster
+
+    def _read(self, *, ahead: bool) -> bytes | None:
+        """Read the next block; None if there is no more. Who calls it has set `_reading`."""
+        block: bytes | None = None
         error: BaseException | None = None
         try:
-            with self._cancel:
-                while self._share.take(self._block_bytes):
-                    block = next(blocks, None)
-                    if block is None:
-                        break
-                    self._share.give(self._block_bytes - len(block))
-                    self._put(block)
-                    del block  # the consumer may be its last owner
+            block = next(self._stream, None)
         except Cancelled:
             pass
-        except BaseException as caught:  # noqa: BLE001 - raised again in the consumer's thread
+        except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
             error = caught
+        except BaseException:  # Ctrl-C: the stream is over, but not at its end
+            error = ReadError.at("reading was interrupted", todo="open it again", url=redact(self.url))
+            raise
         finally:
-            blocks.close()  # type: ignore[attr-defined]  # a generator
             with self._ready:
-                self._error = error
-                self._done = True
-                self._ready.notify_all()
+                self._reading = False
+                if ahead:
+                    self._share.give(self._block_bytes - len(block or b""))
+                if block is None:
+                    self._done, self._error = True, error
+                elif ahead:
+                    self._keep(block)
+                if ahead or self._done:
+                    self._ready.notify_all()
+        return block
 
-    def _put(self, block: bytes) -> None:
-        with self._ready:
-            if self._closed:
-                return
-            if self._blocks and len(self._blocks[-1]) + len(block) <= min(_SMALL, self._block_bytes):
-                self._blocks[-1] += block
-            else:
-                self._blocks.append(block)
-            self._ready.notify_all()
+    def _keep(self, block: bytes) -> None:
+        """Put a block where the consumer takes it. Called with the lock held."""
+        if self._closed:
+            return
+        if self._blocks and len(self._blocks[-1]) + len(block) <= min(_SMALL, self._block_bytes):
+            self._blocks[-1] += block
+        else:
+            self._blocks.append(block)
 
     def take(self) -> bytes:
-        """Wait for the next block."""
+        """Return the next block: one that is there, or else wait for it, or read it."""
         begin = time.monotonic()
-        with self._ready:
-            while True:
+        while True:
+            with self._ready:
                 if self._closed:
                     raise UsageError.at("the source was closed", todo="open it again", url=redact(self.url))
                 if self._blocks:
@@ -103,11 +144,35 @@ class _Channel:
                 if self._done:
                     raise self._end()
                 if not self._thread.is_alive():
-                    raise ReadError.at("the fetching thread is gone", url=redact(self.url))
-                self.reader.check_overdue()
-                self._ready.wait(_LIVENESS_S)
+                    raise ReadError.at(
+                        "the fetching thread is gone", todo="open the object again", url=redact(self.url)
+                    )
+                if self._reading:
+                    if not self._alone_since:
+                        self._ahead = False
+                    self.reader.check_overdue()
+                    self._ready.wait(_LIVENESS_S)
+                    continue
+                self._reading = True
+            own = self._read_alone(begin)
+            if own is not None:
+                return own
         self.stats.wait_s += time.monotonic() - begin
         self._share.give(len(block))
+        return block
+
+    def _read_alone(self, begin: float) -> bytes | None:
+        """Read in the consumer's thread; see whether that pays."""
+        with self._cancel.lent():
+            block = self._read(ahead=False)
+        now = time.monotonic()
+        self.stats.wait_s += now - begin
+        self._alone_since = self._alone_since or begin
+        self._lost_s += max(0.0, now - begin - _COPY_S)
+        if not self._ahead and self._lost_s > _PATIENCE_S + (now - self._alone_since) / 5:
+            with self._ready:
+                self._ahead = True
+                self._ready.notify_all()
         return block
 
     def _end(self) -> BaseException:
@@ -139,7 +204,7 @@ class _Channel:
 class BlockSource:
     """The blocks of one object, in order: an iterator of ``bytes``, and a context manager.
 
-    A thread fetches ahead, as far as the budget of the process allows. An error is raised in the place of
+    They are fetched ahead, as far as the budget of the process allows. An error is raised in the place of
     the first block that is missing, and again at each further call; `ChecksumError` comes where the end
     would be.
 
@@ -251,7 +316,9 @@ def open_blocks(
     if location.kind == "object":
         if not location.name:
             raise UsageError.at(
-                f"{location.uri} names a bucket, not an object", todo="list it first", url=redact(url)
+                f"{location.uri} names a bucket, not an object",
+                todo=f"list it first (.list_ais(), or: torchdata-ais ls {location.uri})",
+                url=redact(url),
             )
         if not location.endpoint:
             raise UsageError.at(

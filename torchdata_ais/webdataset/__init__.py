@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from torchdata_ais.webdataset import (
     autodecode,
+    cache,
     compat,
     filters,
     handlers,
@@ -34,7 +35,9 @@ from torchdata_ais.webdataset.autodecode import (
     torch_loads,
     torch_video,
 )
-from torchdata_ais.webdataset.compat import FluidInterface, FluidWrapper, WebDataset, WebLoader
+from torchdata_ais.webdataset.cache import LRUCleanup
+from torchdata_ais.webdataset.commands import Command
+from torchdata_ais.webdataset.compat import FluidInterface, FluidWrapper, Processor, WebDataset, WebLoader
 from torchdata_ais.webdataset.currying import pipelinefilter
 from torchdata_ais.webdataset.filters import (
     Cached,
@@ -91,7 +94,6 @@ ShardList = SimpleShardList
 
 _LEFT_OUT = {
     "LMDBCached": "it unpickles what lies in a file; WebDataset(cache_dir=) keeps shards, wds.Cached() samples",
-    "LRUCleanup": "the cache of WebDataset(cache_dir=, cache_size=) evicts by itself",
     "MultiShardSample": "webdataset refuses it as obsolete; mix datasets with wds.RandomMix",
     "gopen_schemes": "a table that any import can change decides what a URL runs; pass file objects or copy to a file",
     "pipe_cleaner": "cached shards are named by object, version and checksum",
@@ -107,14 +109,17 @@ def __getattr__(name: str) -> NoReturn:
 
 __all__ = [
     "Cached",
+    "Command",
     "Continue",
     "DataPipeline",
     "Decoder",
     "DecodingError",
     "FluidInterface",
     "FluidWrapper",
+    "LRUCleanup",
     "MockDataset",
     "PipelineStage",
+    "Processor",
     "RandomMix",
     "ResampledShards",
     "RoundRobin",
@@ -127,6 +132,7 @@ __all__ = [
     "associate",
     "autodecode",
     "batched",
+    "cache",
     "compat",
     "decode",
     "default_collation_fn",

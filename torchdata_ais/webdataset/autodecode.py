@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from torchdata_ais.codecs import (
@@ -28,6 +30,7 @@ __all__ = [
     "DecodingError",
     "ImageHandler",
     "basichandlers",
+    "decoders",
     "gzfilter",
     "handle_extension",
     "imagehandler",
@@ -36,18 +39,44 @@ __all__ = [
     "torch_audio",
     "torch_loads",
     "torch_video",
+    "unpickle_loads",
 ]
 
 DecodingError = DecodeError
 ImageHandler = imagehandler
 imagespecs = {name: spec for name, spec in IMAGE_SPECS.items() if spec.mode != "mask" and name != "rgbtorch"}
+_TABLE = """txt text transcript html htm cls cls2 class count index inx id json jsn jsonl npy npz ten tb tenbin
+mp msg msgpack messagepack cbor pt pth pkl pickle pyd"""
 pytorch_weights_only = True
 """Whether ``pt`` and ``pth`` fields are loaded as plain data: always, unless ``allow_pickle=True`` is said."""
 
 
 def torch_loads(data: bytes) -> Any:
     """Return what ``torch.save`` made, if it is tensors and plain containers."""
-    return basichandlers(".pth", data)
+    return _decoded("pth", data)
+
+
+def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
+    """Return what was pickled, if that is allowed.
+
+    Args:
+        data: The pickle; it can run any code.
+        allow_pickle: Whether whoever wrote it may run code here.
+
+    Raises:
+        DecodeError: It is not allowed.
+    """
+    return _decoded("pkl", data, allow_pickle=allow_pickle)
+
+
+def _decoded(field: str, data: bytes, **options: Any) -> Any:
+    return build_decoder(_nothing, **options)({field: data})[field]
+
+
+decoders: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
+    {name: partial(_decoded, name) for name in _TABLE.split()}
+)
+"""The field table as functions of bytes; to decode otherwise, pass `handle_extension` to `decode`."""
 
 
 class Decoder:

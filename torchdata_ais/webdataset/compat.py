@@ -26,7 +26,7 @@ from torchdata_ais.webdataset.shuffling import detshuffle as _detshuffle
 from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
 from torchdata_ais.webdataset.tariterators import tarfile_to_samples
 
-__all__ = ["FluidInterface", "FluidWrapper", "WebDataset", "WebLoader"]
+__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader"]
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -98,6 +98,27 @@ class FluidWrapper(DataPipeline, FluidInterface):
     def __init__(self, initial: Any) -> None:
         super().__init__()
         self.append(initial)
+
+
+class Processor:
+    """A filter to put behind a dataset, as webdataset's README writes it; gone from webdataset since.
+
+    Args:
+        make: A filter.
+        *args, **named: Its arguments.
+
+    Example:
+        >>> list(Processor(filters.map, str)([1, 2]))
+        ['1', '2']
+    """
+
+    def __init__(self, make: Callable[..., Any], *args: Any, **named: Any) -> None:
+        self._stage = make(*args, **named)
+
+    def __call__(self, source: Any) -> DataPipeline:
+        """Return a dataset of what the filter makes of `source`."""
+        pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
+        return pipeline.compose(self._stage)
 
 
 class WebLoader(DataPipeline, FluidInterface):

@@ -72,7 +72,16 @@ class _DictMapper(pipes.DictMapper):
 
 
 class _TupleMaker(EachItem):
-    """`pipes.TupleMaker`, where a None is an error unless one is allowed."""
+    """Pick fields of each sample as a tuple; a missing field, and a None, is an error unless it is allowed.
+
+    Args:
+        source: Samples.
+        *specs: Field names, with alternatives ``"jpg;png"``. One string with spaces is several.
+        missing_is_error: False gives None for a missing field.
+        none_is_error: Whether a None is an error; default: as `missing_is_error` says.
+        on_error: See `torchdata_ais.pipes`; webdataset's ``handler=``.
+        max_errors: How many samples to give up.
+    """
 
     functional_name = "to_tuple"
 

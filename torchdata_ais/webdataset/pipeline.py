@@ -72,7 +72,7 @@ class DataPipeline(IterableDataset[Any]):
         self.size: int | None = None
         self.runs = -1
         self._goes_on = False
-        self._stream: tuple[int, Iterator[Any]] | None = None
+        self._stream: tuple[int, DataPipeline, Iterator[Any]] | None = None
         self._ranks: tuple[int, int] | None = None
 
     # Building.
@@ -84,7 +84,7 @@ class DataPipeline(IterableDataset[Any]):
     def append(self, f: Any) -> None:
         """Add a stage at the end."""
         self.pipeline.append(f)
-        self._stream = None
+        self._end_stream()
 
     def compose(self, *args: Any) -> Self:
         """Return a copy with further stages at the end; the filters of the copy count their epochs for themselves."""
@@ -177,19 +177,27 @@ class DataPipeline(IterableDataset[Any]):
     def _next_epoch(self) -> Iterator[Any]:
         for _ in range(self.nsamples):
             if self._stream is None or self._stream[0] != os.getpid():
-                self._stream = (os.getpid(), self.iterator())
+                # Of a copy: a loader that held itself would keep its workers until the garbage collector comes.
+                passes = copy.copy(self)
+                passes._stream = None
+                self._stream = (os.getpid(), passes, passes.iterator())
             try:
-                item = next(self._stream[1])
+                item = next(self._stream[2])
             except BaseException as error:
-                self._stream = None  # the generator is spent: the next epoch begins a new pass
+                self._end_stream()  # the generator is spent: the next epoch begins a new pass
                 if isinstance(error, StopIteration):
                     return
                 raise
             yield item
 
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self.runs = self._stream[1].runs
+            self._stream = None
+
     def close(self) -> None:
         """Let go of what an epoch has left open."""
-        self._stream = None
+        self._end_stream()
         for stage in self.pipeline:
             close = getattr(stage, "close", None)
             if callable(close):

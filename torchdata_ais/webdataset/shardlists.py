@@ -15,6 +15,7 @@ from torchdata_ais import pipes
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._seed import mix_seed
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
+from torchdata_ais.webdataset.commands import Command
 from torchdata_ais.webdataset.currying import Through
 from torchdata_ais.webdataset.filters import resampled
 from torchdata_ais.webdataset.folder import DirectoryShardList
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
+_SHARD = r"(^|/)[^/.][^/]*\.(tar(\.(gz|bz2|xz|zst))?|tgz)$"  # what is not hidden, nor on its way
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 non_empty = Through(pipes.NonEmpty, "non_empty")
@@ -94,12 +96,13 @@ def _is_collection(url: str) -> bool:
 
 
 def _listed(url: str) -> list[str]:
-    is_bucket = "://" in url
-    return list(pipes.AISSourceLister(url, regex=r"\.(tar(\.\w+)?|tgz)$" if is_bucket else None))
+    return list(pipes.AISSourceLister(url, regex=_SHARD))
 
 
 def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
     """Return the shards of a text, or of an iterable of URLs or of ``{"url": ...}``."""
+    if isinstance(source, Command):
+        return [source]
     if isinstance(source, str):
         return expand_urls(source)
     if not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):

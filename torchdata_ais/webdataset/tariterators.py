@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Literal
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._pipe import as_pipe
 from torchdata_ais.samples import Sample, split_name
+from torchdata_ais.store import resolve_options
 from torchdata_ais.urls import MemberPath, parse_url
+from torchdata_ais.webdataset.commands import Command, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
-from torchdata_ais.webdataset.gopen import direct_url
+from torchdata_ais.webdataset.errors import as_read_errors
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
 
 __all__ = [
     "base_plus_ext",
@@ -55,27 +59,37 @@ def tarfile_samples(
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``. One with a field ``__bad__`` that is
         not empty is left out.
     """
+    names: dict[str, str] = {}
+    shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
+    if loading.get("cache_dir") is not None:
+        keeper = FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
+        shards = kept_web_files(shards, keeper, loading.get("options") or resolve_options(), names, handler)
+    first = next(shards, None)
+    if first is None:
+        return
     loader = AISFileLoader(
-        as_pipe(map(direct, src)),
-        on_error=handler,
+        as_pipe(chain([first], shards)),
+        on_error=as_read_errors(handler),
         select_files=select_files,
         rename_files=rename_files,
         **loading,
     )
+    shard = name = ""
+    path: str | None = None
     for sample in TarSampleGrouper(loader, adjacent=adjacent, require=require, on_error=handler):
-        if local_path and parse_url(sample["__url__"]).kind == "file":
-            sample["__local_path__"] = parse_url(sample["__url__"]).name
+        if sample["__url__"] != shard:
+            shard = sample["__url__"]
+            name = names.get(shard, shard)
+            is_file = parse_url(shard).kind == "file" and not isinstance(name, Command)
+            path = parse_url(shard).name if local_path and is_file else None
+        sample["__url__"] = name
+        if path is not None:
+            sample["__local_path__"] = path
         if valid_sample(sample):
             yield sample
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)
-
-
-def direct(item: Any) -> str:
-    """Return the URL in `item` as it can be read; keeps what a listing knew of it."""
-    url = os.fspath(item) if isinstance(item, os.PathLike) else url_of(item)
-    return direct_url(url)
 
 
 # The single steps, for programs that put them together by themselves.
@@ -87,7 +101,7 @@ def url_opener(
     """Yield ``{"url": ...}``; the shard is opened by `tar_file_expander`, which can go on after a broken line."""
     del handler, named
     for item in data:
-        yield {"url": direct(item)}
+        yield {"url": url_of(item)}
 
 
 def tar_file_expander(
@@ -98,12 +112,16 @@ def tar_file_expander(
     eof_value: Any = {},  # noqa: B006 - webdataset's mark for the end of a shard; never changed
 ) -> Iterator[dict[str, Any]]:
     """Yield ``{"fname", "data", "__url__"}`` for each member, and `eof_value` behind each shard."""
+    names: dict[str, str] = {}
     loader = AISFileLoader(
-        as_pipe(map(direct, data)), on_error=handler, select_files=select_files, rename_files=rename_files
+        as_pipe(readable(data, names, handler, local_files=False)),
+        on_error=as_read_errors(handler),
+        select_files=select_files,
+        rename_files=rename_files,
     )
     for url, run in loader.whole_runs():
         for member in run.members:
-            yield {"fname": member.name, "data": member.data, "__url__": url}
+            yield {"fname": member.name, "data": member.data, "__url__": names.get(url, url)}
         if run.last and eof_value is not None:
             yield eof_value
 

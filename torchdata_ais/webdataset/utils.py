@@ -16,12 +16,16 @@ from torchdata_ais.pipes._seed import mix_seed
 __all__ = [
     "PipelineStage",
     "Place",
+    "enforce_security",
     "identity",
     "pytorch_worker_info",
     "pytorch_worker_seed",
     "repeatedly",
     "run_seed",
 ]
+
+enforce_security = os.environ.get("WDS_SECURE", "0") not in ("", "0")
+"""Whether `gopen` and `tarfile_samples` refuse local files, as in webdataset; shells and pickles are always refused."""
 
 
 class PipelineStage:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, cast
 
 from torchdata_ais.codecs import build_encoder
 from torchdata_ais.errors import UsageError
-from torchdata_ais.writing import ShardWriter
+from torchdata_ais.webdataset.commands import shown
+from torchdata_ais.writing import ShardWriter as _ShardWriter
 from torchdata_ais.writing import TarWriter as _TarWriter
 
 __all__ = ["ShardWriter", "TarWriter", "numpy_dumps", "torch_dumps"]
@@ -15,13 +17,29 @@ __all__ = ["ShardWriter", "TarWriter", "numpy_dumps", "torch_dumps"]
 class TarWriter(_TarWriter):
     """Write samples to one tar shard: `torchdata_ais.TarWriter`, which says all; a ``pipe:`` is refused."""
 
+    __signature__ = inspect.signature(_TarWriter)
+
     def __init__(self, fileobj: Any, *args: Any, **named: Any) -> None:
-        if isinstance(fileobj, str) and fileobj.startswith("pipe:"):
-            raise UsageError.at(
-                f"{fileobj!r}: no shell is run to write to",
-                todo="write to a file, to ais://bucket/name.tar, or to the stdin of a process as a file object",
-            )
+        _refuse_command(fileobj)
         super().__init__(fileobj, *args, **named)
+
+
+class ShardWriter(_ShardWriter):
+    """Write samples to a series of shards: `torchdata_ais.ShardWriter`, which says all; a ``pipe:`` is refused."""
+
+    __signature__ = inspect.signature(_ShardWriter)
+
+    def __init__(self, pattern: str, *args: Any, **named: Any) -> None:
+        _refuse_command(pattern)
+        super().__init__(pattern, *args, **named)
+
+
+def _refuse_command(target: Any) -> None:
+    if isinstance(target, str) and target.startswith("pipe:"):
+        raise UsageError.at(
+            f"{shown(target)!r}: no shell is run to write to",
+            todo="write to a file, to ais://bucket/name.tar, or to the stdin of a process as a file object",
+        )
 
 
 def numpy_dumps(data: Any) -> bytes:

@@ -3,6 +3,7 @@
 ::
 
     codec     objects <-> bytes and file descriptors; tensors and large buffers in shared memory
+    memory    that memory, used again when the receiver has done with it
     channel   messages over a socket pair, never blocking without watching the other side
     failure   an exception as data: caught in one process, raised again in another
     graph     which part of a pipe runs where; sharding and its one rule

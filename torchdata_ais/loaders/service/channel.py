@@ -26,7 +26,7 @@ from torchdata_ais.loaders.service.codec import Packed, pack, unpack
 
 __all__ = ["Channel", "HungUpError", "Kind", "Message"]
 
-_HEADER = struct.Struct("<BBHHIIQ")
+_HEADER = struct.Struct("<BBHHHIIQ")
 _CHUNK = 64 << 10
 _FD_SIZE = array.array("i").itemsize
 _ANCILLARY = socket.CMSG_SPACE(253 * _FD_SIZE)
@@ -84,7 +84,7 @@ class Message(NamedTuple):
 
     def drop(self) -> None:
         """Give up the payload: its shared memory is freed."""
-        self.packed.close()
+        self.packed.drop()
 
 
 class Channel:
@@ -126,7 +126,14 @@ class Channel:
             HungUpError: The other side is gone, or has hung up.
         """
         header = _HEADER.pack(
-            kind, packed.in_file, len(packed.fds), packed.buffers, epoch, value, len(packed.payload)
+            kind,
+            packed.in_file,
+            len(packed.fds),
+            packed.buffers,
+            packed.shared,
+            epoch,
+            value,
+            len(packed.payload),
         )
         data = memoryview(header + packed.payload)
         try:
@@ -194,7 +201,8 @@ class Channel:
         available = len(self._received) - self._start
         if available < _HEADER.size:
             return None
-        kind, in_file, fds, buffers, epoch, value, length = _HEADER.unpack_from(self._received, self._start)
+        head = _HEADER.unpack_from(self._received, self._start)
+        kind, in_file, fds, buffers, shared, epoch, value, length = head
         if available < _HEADER.size + length:
             return None
         begin = self._start + _HEADER.size
@@ -203,7 +211,9 @@ class Channel:
         if self._start == len(self._received) or self._start > _CHUNK:
             del self._received[: self._start]
             self._start = 0
-        packed = Packed(payload, tuple(self._fds.popleft() for _ in range(fds)), buffers, bool(in_file))
+        packed = Packed(
+            payload, tuple(self._fds.popleft() for _ in range(fds)), buffers, bool(in_file), shared
+        )
         return Message(Kind(kind), epoch, value, packed)
 
     def hang_up(self) -> None:

@@ -2,7 +2,8 @@
 
 Like torch's `ForkingPickler`, with two differences. The memory of a tensor travels as a file descriptor inside the
 message itself, so that the receiver needs nothing more of the sender, which may be busy or gone. And anything large
-(tensors, arrays, long pickles) is written to anonymous memory in one system call instead of page by page.
+(tensors, arrays, long pickles) is written to anonymous memory in one system call instead of page by page; memory
+that the receiver has done with is used again (`memory`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import io
 import mmap
 import os
 import pickle
-import tempfile
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import torch
 import torch.multiprocessing  # registers how torch's types are pickled
 from torch import Tensor, UntypedStorage
+
+from torchdata_ais.loaders.service.memory import HEADER, Lender, borrow, content_length, give_back
 
 __all__ = ["Packed", "pack", "unpack"]
 
@@ -27,6 +30,9 @@ _INLINE_BYTES = 32 << 10
 
 _BUFFER_BYTES = 64 << 10
 """Arrays of at least this size travel beside the pickle instead of inside it."""
+
+_SMALL_BYTES = 4 << 10
+"""Storages below this size are copied into the pickle: labels and the like."""
 
 _MAX_FDS = 96
 """File descriptors per message (the kernel allows 253); what is beyond is copied into the pickle."""
@@ -40,86 +46,100 @@ class Packed(NamedTuple):
 
     Attributes:
         payload: The pickle, unless it is in a file.
-        fds: Storages of tensors first, then buffers, then the pickle if it is in a file.
+        fds: First memory that was shared already, then files: of storages of tensors, of buffers, and of the pickle
+            if it is in one.
         buffers: How many of the descriptors are buffers.
         in_file: Whether the pickle is in the last descriptor.
+        shared: How many of the descriptors are memory that was shared already.
     """
 
     payload: bytes = b""
     fds: tuple[int, ...] = ()
     buffers: int = 0
     in_file: bool = False
+    shared: int = 0
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the descriptors: they were sent, or borrowed."""
         for fd in self.fds:
             os.close(fd)
 
+    def drop(self) -> None:
+        """Give the memory back to the sender, and close the descriptors."""
+        for fd in self.fds[self.shared :]:
+            give_back(fd)
+        self.close()
 
-def pack(value: Any) -> Packed:
+
+def pack(value: Any, lender: Lender | None = None) -> Packed:
     """Turn `value` into bytes and descriptors.
+
+    Args:
+        value: What is to travel.
+        lender: The memory of this process, if it sends more than once in a while.
 
     Raises:
         Exception: Whatever pickling the value raises; no descriptor stays open then.
     """
     stream = io.BytesIO()
-    files = _Files()
+    own = Lender() if lender is None else lender
+    files = _Files(own)
     try:
         _Pickler(stream, files).dump(value)
         in_file = stream.tell() > _INLINE_BYTES and files.write(stream.getbuffer(), files.stream)
         payload = b"" if in_file else stream.getvalue()
+        return Packed(payload, files.all(), len(files.buffers), in_file, len(files.shared))
     except BaseException:
-        for fd in files.all():
-            os.close(fd)
+        Packed(fds=files.all(), shared=len(files.shared)).drop()
         raise
-    return Packed(payload, files.all(), len(files.buffers), in_file)
+    finally:
+        if lender is None:
+            own.close()
 
 
 def unpack(packed: Packed) -> Any:
     """Rebuild the object. The descriptors are closed, whatever happens."""
+    stream: Any = io.BytesIO(packed.payload)
+    fds = packed.fds[: len(packed.fds) - packed.in_file]
+    storages = len(fds) - packed.buffers
     try:
-        stream: Any = io.BytesIO(packed.payload)
-        fds = packed.fds
         if packed.in_file:
-            stream = _Reader(mmap.mmap(fds[-1], 0, access=mmap.ACCESS_READ))
-            fds = fds[:-1]
-        storages = len(fds) - packed.buffers
-        buffers = [mmap.mmap(fd, 0) for fd in fds[storages:]]
-        return _Unpickler(stream, fds[:storages], buffers).load()
-    finally:
-        packed.close()
+            stream = _Reader(packed.fds[-1])
+        buffers = [borrow(fd).data for fd in fds[storages:]]
+        value = _Unpickler(stream, fds[: packed.shared], fds[packed.shared : storages], buffers).load()
+    except BaseException:
+        packed.drop()
+        raise
+    if packed.in_file:
+        give_back(packed.fds[-1])  # all of it was copied
+    packed.close()
+    return value
 
 
 class _Files:
     """The descriptors of one message in the making."""
 
-    def __init__(self) -> None:
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
+        self.shared: list[int] = []
         self.storages: list[int] = []
         self.buffers: list[int] = []
         self.stream: list[int] = []
 
     def all(self) -> tuple[int, ...]:
-        return (*self.storages, *self.buffers, *self.stream)
+        return (*self.shared, *self.storages, *self.buffers, *self.stream)
 
     def room(self) -> bool:
-        return len(self.storages) + len(self.buffers) + len(self.stream) < _MAX_FDS
+        return len(self.all()) < _MAX_FDS
 
     def write(self, content: memoryview, fds: list[int]) -> bool:
-        """Put bytes into anonymous memory and note its descriptor, unless descriptors or memory have run out."""
+        """Put bytes into memory and note its descriptor, unless descriptors or memory have run out."""
         if not self.room():
             return False
         try:
-            fd = _anonymous_file()
+            fds.append(self._lender.fill(content))
         except OSError:
             return False
-        try:
-            done = 0
-            while done < len(content):
-                done += os.write(fd, content[done:])
-        except OSError:
-            os.close(fd)
-            return False
-        fds.append(fd)
         return True
 
     def share(self, storage: UntypedStorage) -> bool:
@@ -127,7 +147,7 @@ class _Files:
         if not (storage.is_shared() and self.room()):
             return False
         try:
-            self.storages.append(os.dup(storage._share_fd_cpu_()[0]))
+            self.shared.append(os.dup(storage._share_fd_cpu_()[0]))
         except OSError:
             return False
         return True
@@ -156,47 +176,44 @@ class _Pickler(pickle.Pickler):
 
     def _reduce_storage(self, storage: UntypedStorage) -> tuple[Any, ...]:
         files = self._files
-        if not files.share(storage):
-            content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
-            if not files.write(content, files.storages):
-                return _copied_storage, (bytes(content),)
-        return _shared_storage, (len(files.storages) - 1, storage.nbytes())
+        if files.share(storage):
+            return _shared_storage, (len(files.shared) - 1, storage.nbytes())
+        content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
+        if len(content) >= _SMALL_BYTES and files.write(content, files.storages):
+            return _lent_storage, (len(files.storages) - 1,)
+        return _copied_storage, (bytes(content),)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, stream: Any, storages: Sequence[int], buffers: list[mmap.mmap]) -> None:
-        self._rebuild = _Storages(storages)
+    def __init__(
+        self, stream: Any, shared: Sequence[int], storages: Sequence[int], buffers: list[memoryview]
+    ) -> None:
+        self._shared = shared
+        self._storages = storages
         super().__init__(stream, buffers=buffers)
 
     def find_class(self, module: str, name: str) -> Any:
-        # The rebuild function needs this message's descriptors: hand out one that has them.
-        if name == _shared_storage.__name__ and module == __name__:
-            return self._rebuild
+        # These functions need this message's descriptors: hand out such that have them.
+        if module == __name__ and name == _shared_storage.__name__:
+            return partial(_shared_storage, fds=self._shared)
+        if module == __name__ and name == _lent_storage.__name__:
+            return partial(_lent_storage, fds=self._storages)
         return super().find_class(module, name)
 
 
-class _Storages:
-    """Makes storages of the descriptors of one message."""
-
-    def __init__(self, fds: Sequence[int]) -> None:
-        self._fds = fds
-
-    def __call__(self, index: int, size: int) -> UntypedStorage:
-        make: Any = UntypedStorage  # torch's stubs leave this constructor out
-        storage: UntypedStorage = make._new_shared_fd_cpu(self._fds[index], size)
-        return storage
-
-
 class _Reader:
-    """A file object for the unpickler that copies large values once, straight from the mapping."""
+    """A file object for the unpickler: small values are copied out of a mapping, large ones by the kernel."""
 
-    def __init__(self, content: mmap.mmap) -> None:
-        self._content = memoryview(content)
-        self._position = 0
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._content = memoryview(mmap.mmap(fd, HEADER + content_length(fd), access=mmap.ACCESS_READ))
+        self._position = HEADER
 
     def read(self, size: int) -> bytes:
         start, self._position = self._position, self._position + size
-        return bytes(self._content[start : self._position])
+        if size < _BUFFER_BYTES:
+            return bytes(self._content[start : self._position])
+        return os.pread(self._fd, size, start)  # half the time: no page has to be mapped for it
 
     def readinto(self, target: memoryview) -> int:
         start, self._position = self._position, self._position + len(target)
@@ -215,16 +232,15 @@ def _is_small_part(tensor: Tensor) -> bool:
     return not whole.is_shared() and whole.nbytes() > 2 * tensor.nbytes + 4096
 
 
-def _shared_storage(index: int, size: int) -> UntypedStorage:
-    raise NotImplementedError("rebuilt by _Unpickler, which knows the descriptors of the message")
+def _shared_storage(index: int, size: int, fds: Sequence[int] = ()) -> UntypedStorage:
+    make: Any = UntypedStorage  # torch's stubs leave this constructor out
+    storage: UntypedStorage = make._new_shared_fd_cpu(fds[index], size)
+    return storage
+
+
+def _lent_storage(index: int, fds: Sequence[int] = ()) -> UntypedStorage:
+    return torch.from_numpy(borrow(fds[index])).untyped_storage()
 
 
 def _copied_storage(content: bytes) -> UntypedStorage:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).untyped_storage()
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("torchdata_ais")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -14,6 +14,7 @@ from torchdata_ais.loaders.service.codec import Packed, pack
 from torchdata_ais.loaders.service.counts import Counts
 from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.graph import pause, resume
+from torchdata_ais.loaders.service.memory import Lender
 from torchdata_ais.loaders.service.source import Dispatched
 from torchdata_ais.loaders.service.stall import Watchdog
 from torchdata_ais.pipes._meter import iterate
@@ -49,7 +50,7 @@ class Outlet:
     def begin(self, epoch: int, credit: int = 0) -> None:
         """Forget the last epoch."""
         while self._queue:
-            self._queue.popleft()[1].close()
+            self._queue.popleft()[1].drop()
         self._epoch, self._credit, self._done = epoch, credit, False
         early, self._early = self._early, []
         for message in early:
@@ -65,13 +66,13 @@ class Outlet:
             elif message.kind is Kind.DONE:
                 self._done = True
                 while self._queue:
-                    self._queue.popleft()[1].close()
+                    self._queue.popleft()[1].drop()
         self.flush()
 
     def put(self, kind: Kind, packed: Packed) -> None:
         """Send the message when its turn comes and there is credit; items cost one."""
         if self._done or not self.open:
-            packed.close()
+            packed.drop()
             return
         self._queue.append((kind, packed))
         self.flush()
@@ -94,7 +95,7 @@ class Outlet:
         """Expect nothing of this consumer any more."""
         self.open = False
         while self._queue:
-            self._queue.popleft()[1].close()
+            self._queue.popleft()[1].drop()
 
 
 class Producer:
@@ -136,6 +137,7 @@ class Producer:
         self._paused = False
         self._iterator: Iterator[Any] | None = None
         self._envelope: Callable[[], Any] | None = None
+        self._lender = Lender()
         self._counts = Counts(pipe) if outlets[0].channel is control else None
 
     def run(self) -> None:
@@ -219,7 +221,7 @@ class Producer:
         try:
             extras = self._envelope() if self._envelope is not None else None
             kind, load = (Kind.ITEM, value) if extras is None else (Kind.TAGGED, (value, extras))
-            packed = pack(load)
+            packed = pack(load, self._lender)
         except Exception as error:  # noqa: BLE001 - objects can raise anything when pickled
             self._fail(error, f" while pickling an item of type {type(value).__qualname__!r}")
             return

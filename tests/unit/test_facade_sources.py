@@ -1,0 +1,130 @@
+"""What names shards: texts, lists, folders, pipes; and what is done with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchdata_ais.webdataset as wds
+from torchdata_ais.errors import UsageError
+from torchdata_ais.testing import example_shards
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[str]:
+    return example_shards(tmp_path, [2, 2])
+
+
+def test_texts_name_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: list[str]) -> None:
+    monkeypatch.setenv("WDS_WHERE", str(tmp_path))
+    expand = wds.shardlists.expand_urls
+    assert expand("${WHERE}/shard-{000..001}.tar") == shards
+    assert expand("a.tar::b-{0..1}.tar") == ["a.tar", "b-0.tar", "b-1.tar"]
+    assert expand("http://[::1]:8080/a.tar::b.tar") == ["http://[::1]:8080/a.tar", "b.tar"]
+    assert expand(f"{tmp_path}/") == shards
+    with pytest.raises(UsageError, match="WDS_NOWHERE"):
+        expand("${NOWHERE}/a.tar")
+
+
+@pytest.mark.parametrize("urls", [[], "spec.yaml", "index.json", 7, [3], {"datasets": []}])
+def test_what_names_no_shards_is_refused(urls: Any) -> None:
+    with pytest.raises(UsageError):
+        wds.WebDataset(urls)
+
+
+def test_a_folder_is_a_list_of_its_shards_and_of_nothing_else(tmp_path: Path, shards: list[str]) -> None:
+    """img2dataset leaves tables and statistics beside its shards, macOS and downloads leave others."""
+    others = ("00000.parquet", "00000_stats.json", "._shard-000.tar", ".x.tar", "y.tar.part", "README.md")
+    for name in others:
+        (tmp_path / name).write_bytes(b"x")
+    assert wds.shardlists.expand_urls(f"{tmp_path}/") == shards
+    (tmp_path / "00001.tar.gz").write_bytes(b"x")
+    assert wds.shardlists.expand_urls(f"{tmp_path}/") == [f"{tmp_path}/00001.tar.gz", *shards]
+
+
+def test_lists_iterables_and_dicts_of_urls(shards: list[str]) -> None:
+    for urls in (shards, tuple(shards), iter(shards), [{"url": url} for url in shards]):
+        assert len(list(wds.WebDataset(urls))) == 4
+
+
+def test_samples_of_local_files_say_where_they_are(shards: list[str]) -> None:
+    sample = next(iter(wds.WebDataset(shards)))
+    assert list(sample) == ["__key__", "__url__", "cls", "txt", "__local_path__"]
+    assert sample["__local_path__"] == shards[0]
+
+
+def test_a_missing_file_is_an_ioerror(tmp_path: Path) -> None:
+    with pytest.raises(IOError, match="no such file"):
+        list(wds.WebDataset(str(tmp_path / "missing.tar")))
+
+
+def test_a_cache_needs_its_folder(tmp_path: Path, shards: list[str]) -> None:
+    with pytest.raises(ValueError, match="does not exist"):
+        wds.WebDataset(shards, cache_dir=tmp_path / "none")
+    assert len(list(wds.WebDataset(shards, cache_dir=tmp_path, cache_size=1e9))) == 4
+
+
+@pytest.mark.parametrize(
+    ("pipe", "direct"),
+    [
+        ("pipe:cat /data/s.tar", "/data/s.tar"),
+        ("pipe:curl -L -s http://h/s.tar || true", "http://h/s.tar"),
+        ("pipe:curl -s -L 'https://h/s.tar?x=1&y=2'", "https://h/s.tar?x=1&y=2"),
+        ("pipe:gsutil cat gs://b/s.tar", "gs://b/s.tar"),
+        ("pipe:aws s3 cp s3://b/s.tar -", "s3://b/s.tar"),
+        ("pipe:ais get ais://b/s.tar -", "ais://b/s.tar"),
+    ],
+)
+def test_commands_that_only_name_a_source_are_read_directly(pipe: str, direct: str) -> None:
+    assert list(wds.commands.readable([{"url": pipe}], {})) == [direct]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat a.tar | tar c",
+        "cat a b",
+        "cat $(id)",
+        "curl -H x:y http://h/s",
+        "dd if=a",
+        "rm -rf x",
+        "cat 'a",
+        "",
+        "cat -n",
+    ],
+)
+def test_other_commands_are_not_run_whatever_the_handler(command: str) -> None:
+    pipeline = wds.DataPipeline([f"pipe:{command}"], wds.tarfile_to_samples(handler=wds.ignore_and_continue))
+    with pytest.raises(UsageError, match="a shell is not run"):
+        list(pipeline)
+
+
+def test_a_pipe_of_cat_reads_the_file(shards: list[str]) -> None:
+    assert len(list(wds.WebDataset(f"pipe:cat {shards[0]}"))) == 2
+
+
+def test_single_steps_give_what_the_whole_gives(shards: list[str]) -> None:
+    urls = [{"url": url} for url in shards]
+    files = list(wds.tariterators.tar_file_expander(wds.tariterators.url_opener(urls)))
+    assert files.count({}) == 2
+    assert list(wds.tariterators.group_by_keys(files)) == list(wds.tarfile_samples(urls))
+
+
+def test_a_folder_as_a_queue(tmp_path: Path, shards: list[str]) -> None:
+    queue = wds.shardlists.DirectoryShardList(f"{tmp_path}/", poll=None, mode="unlink")
+    seen = [len(list(wds.WebDataset(item["url"]))) for item in queue]
+    assert seen == [2, 2]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="no folder"):
+        wds.shardlists.DirectoryShardList(f"{tmp_path}/none/")
+
+
+def test_shards_of_a_process_that_is_gone_come_back(tmp_path: Path, shards: list[str]) -> None:
+    Path(shards[0]).rename(shards[0] + "._99999999_")
+    queue = wds.shardlists.DirectoryShardList(f"{tmp_path}/", poll=None, mode="keep")
+    queue.cleanup_files_without_processes()
+    assert Path(shards[0] + "._done_").exists()
+    assert [item["url"] for item in queue] == [f"{shards[1]}._{os.getpid()}_"]

@@ -1,0 +1,146 @@
+"""Anonymous memory that goes to another process full and is filled again when it is free there.
+
+Fresh memory costs more than what is copied into it: the kernel has to find every page, and to take it back. Written
+into memory that was used before, a batch of 64 images of 150 KB costs 12 us an image, into fresh memory 56 us. So a
+sender keeps its files, and the first byte of each says whether a receiver still uses it.
+
+The file of one message: 64 bytes of header (state, length of the content), then the content.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["HEADER", "Lender", "borrow", "content_length", "give_back"]
+
+HEADER = 64
+"""Bytes before the content: as many as any element type has to be aligned to."""
+
+_HEAD = struct.Struct("<B7xQ")
+_FREE, _LENT, _KEPT = 0, 1, 2
+
+_SPARE = 8
+"""Free files a sender keeps: two or three batches of a few tensors each."""
+
+_STEP = 64 << 10
+
+
+class _File:
+    """A file of the sender, and a view of its first page."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.fd = _anonymous_file()
+        try:
+            os.ftruncate(self.fd, HEADER + capacity)
+            self.head = mmap.mmap(self.fd, HEADER)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def close(self) -> None:
+        self.head.close()
+        os.close(self.fd)
+
+
+class Lender:
+    """The memory of one sending process.
+
+    Memory:
+        What the receivers hold, and up to 8 files that are free: about two batches more.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[_File] = []  # longest unused first
+
+    def fill(self, content: memoryview) -> int:
+        """Return a descriptor, for the message to own, of memory that holds `content`.
+
+        Raises:
+            OSError: There are no more descriptors, or there is no more memory.
+        """
+        size = len(content)
+        file = self._take(size)
+        try:
+            _HEAD.pack_into(file.head, 0, _LENT, size)
+            done = 0
+            while done < size:
+                done += os.pwrite(file.fd, content[done:], HEADER + done)
+            fd = os.dup(file.fd)
+        except BaseException:
+            file.close()
+            raise
+        self._files.append(file)
+        return fd
+
+    def close(self) -> None:
+        """Let go of all files; what is lent stays with those who have it."""
+        while self._files:
+            self._files.pop().close()
+
+    def _take(self, size: int) -> _File:
+        """Return a free file that fits well, or a new one, and part with those that are of no more use."""
+        step = max(_STEP, 1 << max(0, size.bit_length() - 3))
+        capacity = -(-size // step) * step  # pages that are never written to take no memory
+        spare = [file for file in self._files if file.head[0] == _FREE]
+        found = next((file for file in reversed(spare) if file.capacity == capacity), None)
+        if found is not None:
+            self._files.remove(found)
+            spare.remove(found)
+        for file in [*spare[:-_SPARE], *(file for file in self._files if file.head[0] == _KEPT)]:
+            self._files.remove(file)
+            file.close()
+        return found or _File(capacity)
+
+
+_borrowed: dict[int, mmap.mmap] = {}
+"""What this process has borrowed, by identity."""
+
+
+def borrow(fd: int) -> NDArray[np.uint8]:
+    """Return the content of a file. It is the sender's again once nothing refers to the array or to views of it."""
+    whole = mmap.mmap(fd, HEADER + content_length(fd))
+    _borrowed[id(whole)] = whole
+    content = np.frombuffer(whole, np.uint8, offset=HEADER)
+    weakref.finalize(content, _return, whole, os.getpid()).atexit = False
+    return content
+
+
+def _return(whole: mmap.mmap, owner_pid: int) -> None:
+    if os.getpid() == owner_pid:
+        _borrowed.pop(id(whole), None)
+        if whole[0] == _LENT:
+            whole[0] = _FREE
+
+
+def _keep_all() -> None:
+    """A child is about to be forked that will see what is borrowed, nobody knows for how long: never give it back."""
+    for whole in list(_borrowed.values()):
+        whole[0] = _KEPT
+
+
+os.register_at_fork(before=_keep_all)
+
+
+def content_length(fd: int) -> int:
+    """Return the length of what a file holds."""
+    return int(_HEAD.unpack(os.pread(fd, _HEAD.size, 0))[1])
+
+
+def give_back(fd: int) -> None:
+    """Tell the sender that a file is free, for what was copied or is not wanted."""
+    os.pwrite(fd, bytes([_FREE]), 0)
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("torchdata_ais")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,190 @@
+"""Shards as files: webdataset's classes for programs that put the steps together by themselves.
+
+`WebDataset(cache_dir=)` needs none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._load_state import url_of
+from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.webdataset.commands import Command
+from torchdata_ais.webdataset.gopen import gopen
+from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+from torchdata_ais.webdataset.keeping import FileKeeper
+
+__all__ = ["FileCache", "LRUCleanup", "StreamingOpen", "url_to_cache_name"]
+
+
+def url_to_cache_name(url: str, ndir: int = 0) -> str:
+    """Return the end of the path in `url`, with `ndir` folders; the cache here uses no such names, which can collide.
+
+    Example:
+        >>> url_to_cache_name("http://host/train/s.tar", ndir=1)
+        'train/s.tar'
+    """
+    assert isinstance(url, str)
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais"):
+        return quote(url, safe="_+{}*,-")[-128:]
+    return "/".join(parts.path.lstrip("/").split("/")[-1 - ndir :])
+
+
+class StreamingOpen:
+    """Yield ``{"url", "stream"}`` for each shard, for a local file with its ``"local_path"``.
+
+    Args:
+        verbose: No effect.
+        handler: Called when a file cannot be opened.
+
+    Raises:
+        TransportError: With the first read, where the shard is no local file.
+    """
+
+    def __init__(self, verbose: bool = False, handler: Handler = reraise_exception) -> None:
+        del verbose
+        self.handler = handler
+
+    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Open one shard after the other."""
+        for item in urls:
+            url = url_of(item)
+            try:
+                opened = self._open(url)
+            except Exception as error:  # noqa: BLE001 - the handler decides
+                if not self.handler(error):
+                    return
+                continue
+            yield opened
+
+    def _open(self, url: str) -> dict[str, Any]:
+        path = _local(url)
+        if path is None:
+            return {"url": url, "stream": gopen(url)}
+        return {"url": url, "stream": Path(path).open("rb"), "local_path": path}
+
+
+class FileCache(StreamingOpen):
+    """Keep objects of AIStore and web files in a folder; what else there is, is opened.
+
+    Args:
+        cache_dir: The folder; by default ``_cache``.
+        url_to_name: No effect: a file is kept under its name, version and checksum.
+        verbose: No effect.
+        validator: Called with the path of a file that was fetched; False is an error. Size and checksum are checked
+            before it.
+        handler: Called when a shard cannot be fetched.
+        cache_size: Most bytes to keep; -1 for no limit.
+        cache_cleanup_interval: No effect: the limit holds after each download.
+        options: Transport settings.
+
+    Raises:
+        TransportError, ChecksumError: An object could not be fetched whole.
+        UsageError: The validator refused a file.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str] | None = None,
+        *,
+        url_to_name: Callable[[str], str] = url_to_cache_name,
+        verbose: bool = False,
+        validator: Callable[[str], bool] | None = None,
+        handler: Handler = reraise_exception,
+        cache_size: int = -1,
+        cache_cleanup_interval: float = 30,
+        options: StoreOptions | None = None,
+    ) -> None:
+        del url_to_name, cache_cleanup_interval
+        super().__init__(verbose, handler)
+        self.cache_dir = os.fspath(cache_dir or "_cache")
+        self.validator = validator
+        self.options = options
+        self._cache = FileKeeper(self.cache_dir, 1 << 62 if cache_size < 0 else cache_size)
+
+    def get_file(self, url: str) -> str | None:
+        """Return the file with the shard, fetched if it is an object; None for a shard that is not kept."""
+        path = _local(url)
+        if path is None and not isinstance(url, Command):
+            kept = self._cache.fetch(ObjectURL(url), self.options or resolve_options())
+            path = None if kept is None else str(kept[0])
+            if path is not None and self.validator is not None and not self.validator(path):
+                Path(path).unlink(missing_ok=True)
+                raise UsageError.at("the validator refused what was fetched", url=url)
+        return path
+
+    def _open(self, url: str) -> dict[str, Any]:
+        path = self.get_file(url)
+        if path is None:
+            return super()._open(url)
+        return {"url": url, "stream": Path(path).open("rb"), "local_path": path}
+
+
+def _local(url: str) -> str | None:
+    if isinstance(url, Command) or url.startswith("pipe:"):
+        return None
+    place = parse_url(url)
+    return place.name if place.kind == "file" else None
+
+
+class LRUCleanup:
+    """Delete the files of a folder that were used longest ago, until the rest is small enough.
+
+    Args:
+        cache_dir: The folder, with all below it.
+        cache_size: Most bytes to leave.
+        keyfn: Function of a path: what is least goes first. By default the time of the last use or change.
+        verbose: No effect.
+        interval: Seconds between two looks at the folder; None looks each time.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: float = 1e12,
+        keyfn: Callable[[str], Any] | None = None,
+        verbose: bool = False,
+        interval: float | None = 30,
+    ) -> None:
+        del verbose
+        self.cache_dir = cache_dir
+        self.cache_size = cache_size
+        self.keyfn = keyfn or _last_use
+        self.interval = interval
+        self.last_run = float("-inf")
+
+    def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
+        """Choose the folder."""
+        self.cache_dir = cache_dir
+
+    def cleanup(self) -> None:
+        """Delete what is too much."""
+        now = time.monotonic()
+        if self.cache_dir is None or (self.interval is not None and now - self.last_run < self.interval):
+            return
+        self.last_run = now
+        found = []
+        for path in Path(self.cache_dir).rglob("*"):
+            with suppress(FileNotFoundError):  # other processes clean up, too
+                if path.is_file():
+                    found.append((self.keyfn(str(path)), path.stat().st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found, key=lambda entry: entry[0]):
+            if total <= self.cache_size:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _last_use(path: str) -> float:
+    status = os.stat(path)  # noqa: PTH116 - a key function is given text
+    return max(status.st_atime, status.st_mtime)

@@ -1,0 +1,276 @@
+"""``pipe:`` URLs: the file or page that the command would print is read directly; nothing is run unasked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
+
+from typing_extensions import Self
+
+from torchdata_ais.errors import ReadError, UsageError
+from torchdata_ais.pipes._load_state import url_of
+from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.webdataset import utils
+from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+
+__all__ = ["EXPLANATION", "Command", "direct_url", "readable", "refuse_local_file", "shown"]
+
+EXPLANATION = (
+    "a command of a shell is not run: a list of shards is data, and what stands in it could be anything;"
+    " nor does a command say whether it got all the bytes"
+)
+
+
+def direct_url(url: str) -> str:
+    """Return `url`, and for a ``pipe:`` URL the file, web page or object that its command would print.
+
+    Nothing is run. Understood are ``cat``, ``curl``, ``wget -O-``, ``gsutil cat``, ``aws s3 cp``, ``ais get`` with one
+    source and without credentials. An ``|| true`` behind them, which hides errors, is left out.
+
+    Raises:
+        UsageError: Another command.
+
+    Example:
+        >>> direct_url("pipe:curl -s -L http://host/s.tar || true")
+        'http://host/s.tar'
+        >>> direct_url("ais://bucket/s.tar")
+        'ais://bucket/s.tar'
+    """
+    if not url.startswith("pipe:"):
+        return url
+    words = _words(url)
+    if words[-2:] == ["||", "true"]:
+        words = words[:-2]
+    for command, (flags, scheme) in _COMMANDS.items():
+        size = len(command.split())
+        if " ".join(words[:size]) == command:
+            rest = [word for word in words[size:] if word not in flags]
+            if len(rest) == 1 and _is_source(rest[0], scheme):
+                return rest[0]
+    raise UsageError.at(
+        EXPLANATION,
+        todo='name the file, web page or object itself, or have the program pass wds.Command(["zcat", "s.tar.gz"])',
+        url=shown(url),
+    )
+
+
+def shown(url: str) -> str:
+    """Return a ``pipe:`` URL without its secrets.
+
+    Example:
+        >>> shown("pipe:curl -H 'Authorization: Bearer a1b2' http://host/s.tar")
+        "pipe:curl -H 'Authorization:***' http://host/s.tar"
+    """
+    return "pipe:" + shlex.join(_without_secrets(_words(url)))
+
+
+def _words(url: str) -> list[str]:
+    try:
+        return shlex.split(url[len("pipe:") :])
+    except ValueError:  # quotes that do not match
+        return []
+
+
+_WEB = "http:// https://"
+_OBJECTS = "ais:// s3:// gs:// gcp:// az:// azure:// oci:// aws://"
+_COMMANDS: dict[str, tuple[list[str], str]] = {
+    "cat": (["--"], ""),
+    "curl": (["-s", "-S", "-L", "-f", "-sL", "-Ls", "-sSL", "-fsL", "-fsSL", "--silent", "--location", "--fail"], _WEB),
+    "wget": (["-q", "-O", "-", "-O-", "-qO-", "--quiet"], _WEB),
+    "gsutil cat": ([], "gs://"),
+    "aws s3 cp": (["-", "--quiet", "--only-show-errors"], "s3://"),
+    "ais get": (["-"], _OBJECTS),
+    "ais object cat": ([], _OBJECTS),
+}  # fmt: skip
+
+
+def _is_source(word: str, schemes: str) -> bool:
+    if set(word) & set("|&;<>$`*?\"'\\\n") and "://" not in word:
+        return False
+    return word.startswith(tuple(schemes.split())) if schemes else not word.startswith("-")
+
+
+def refuse_local_file(url: str) -> None:
+    """Raise if `url` is a local file and `utils.enforce_security` is set.
+
+    Raises:
+        UsageError: It is.
+    """
+    if utils.enforce_security and parse_url(direct_url(url)).kind == "file":
+        raise UsageError.at(
+            "local files are not read while enforce_security is set",
+            todo="unset wds.utils.enforce_security or WDS_SECURE, or use WebDataset(path)",
+            url=url,
+        )
+
+
+class Command(str):
+    """A shard that a command prints: what takes the place of ``pipe:`` URLs, for programs, not for data.
+
+    The command is given as a list of words and run without a shell. What it prints goes to a temporary file
+    (``TMPDIR``) first: of a command that fails no sample is passed on. It runs in a process group of its own, which is
+    ended with the command, after `timeout`, on Ctrl-C, and when the process that wants the shard is gone.
+
+    Args:
+        words: Program and arguments.
+        timeout: Seconds it may take.
+
+    Memory:
+        None to speak of; on disk the size of one shard.
+
+    Raises:
+        UsageError: No list of words.
+
+    Example:
+        >>> Command(["zcat", "s.tar.gz"])
+        'pipe:zcat s.tar.gz'
+        >>> Command(["curl", "-H", "Authorization: Bearer a1b2", "http://host/s.tar"])
+        "pipe:curl -H 'Authorization:***' http://host/s.tar"
+    """
+
+    __slots__ = ("timeout", "words")
+
+    words: tuple[str, ...]
+    timeout: float
+
+    def __new__(cls, words: Sequence[str], timeout: float = 600.0) -> Self:
+        """Return the command as a URL that shows it, without its secrets."""
+        if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
+            raise UsageError.at(f"{words!r} is no list of words", todo='write Command(["zcat", "s.tar.gz"])')
+        self = super().__new__(cls, "pipe:" + shlex.join(_without_secrets(words)))
+        self.words = tuple(words)
+        self.timeout = timeout
+        return self
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[str, ...], float]]:
+        return type(self), (self.words, self.timeout)
+
+    def run(self, output: IO[bytes]) -> None:
+        """Run the command, with a file for what it prints.
+
+        Raises:
+            ReadError: It does not exist, failed, or took too long.
+            UsageError: `utils.enforce_security` is set.
+        """
+        if utils.enforce_security:
+            raise UsageError.at(
+                "commands are not run while enforce_security is set",
+                todo="unset wds.utils.enforce_security or WDS_SECURE",
+                url=str(self),
+            )
+        if shutil.which(self.words[0]) is None:
+            raise ReadError.at(
+                f"the command {self.words[0]!r} is not there", todo="install it", url=str(self)
+            )
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(  # noqa: S603 - the words are the program's own, see above
+                [sys.executable, "-I", "-S", "-c", _KEEPER, *self.words],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=said,
+                start_new_session=True,
+            ) as keeper,
+        ):
+            try:
+                status = keeper.wait(self.timeout)
+            except subprocess.TimeoutExpired as error:
+                raise ReadError.at(
+                    f"the command took longer than {self.timeout:g} s",
+                    todo="give it more time: Command(words, timeout=)",
+                    url=str(self),
+                ) from error
+            finally:
+                if keeper.poll() is None:
+                    os.killpg(keeper.pid, signal.SIGKILL)
+            if status:
+                said.seek(max(0, said.seek(0, os.SEEK_END) - 300))
+                tail = said.read().decode(errors="replace").strip()
+                raise ReadError.at(f"the command ended with status {status}: {tail}", url=str(self))
+
+
+# Runs the command, and ends it when its own stdin is closed: by the death of the process that wants the output, too.
+_KEEPER = """
+import os, signal, subprocess, sys, threading
+
+def watch():
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+threading.Thread(target=watch, daemon=True).start()
+status = subprocess.call(sys.argv[1:], stdin=subprocess.DEVNULL)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.killpg(0, signal.SIGTERM)  # what the command has left behind
+os._exit(status if status >= 0 else 128 - status)
+"""
+
+_SECRET = re.compile(r"(?i)token|secret|passw|credential|authorization|signature|api-?key")
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words without the value of what is named like a secret."""
+    kept: list[str] = []
+    hide = False
+    for word in words:
+        secret = _SECRET.search(word)
+        if hide:
+            kept.append("***")
+            hide = False
+        elif re.match(r"\w+://", word):
+            kept.append(redact(word))
+        elif secret and (value := re.search("[:=]", word[secret.end() :])):
+            kept.append(word[: secret.end() + value.end()] + "***")
+        else:
+            kept.append(word)
+            hide = bool(secret) and word.startswith("-")
+    return kept
+
+
+def readable(
+    items: Iterable[Any],
+    names: dict[str, str],
+    handler: Handler = reraise_exception,
+    open_shards: int = 1,
+    local_files: bool = True,
+) -> Iterator[str]:
+    """Yield what can be read for each shard; a command is run when its turn comes.
+
+    Args:
+        items: URLs, paths, or ``{"url": ...}``.
+        names: Where the temporary file of a command is entered, with the command.
+        handler: Called when a command fails.
+        open_shards: How many shards the reader has open; a command needs it to be one.
+        local_files: Whether local files are read even where `utils.enforce_security` is set.
+    """
+    for item in items:
+        url = os.fspath(item) if isinstance(item, os.PathLike) else url_of(item)
+        if not isinstance(url, Command):
+            if not local_files:
+                refuse_local_file(url)
+            yield direct_url(url)
+            continue
+        if open_shards > 1:
+            raise UsageError.at(
+                "the output of a command is kept only while it is the one shard being read",
+                todo="read commands with open_shards=1",
+                url=str(url),
+            )
+        prefix = f"torchdata_ais-{os.path.basename(url.words[0])}-"  # noqa: PTH119 - errors of the shard show it
+        with tempfile.NamedTemporaryFile(prefix=prefix, suffix=".tar") as output:
+            try:
+                url.run(output)
+            except ReadError as error:
+                if not handler(error):
+                    return
+                continue
+            names[output.name] = url
+            yield output.name
+            del names[output.name]

@@ -1,0 +1,74 @@
+"""Web files on local disk, beside the objects that `ObjectCache` keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.store import ObjectCache, StoreOptions, open_blocks
+from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.webdataset.handlers import Handler
+
+__all__ = ["FileKeeper", "kept_web_files"]
+
+
+@dataclass(frozen=True)
+class FileKeeper(ObjectCache):
+    """An `ObjectCache` that keeps web files, too: by URL, ``ETag`` (or ``Last-Modified``) and size.
+
+    The server is asked each time, so a file that changed there is fetched anew. One that it gives no version of is
+    not kept.
+    """
+
+    def fetch(self, url: ObjectURL, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
+        """Return the local file, downloaded if needed, and what is known of the object; None for what is not kept."""
+        if parse_url(url).kind != "http":
+            return super().fetch(url, options)
+        with open_blocks(url, options) as blocks:
+            next(blocks, None)
+            known = ObjectURL(url, blocks.size, blocks.checksum, blocks.version)
+        if known.version is None:
+            return None
+        name = xxhash.xxh128_hexdigest(repr((str(url), known.version, known.size)).encode())
+        path = Path(self.folder) / name[:2] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._touch(path):
+            with self._locked(path, known):
+                if not self._touch(path):
+                    self._download(known, path, options)
+                    self._evict(keep=path)
+        return path, known
+
+
+def kept_web_files(
+    shards: Iterator[str], keeper: FileKeeper, options: StoreOptions, names: dict[str, str], handler: Handler
+) -> Iterator[str]:
+    """Yield the shards, with the local file in place of a web file.
+
+    Args:
+        shards: URLs.
+        keeper: Where to keep files.
+        options: Transport settings.
+        names: Where a local file is entered, with its URL.
+        handler: Called when a file cannot be fetched.
+    """
+    for shard in shards:
+        kept = None
+        if parse_url(shard).kind == "http":
+            try:
+                kept = keeper.fetch(ObjectURL(shard), options)
+            except UsageError:
+                raise
+            except AISError as error:
+                if not handler(error):
+                    return
+                continue
+        if kept is None:
+            yield shard
+        else:
+            names[str(kept[0])] = shard
+            yield str(kept[0])
