@@ -75,7 +75,7 @@ def limit(job):
     workers = job["workers"]
     data = shards.pictures()
     ready, go = multiprocessing.Semaphore(0), multiprocessing.Event()
-    count = 1000
+    count = 2000
     running = [
         multiprocessing.Process(target=_decode_all, args=(data, count, ready, go)) for _ in range(workers)
     ]

@@ -71,6 +71,7 @@ CASES = {
             Row("ours, threads"),
         ),
         decode=True,
+        repeat=2,
     ),
     "undecoded": Case(
         shards.JPEG,

@@ -100,7 +100,11 @@ def test_ctrl_c_ends_lint_while_a_node_sends_nothing(
     ais_bucket.object("s-0.tar").get_writer().put_content(b"x" * 2000)
     rule = ais_faults.add(Stall(at=100), bucket=ais_bucket.name)
     words = ["lint", f"ais://{ais_bucket.name}", "--endpoint", ais_cluster.endpoint]
-    command = [sys.executable, "-c", "from torchdata_ais.cli import main; main()", *words]
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # off in a shell's background
+        "from torchdata_ais.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program, *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             while not ais_faults.fired(rule):

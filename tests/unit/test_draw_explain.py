@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, RandomMix, draw, explain, mermaid
+from torchdata_ais import AISSourceLister, RandomMix, ais_loader, draw, explain, mermaid
 from torchdata_ais.errors import UsageError
 from torchdata_ais.testing import example_shards
 
@@ -29,7 +29,7 @@ def test_a_drawing_has_a_line_a_stage_with_marks_and_bounds() -> None:
     assert "32 MiB + 1 x" in lines[3]
     assert "places saved" in lines[5]
     assert lines[5].endswith("50 items")
-    assert lines[6].endswith("4 samples")
+    assert lines[6].endswith("32 samples")
 
 
 def test_branches_are_indented_above_the_stage_that_joins_them() -> None:
@@ -102,3 +102,9 @@ def test_explain_refuses_a_pipe_that_reads_nothing() -> None:
         explain(wrong)
     with pytest.raises(UsageError, match="num_workers=-1"):
         explain(chain(), num_workers=-1)
+
+
+@pytest.mark.parametrize("use", [ais_loader, draw, explain])
+def test_what_is_no_pipe_is_refused_in_words(use: Any) -> None:
+    with pytest.raises(UsageError, match="pipe"):
+        use([1, 2])

@@ -117,6 +117,7 @@ def test_a_command_leaves_no_process(tmp_path: Path, stay: int) -> None:
 def test_a_command_ends_with_the_process_that_wants_its_shard(tmp_path: Path, number: int) -> None:
     file = tmp_path / "pids"
     program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"  # off in a shell's background
         "import torchdata_ais.webdataset as wds, sys;"
         "list(wds.WebDataset([wds.Command([sys.executable, '-c', *sys.argv[1:]])]))"
     )

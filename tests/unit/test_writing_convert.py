@@ -564,7 +564,7 @@ def test_the_command_takes_functions_by_name_and_several_sources(tmp_path, monke
         (["--map", "no_such_module:f"], "no function 'no_such_module:f'"),
         (["--maxsize", "much"], "is no size"),
         (["--column", "x"], "write COLUMN=FIELD"),
-        (["--resume"], "pass manifest="),
+        (["--resume"], "pass --manifest"),
         (["--on-error", "what"], "on_error='what'"),
     ],
 )

@@ -116,6 +116,11 @@ class AISLoader:
         on_stats: Callable[[Stats], object] | None,
         stats_every: float,
     ) -> None:
+        if not isinstance(pipe, IterDataPipe):
+            raise UsageError.at(
+                f"ais_loader was given an item of type {type(pipe).__name__}, not a pipe",
+                todo="pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])",
+            )
         if isinstance(epoch_steps, str) and epoch_steps not in ("pad", "shortest"):
             raise UsageError.at(
                 f"epoch_steps={epoch_steps!r}", todo='use None, a number, "pad" or "shortest"'

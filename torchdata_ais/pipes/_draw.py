@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
 
-from torchdata_ais.errors import AISError, StateError
+from torchdata_ais.errors import AISError, StateError, UsageError
 from torchdata_ais.pipes._checkpoint import chain_of
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, is_sharding, parents, upstream
 from torchdata_ais.pipes._report import name_of
@@ -41,6 +41,7 @@ def draw(pipe: IterDataPipe[Any]) -> str:
         shuffled(100)     places saved                    100 items
         batched(8)                                        16 items
     """
+    _check_pipe(pipe)
     refused = _refused(pipe)
     rows = [
         (prefix + _short(_title(part)), marks_of(part, refused), memory_of(part))
@@ -83,6 +84,11 @@ def html(pipe: IterDataPipe[Any]) -> str:
     body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     head = "".join(f"<th>{title}</th>" for title in ("stage", "sharding, checkpoints", "holds at most"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _check_pipe(pipe: Any) -> None:
+    if not isinstance(pipe, IterDataPipe):
+        raise UsageError.at(f"{type(pipe).__name__} is no pipe", todo="pass the last stage of a chain")
 
 
 def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPipe[Any]]]:
@@ -172,7 +178,7 @@ def _mib(size: int) -> str:
 
 
 def _decode_bound(pipe: SampleDecoder) -> str:
-    return f"{2 * pipe._threads} samples" if pipe._threads else "1 sample"
+    return f"{16 * pipe._threads} samples" if pipe._threads else "1 sample"
 
 
 _BOUNDS: list[tuple[type, Callable[[Any], str]]] = [

@@ -11,7 +11,7 @@ import xxhash
 
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.pipes._held import held_runs
-from torchdata_ais.pipes._order import ShardOrder, bitmap, find_sharder, left_of, unsharded
+from torchdata_ais.pipes._order import ShardOrder, bitmap, find_sharder, gives_at_once, left_of, unsharded
 from torchdata_ais.pipes._pipe import IterDataPipe
 from torchdata_ais.pipes._shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
@@ -53,8 +53,8 @@ class LoadState:
         resume: What is to be resumed, or None to begin the epoch.
 
     Attributes:
-        order: The shards to come.
         queue: The open shards; the first is read next.
+        ahead: The shard after them if it was opened before its turn, so that nobody waits for its node to answer.
         held: Places still to be read again for the stages below.
     """
 
@@ -66,17 +66,57 @@ class LoadState:
         self._urls: list[str] = []
         self._seen: deque[tuple[int, int]] = deque(maxlen=_SEEN)
         self.queue: deque[OpenShard] = deque()
+        self.ahead: OpenShard | None = None
         self.held: deque[int] = deque()
         if resume is None:
-            self.order = ShardOrder(source)
+            self._set_order(ShardOrder(source), gives_at_once(source))
             return
         items = list(unsharded(source, find_sharder(source)))
         self._urls = [url_of(item) for item in items]
         resume.check(self._urls)
-        self.order = ShardOrder(source, items, bitmap(resume.left(len(items))))
+        self._set_order(ShardOrder(source, items, bitmap(resume.left(len(items)))), True)
         self.held.extend(resume.held())
         for position, offset, version, checksum in resume.open():
             self.open(items[position], position, offset, version, checksum)
+
+    def _set_order(self, order: ShardOrder, at_once: bool) -> None:
+        self._order = order
+        self._to_come = iter(order)
+        self._looks_ahead = at_once
+        self._failure: Exception | None = None
+
+    def open_next(self) -> bool:
+        """Begin to read the next shard of the order; return False if there is none."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        shard, self.ahead = self.ahead, None
+        if shard is not None:
+            self._note(shard.position, shard.url)
+            self.queue.append(shard)
+            return True
+        following = next(self._to_come, None)
+        if following is None:
+            return False
+        self.open(following[1], following[0])
+        return True
+
+    def look_ahead(self) -> None:
+        """Let the next shard answer while the ones before it are read to their end."""
+        if not self._looks_ahead or self.ahead is not None:
+            return
+        try:
+            following = next(self._to_come, None)
+            if following is None:
+                self._looks_ahead = False
+                return
+            position, item = following
+            self.ahead = OpenShard(url_of(item), position, self._store, self._options, before_its_turn=True)
+        except Exception as error:  # noqa: BLE001 - raised when it is the shard's turn
+            self._looks_ahead, self._failure = False, error
+
+    def _note(self, position: int, url: str) -> None:
+        self._seen.append((position, url_hash(url)))
 
     def open(
         self,
@@ -88,7 +128,7 @@ class LoadState:
     ) -> None:
         """Begin to read a shard, behind those already open."""
         url = url_of(item)
-        self._seen.append((position, url_hash(url)))
+        self._note(position, url)
         self.queue.append(
             OpenShard(
                 url, position, self._store, self._options, start=start, version=version, checksum=checksum
@@ -106,7 +146,7 @@ class LoadState:
     def save(self) -> dict[str, Any]:
         """Return what is left to read, as plain values."""
         return {
-            **self.order.state(),
+            **self._order.state(last_is_left=self.ahead is not None),
             "open": [
                 [shard.position, shard.next_offset, shard.version, shard.checksum] for shard in self.queue
             ],

@@ -12,13 +12,15 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data.datapipes.iter import Collator, Mapper
+from torch.utils.data.datapipes.iter import Collator, IterableWrapper, Mapper
+from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
 from torchdata_ais.pipes._pipe import IterDataPipe, ShardingFilter, parents
+from torchdata_ais.pipes.list_ais import AISSourceLister
 
 logger = logging.getLogger("torchdata_ais")
 
-__all__ = ["ShardOrder", "bitmap", "find_sharder", "left_of", "positions_of", "unsharded"]
+__all__ = ["ShardOrder", "bitmap", "find_sharder", "gives_at_once", "left_of", "positions_of", "unsharded"]
 
 
 def bitmap(positions: Iterable[int]) -> bytes:
@@ -31,7 +33,7 @@ def bitmap(positions: Iterable[int]) -> bytes:
     bits = 0
     for position in positions:
         bits |= 1 << position
-    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    return _bytes_of(bits)
 
 
 def positions_of(bits: bytes) -> Iterator[int]:
@@ -52,6 +54,18 @@ def find_sharder(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
         pipe = parents(pipe)[0]
 
 
+_AT_ONCE = (ShardingFilter, CoreShuffler)
+
+
+def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether the next item of `pipe` comes without waiting: it stands in a list, or is listed already."""
+    while type(pipe) in _AT_ONCE:
+        pipe = parents(pipe)[0]
+    if isinstance(pipe, IterableWrapper):
+        return isinstance(pipe.iterable, (list, tuple))
+    return isinstance(pipe, AISSourceLister) and not parents(pipe)
+
+
 class ShardOrder:
     """Yields ``(position, item)`` of the shards an instance reads, and knows what is left.
 
@@ -69,6 +83,7 @@ class ShardOrder:
         self._items = items
         self._left = None if left is None else int.from_bytes(left, "little")
         self._count = 0
+        self._last = 0
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         number, instance = self._instances()
@@ -81,8 +96,9 @@ class ShardOrder:
                 yield count * number + instance, item
             return
         assert self._items is not None
-        for position in positions_of(self._bits()):
+        for position in positions_of(_bytes_of(self._left)):
             self._left &= ~(1 << position)
+            self._last = position
             yield position, self._items[position]
 
     def _own_of_all(self, number: int, instance: int) -> Iterator[tuple[int, Any]]:
@@ -101,11 +117,17 @@ class ShardOrder:
                 total, number, number - total,
             )  # fmt: skip
 
-    def state(self) -> dict[str, Any]:
-        """Return what is left as plain values: ``n``, ``i`` and ``next`` of a fresh epoch, else the bitmap."""
+    def state(self, last_is_left: bool = False) -> dict[str, Any]:
+        """Return what is left as plain values: ``n``, ``i`` and ``next`` of a fresh epoch, else the bitmap.
+
+        Args:
+            last_is_left: Whether the last position that was given out belongs to what is left.
+        """
         number, instance = self._instances()
-        left = None if self._left is None else self._bits()
-        return {"n": number, "i": instance, "next": self._count, "left": left}
+        if self._left is None:
+            return {"n": number, "i": instance, "next": self._count - last_is_left, "left": None}
+        left = self._left | (last_is_left << self._last)
+        return {"n": number, "i": instance, "next": self._count, "left": _bytes_of(left)}
 
     def _instances(self) -> tuple[int, int]:
         return (
@@ -114,9 +136,9 @@ class ShardOrder:
             else (1, 0)
         )
 
-    def _bits(self) -> bytes:
-        assert self._left is not None
-        return self._left.to_bytes((self._left.bit_length() + 7) // 8, "little")
+
+def _bytes_of(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
 def left_of(state: dict[str, Any], total: int) -> Iterable[int]:

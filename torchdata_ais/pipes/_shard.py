@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -13,6 +14,9 @@ from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.urls import ObjectURL
 
 __all__ = ["OpenShard", "ShardOptions"]
+
+
+_LITTLE = 4 << 20  # bytes that take about as long to read as the next shard takes to answer
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class OpenShard:
             others cannot be entered in the middle and are read from 0 and skipped.
         version: The version that must be met; default what the listing said.
         checksum: Likewise.
+        before_its_turn: Whether another shard is still being read: only the first block is fetched then.
 
     Attributes:
         next_offset: Where the next run begins: reading can start again there.
@@ -63,10 +68,12 @@ class OpenShard:
         start: int = 0,
         version: str | None = None,
         checksum: str | None = None,
+        before_its_turn: bool = False,
     ) -> None:
         self.url = url
         self.position = position
         self.next_offset = start
+        self.near_end = sys.maxsize
         self.passed_on = 0
         self.bytes = self.retries = 0
         self.first_byte_s: float | None = None
@@ -77,6 +84,7 @@ class OpenShard:
         self._store = store
         self._options = options
         self._start = start
+        self._before_its_turn = before_its_turn
         self._entered = start if _looks_plain(url) else 0
         self.blocks: BlockSource | None = None
         # Fetching begins here, ahead of the first run; into a cache only when the shard has its turn.
@@ -110,6 +118,7 @@ class OpenShard:
             version=given.version,
             checksum=given.checksum,
             size=given.size,
+            before_its_turn=self._before_its_turn,
         )
         reader = TarReader(
             blocks if self._entered else decompress(blocks, url=self.url, max_ratio=options.max_ratio),
@@ -139,6 +148,8 @@ class OpenShard:
             # In its place, not on top of it: a traceback shows one error, with its own frames and cause.
             raise noted.with_traceback(error.__traceback__) from error.__cause__
         if run is not None:
+            if self.next_offset == self._start and self.blocks is not None and _looks_plain(self.url):
+                self.near_end = (self.blocks.size or sys.maxsize) - _LITTLE
             self.next_offset = run.end
             self.passed_on += run.key is not None and run.error is None
             run.shard = self.position

@@ -163,13 +163,11 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         seed_shufflers(self._source, self._epoch_seed.next_epoch(), always=self._epoch_seed.was_sent)
         live = self._live = LoadState(self._source, store, self._shard_options, self._resume)
         self._resume = None
-        shards = iter(live.order)
         queue = live.queue
         try:
             yield from live.replay()
             while True:
-                while len(queue) < self._open_shards and (item := next(shards, None)) is not None:
-                    live.open(item[1], item[0])
+                while len(queue) < self._open_shards and live.open_next():
                     self._stats.items += 1
                 if not queue:
                     self._policy.at_end(self._stats, "load_tar")
@@ -187,12 +185,14 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                     self._close(queue.popleft())
                     continue
                 queue.rotate(-1)
+                if run.end > shard.near_end:
+                    live.look_ahead()
                 if run.error is None:
                     yield shard.url, run
                 elif not self._policy.goes_on(run.error, self._stats, "load_tar"):
                     return
         finally:
-            for shard in queue:
+            for shard in (*queue, *filter(None, [live.ahead])):
                 self._close(shard)
 
     def _save(self) -> dict[str, Any] | None:

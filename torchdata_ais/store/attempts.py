@@ -106,9 +106,10 @@ class Attempts:
 
         The timeouts of a socket count from byte to byte. This is for servers that send a byte now and then.
         """
-        known = [timeout for timeout in timeouts if timeout is not None]
-        bounded = known and len(known) == len(timeouts)
-        self._due = time.monotonic() + sum(known) + _SLACK_S if bounded else float("inf")
+        due = time.monotonic() + _SLACK_S if timeouts else float("inf")
+        for timeout in timeouts:
+            due = due + timeout if timeout is not None else float("inf")
+        self._due = due
 
     def check_overdue(self) -> None:
         """End a step that is overdue. Called by another thread: the step itself is stuck in a socket."""

@@ -10,8 +10,7 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -87,15 +86,16 @@ class Cancel:
         Cancel._current.flag = None
         self.watch(None)
 
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Make this the flag of another thread for a while, in which it goes on with the requests of the first."""
-        before = getattr(Cancel._current, "flag", None)
+    def lend(self) -> Cancel | None:
+        """Make this the flag of this thread, too, which goes on with the requests of another; return the one before."""
+        before: Cancel | None = getattr(Cancel._current, "flag", None)
         Cancel._current.flag = self
-        try:
-            yield
-        finally:
-            Cancel._current.flag = before
+        return before
+
+    @classmethod
+    def restore(cls, flag: Cancel | None) -> None:
+        """Undo `lend`."""
+        cls._current.flag = flag
 
     @classmethod
     def report(cls, sock: Any) -> None:

@@ -31,6 +31,7 @@ __all__ = ["BlockSource", "open_blocks"]
 
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
 _LIVENESS_S = 1.0
+_KEPT_BYTES = 16 << 20
 _COPY_S = 1e-3  # a block that comes within this time was there: to copy it takes as long
 _PATIENCE_S = 5e-3  # what a consumer that reads for itself may lose by waiting, beside a fifth of its time
 _SMALL = 128 << 10  # blocks below this are joined while they wait: servers may send in crumbs
@@ -46,7 +47,11 @@ class _Channel:
     """
 
     def __init__(
-        self, url: str, options: StoreOptions, make_reader: Callable[[Cancel, Stats], Reader]
+        self,
+        url: str,
+        options: StoreOptions,
+        make_reader: Callable[[Cancel, Stats], Reader],
+        before_its_turn: bool,
     ) -> None:
         self.url = url
         self.pid = os.getpid()
@@ -56,11 +61,13 @@ class _Channel:
         self.reader = make_reader(self._cancel, self.stats)
         self._stream = self.reader.blocks()
         self._share = open_share(options.prefetch_bytes)
-        self._ready = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._ready = threading.Condition(self._lock)
         self._blocks: deque[bytes] = deque()
         self._error: BaseException | None = None
         self._reading = False  # whether somebody is in the stream
         self._ahead = True  # whether the thread reads, or the consumer
+        self._one_block = before_its_turn  # the thread reads no more until the consumer comes
         self._alone_since = 0.0  # when the consumer began to read for itself; 0: never
         self._lost_s = 0.0  # what it has waited for bytes since
         self._done = False
@@ -74,7 +81,7 @@ class _Channel:
         with self._cancel:
             while self._has_turn():
                 self._read(ahead=True)
-        with self._ready:
+        with self._lock:
             self._done = True
             self._ready.notify_all()
         self._stream.close()  # type: ignore[attr-defined]  # a generator
@@ -82,19 +89,22 @@ class _Channel:
     def _has_turn(self) -> bool:
         """Wait until the thread is to read and may hold a block more; return False at the end."""
         while True:
-            with self._ready:
-                while self._reading or not (self._ahead or self._done or self._closed):
+            with self._lock:
+                while self._reading or not (self._may_read() or self._done or self._closed):
                     self._ready.wait(_LIVENESS_S)
                     self.reader.check_overdue()  # if it is the consumer who is stuck
                 if self._done or self._closed:
                     return False
             if not self._share.take(self._block_bytes):
                 continue
-            with self._ready:
-                if self._ahead and not (self._reading or self._done or self._closed):
+            with self._lock:
+                if self._may_read() and not (self._reading or self._done or self._closed):
                     self._reading = True
                     return True
             self._share.give(self._block_bytes)  # the consumer was faster
+
+    def _may_read(self) -> bool:
+        return self._ahead and not (self._one_block and self._blocks)
 
     def _read(self, *, ahead: bool) -> bytes | None:
         """Read the next block; None if there is no more. Who calls it has set `_reading`."""
@@ -110,7 +120,7 @@ class _Channel:
             error = ReadError.at("reading was interrupted", todo="open it again", url=redact(self.url))
             raise
         finally:
-            with self._ready:
+            with self._lock:
                 self._reading = False
                 if ahead:
                     self._share.give(self._block_bytes - len(block or b""))
@@ -135,7 +145,9 @@ class _Channel:
         """Return the next block: one that is there, or else wait for it, or read it."""
         begin = time.monotonic()
         while True:
-            with self._ready:
+            with self._lock:
+                if self._one_block:
+                    self._one_block = self._ahead = False
                 if self._closed:
                     raise UsageError.at("the source was closed", todo="open it again", url=redact(self.url))
                 if self._blocks:
@@ -143,11 +155,11 @@ class _Channel:
                     break
                 if self._done:
                     raise self._end()
-                if not self._thread.is_alive():
-                    raise ReadError.at(
-                        "the fetching thread is gone", todo="open the object again", url=redact(self.url)
-                    )
                 if self._reading:
+                    if not self._thread.is_alive():
+                        raise ReadError.at(
+                            "the fetching thread is gone", todo="open the object again", url=redact(self.url)
+                        )
                     if not self._alone_since:
                         self._ahead = False
                     self.reader.check_overdue()
@@ -163,14 +175,17 @@ class _Channel:
 
     def _read_alone(self, begin: float) -> bytes | None:
         """Read in the consumer's thread; see whether that pays."""
-        with self._cancel.lent():
+        before = self._cancel.lend()
+        try:
             block = self._read(ahead=False)
+        finally:
+            Cancel.restore(before)
         now = time.monotonic()
         self.stats.wait_s += now - begin
         self._alone_since = self._alone_since or begin
         self._lost_s += max(0.0, now - begin - _COPY_S)
         if not self._ahead and self._lost_s > _PATIENCE_S + (now - self._alone_since) / 5:
-            with self._ready:
+            with self._lock:
                 self._ahead = True
                 self._ready.notify_all()
         return block
@@ -192,7 +207,7 @@ class _Channel:
         self._closed = True
         self._cancel.cancel()
         self._share.close()
-        with self._ready:
+        with self._lock:
             self._blocks.clear()
             self._ready.notify_all()
 
@@ -216,10 +231,14 @@ class BlockSource:
     """
 
     def __init__(
-        self, url: str, options: StoreOptions, make_reader: Callable[[Cancel, Stats], Reader]
+        self,
+        url: str,
+        options: StoreOptions,
+        make_reader: Callable[[Cancel, Stats], Reader],
+        before_its_turn: bool = False,
     ) -> None:
         self.url = url
-        self._channel = _Channel(url, options, make_reader)
+        self._channel = _Channel(url, options, make_reader, before_its_turn)
         self._finalizer = weakref.finalize(self, _Channel.cancel, self._channel)
         self._channel.start()
 
@@ -282,6 +301,7 @@ def open_blocks(
     version: str | None = None,
     checksum: str | None = None,
     size: int | None = None,
+    before_its_turn: bool = False,
 ) -> BlockSource:
     """Open an object, a web file, a local file or standard input, and begin to fetch it.
 
@@ -292,6 +312,7 @@ def open_blocks(
         version: What the object must be; else what `url` says.
         checksum: Likewise.
         size: Likewise.
+        before_its_turn: Fetch no more than the first block until the first is asked for.
 
     Returns:
         An iterator of blocks of at most ``options.block_bytes`` bytes. Close it, or exhaust it.
@@ -338,4 +359,7 @@ def open_blocks(
             return FileReader(location.name, options, start, known, cancel, stats)
         return HTTPReader(location, options, start, known, cancel, stats)
 
-    return BlockSource(str(url), options, make_reader)
+    # glibc gives free memory back to the kernel above twice the size of the largest block freed so far, and to get it
+    # again costs a tenth of the time. Memory that is never touched costs nothing.
+    bytes(_KEPT_BYTES)
+    return BlockSource(str(url), options, make_reader, before_its_turn)

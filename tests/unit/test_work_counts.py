@@ -1,0 +1,151 @@
+"""How much work a sample costs, counted and not timed: a change that makes reading slower shows here on any machine.
+
+Counted are the calls of functions, Python's and C's, in the thread that reads. Each case runs with two sizes, and the
+difference counts, so that what happens once a run or once a shard does not matter. The limits are what was measured
+with CPython 3.10 to 3.13, and a twentieth more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchdata_ais import AISFileLoader, SampleDecoder
+from torchdata_ais.loaders.service import memory
+from torchdata_ais.loaders.service.codec import pack, unpack
+from torchdata_ais.tar import TarReader
+from torchdata_ais.testing import shard_bytes, write_shard
+
+FIELDS = ("jpg", "cls", "json")
+FEW, MANY = 1000, 3000
+
+
+def members(samples: int) -> dict[str, bytes]:
+    return {f"{number:06d}.{field}": b"7" * 400 for number in range(samples) for field in FIELDS}
+
+
+def calls(run: Callable[[], Any]) -> int:
+    """Return how many functions are called while `run` runs, in this thread."""
+    count = 0
+
+    def note(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def per_sample(make: Callable[[int], Iterable[Any]]) -> float:
+    def drain(samples: int) -> Callable[[], None]:
+        items = make(samples)
+
+        def run() -> None:
+            for _ in items:
+                pass
+
+        return run
+
+    drain(FEW)()  # what is filled or imported at first use
+    return (calls(drain(MANY)) - calls(drain(FEW))) / (MANY - FEW)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    folder = tmp_path_factory.mktemp("shards")
+    return {samples: str(write_shard(folder / f"{samples}.tar", members(samples))) for samples in (FEW, MANY)}
+
+
+def test_calls_per_member_of_the_tar_reader() -> None:
+    archives = {samples: shard_bytes(members(samples)) for samples in (FEW, MANY)}
+
+    def reader(samples: int) -> Iterable[Any]:
+        data = archives[samples]
+        return TarReader([data[at : at + (1 << 20)] for at in range(0, len(data), 1 << 20)])
+
+    assert per_sample(reader) / len(FIELDS) <= LIMITS["tar reader, a member"]
+
+
+CHAINS: dict[str, Callable[[Any], Any]] = {
+    "load_tar and group_samples": lambda pipe: pipe.group_samples(),
+    "and to_tuple": lambda pipe: pipe.group_samples().to_tuple("jpg", "cls"),
+    "and batched": lambda pipe: pipe.group_samples().to_tuple("jpg", "cls").batched(50),
+    "and shuffled": lambda pipe: pipe.group_samples().shuffled(100).to_tuple("jpg", "cls").batched(50),
+}
+
+LIMITS = {
+    "tar reader, a member": 17,
+    "load_tar and group_samples": 100,
+    "and to_tuple": 109,
+    "and batched": 116,
+    "and shuffled": 133,
+    "decode of two fields": 87,
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_calls_per_sample_of_a_chain(name: str, shards: dict[int, str]) -> None:
+    assert per_sample(lambda samples: CHAINS[name](AISFileLoader([shards[samples]]))) <= LIMITS[name]
+
+
+def test_calls_per_sample_of_decode(shards: dict[int, str]) -> None:
+    samples = list(
+        AISFileLoader([shards[MANY]], select_files=lambda name: not name.endswith("jpg")).group_samples()
+    )
+    count = per_sample(lambda number: SampleDecoder(samples[:number]))
+    assert count <= LIMITS["decode of two fields"]
+
+
+def test_blocks_are_read_whole(shards: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system call for a block, not one for a header or a member."""
+    sizes: list[int] = []
+    read = os.read
+
+    def noted(fd: int, size: int) -> bytes:
+        data = read(fd, size)
+        if len(data) > 512:
+            sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "read", noted)
+    samples = sum(1 for _ in AISFileLoader([shards[MANY]]).group_samples())
+    size = Path(shards[MANY]).stat().st_size
+    assert samples == MANY
+    assert sum(sizes) == size
+    assert len(sizes) == -(-size // (1 << 20))
+
+
+def test_a_thread_takes_several_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[int] = []
+    submit = ThreadPoolExecutor.submit
+
+    def noted(pool: ThreadPoolExecutor, *arguments: Any) -> Any:
+        submitted.append(1)
+        return submit(pool, *arguments)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", noted)
+    assert len(list(SampleDecoder([{"__key__": str(n), "cls": b"1"} for n in range(400)], threads=2))) == 400
+    assert len(submitted) == 50
+
+
+def test_one_file_of_memory_serves_an_epoch_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = memory._anonymous_file
+    monkeypatch.setattr(memory, "_anonymous_file", lambda: made.append(1) or make())  # type: ignore[func-returns-value]
+    lender = memory.Lender()
+    for number in range(100):
+        assert unpack(pack(torch.full((100_000,), number), lender))[-1] == number
+    lender.close()
+    assert len(made) == 1
