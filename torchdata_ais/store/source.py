@@ -32,7 +32,7 @@ __all__ = ["BlockSource", "open_blocks"]
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
 _LIVENESS_S = 1.0
 _KEPT_BYTES = 16 << 20
-_COPY_S = 1e-3  # a block that comes within this time was there: to copy it takes as long
+_CALL_S, _COPY_BYTES_S = 1e-4, 1e9  # a block that comes in no more time than its copy takes was there already
 _PATIENCE_S = 5e-3  # what a consumer that reads for itself may lose by waiting, beside a fifth of its time
 _SMALL = 128 << 10  # blocks below this are joined while they wait: servers may send in crumbs
 
@@ -155,13 +155,13 @@ class _Channel:
                     break
                 if self._done:
                     raise self._end()
-                if self._reading:
+                if self._reading or self._ahead:
                     if not self._thread.is_alive():
                         raise ReadError.at(
                             "the fetching thread is gone", todo="open the object again", url=redact(self.url)
                         )
-                    if not self._alone_since:
-                        self._ahead = False
+                    if self._reading and not self._alone_since:
+                        self._ahead = False  # the consumer was faster
                     self.reader.check_overdue()
                     self._ready.wait(_LIVENESS_S)
                     continue
@@ -183,7 +183,7 @@ class _Channel:
         now = time.monotonic()
         self.stats.wait_s += now - begin
         self._alone_since = self._alone_since or begin
-        self._lost_s += max(0.0, now - begin - _COPY_S)
+        self._lost_s += max(0.0, now - begin - _CALL_S - len(block or b"") / _COPY_BYTES_S)
         if not self._ahead and self._lost_s > _PATIENCE_S + (now - self._alone_since) / 5:
             with self._lock:
                 self._ahead = True
