@@ -184,7 +184,9 @@ def our_pipe(job, threads=0):
     from torchdata_ais import AISSourceLister
 
     sources = [f"ais://{shards.BUCKET}/{job['template']}"] * job["repeat"]
-    pipe = AISSourceLister(sources, endpoint=job["endpoint"]).load_tar(open_shards=job["open_shards"])
+    pipe = AISSourceLister(sources, endpoint=job["endpoint"]).load_tar(
+        open_shards=job["open_shards"], verify=job.get("verify")
+    )
     pipe = pipe.group_samples()
     if job["buffer"]:
         pipe = pipe.shuffled(job["buffer"])

@@ -78,10 +78,11 @@ CASES = {
         (
             *(Row(name, workers) for workers in BOTH for name in PEERS),
             Row("ours"),
+            Row("ours", label="no checksum", options={"verify": False}),
             *(Row("ours, DataLoader2", workers) for workers in (0, 1, 2)),
             Row("ours, DataLoader", 2),
         ),
-        repeat=3,
+        repeat=4,
     ),
     "small": Case(
         shards.SMALL,

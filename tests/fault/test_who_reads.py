@@ -92,6 +92,27 @@ def test_an_interrupted_read_is_no_end(cluster: LocalCluster, monkeypatch: pytes
                 next(blocks)
 
 
+def test_a_block_lost_to_ctrl_c_is_not_followed_by_others(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_blocks("ais://b/s-0.tar", options(cluster)) as blocks:
+        for _ in range(10):
+            next(blocks)
+        read = source._Channel._read_alone
+
+        def interrupted(channel: Any, begin: float) -> bytes | None:
+            read(channel, begin)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(source._Channel, "_read_alone", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in blocks:
+                pass
+        monkeypatch.undo()
+        with pytest.raises(ReadError, match="interrupted"):
+            next(blocks)
+
+
 def test_the_next_shard_is_asked_for_before_the_one_under_way_ends(cluster: LocalCluster) -> None:
     urls = [f"ais://b/s-{number}.tar" for number in range(3)]
     before = requests(cluster)

@@ -31,6 +31,7 @@ __all__ = ["BlockSource", "open_blocks"]
 
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
 _LIVENESS_S = 1.0
+_INTERRUPTED = "reading was interrupted"
 _KEPT_BYTES = 16 << 20
 _CALL_S, _COPY_BYTES_S = 1e-4, 1e9  # a block that comes in no more time than its copy takes was there already
 _PATIENCE_S = 5e-3  # what a consumer that reads for itself may lose by waiting, beside a fifth of its time
@@ -117,7 +118,7 @@ class _Channel:
         except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
             error = caught
         except BaseException:  # Ctrl-C: the stream is over, but not at its end
-            error = ReadError.at("reading was interrupted", todo="open it again", url=redact(self.url))
+            error = ReadError.at(_INTERRUPTED, todo="open it again", url=redact(self.url))
             raise
         finally:
             with self._lock:
@@ -144,34 +145,61 @@ class _Channel:
     def take(self) -> bytes:
         """Return the next block: one that is there, or else wait for it, or read it."""
         begin = time.monotonic()
-        while True:
-            with self._lock:
-                if self._one_block:
-                    self._one_block = self._ahead = False
-                if self._closed:
-                    raise UsageError.at("the source was closed", todo="open it again", url=redact(self.url))
-                if self._blocks:
-                    block = self._blocks.popleft()
-                    break
-                if self._done:
-                    raise self._end()
-                if self._reading or self._ahead:
-                    if not self._thread.is_alive():
-                        raise ReadError.at(
-                            "the fetching thread is gone", todo="open the object again", url=redact(self.url)
-                        )
-                    if self._reading and not self._alone_since:
-                        self._ahead = False  # the consumer was faster
-                    self.reader.check_overdue()
-                    self._ready.wait(_LIVENESS_S)
-                    continue
-                self._reading = True
-            own = self._read_alone(begin)
-            if own is not None:
-                return own
+        mine = False  # whether a block is read here
+        try:
+            while True:
+                with self._lock:
+                    block = self._there()
+                    if block is not None:
+                        break
+                    if self._reading or self._ahead:
+                        self._await_thread()
+                        continue
+                    self._reading = mine = True
+                block = self._read_alone(begin)
+                mine = False
+                if block is not None:
+                    return block
+        except BaseException:
+            if (
+                mine
+            ):  # Ctrl-C, and nobody knows where in between: a block may be lost, so that none must follow it
+                self._break_off()
+            raise
         self.stats.wait_s += time.monotonic() - begin
         self._share.give(len(block))
         return block
+
+    def _there(self) -> bytes | None:
+        """Return a block that is there; None to wait. Called with the lock held."""
+        if self._one_block:
+            self._one_block = self._ahead = False
+        if self._closed:
+            raise UsageError.at("the source was closed", todo="open it again", url=redact(self.url))
+        if self._blocks:
+            return self._blocks.popleft()
+        if self._done:
+            raise self._end()
+        return None
+
+    def _await_thread(self) -> None:
+        """Wait for what the thread reads. Called with the lock held."""
+        if not self._thread.is_alive():
+            raise ReadError.at(
+                "the fetching thread is gone", todo="open the object again", url=redact(self.url)
+            )
+        if self._reading and not self._alone_since:
+            self._ahead = False  # the consumer was faster
+        self.reader.check_overdue()
+        self._ready.wait(_LIVENESS_S)
+
+    def _break_off(self) -> None:
+        with self._lock:
+            self._reading = False
+            if not self._done:
+                self._done = True
+                self._error = ReadError.at(_INTERRUPTED, todo="open it again", url=redact(self.url))
+            self._ready.notify_all()
 
     def _read_alone(self, begin: float) -> bytes | None:
         """Read in the consumer's thread; see whether that pays."""
