@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.client import HTTPException
 
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
@@ -19,6 +20,7 @@ from urllib3.response import BaseHTTPResponse
 from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length, length_of
+from torchdata_ais.store.framing import StrictResponse, plain_body
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.reader import Reader, Stats
@@ -96,7 +98,8 @@ class HTTPReader(Reader):
         while True:
             attempts.total += 1
             try:
-                response = self._open()
+                with self._cancel.lent():
+                    response = self._open()
                 try:
                     yield from self._read(response)
                 finally:
@@ -208,7 +211,8 @@ class HTTPReader(Reader):
     def _read(self, response: BaseHTTPResponse) -> Iterator[bytes]:
         attempts, stats, block_bytes = self._attempts, self._stats, self._options.block_bytes
         update = self._hash.update if self._hash is not None else None
-        while data := self._read1(response, block_bytes):
+        plain = plain_body(response)
+        while data := self._read1(plain or response, block_bytes):
             if self._past_end(len(data)):
                 raise Failed(ReadError, f"more bytes than the {self.facts.size} of the object", again=False)
             if update is not None:
@@ -223,42 +227,33 @@ class HTTPReader(Reader):
                 f"the body broke off at byte {self._offset} of {self.facts.size}",
                 _NODE,
             )
+        if plain is not None:  # urllib3 does not know that it was read
+            self._cancel.watch(None)
+            plain.close()
+            response.release_conn()
 
     def _past_end(self, more: int) -> bool:
         return self.facts.size is not None and self._offset + more > self.facts.size
 
-    def _read1(self, response: BaseHTTPResponse, size: int) -> bytes:
+    def _read1(self, body: BaseHTTPResponse | StrictResponse, size: int) -> bytes:
         """Return the next bytes, at most `size`; ``b""`` at the end of the body."""
-        attempts = self._attempts
-        stall_s = self._options.stall_timeout
         begin = time.monotonic()
-        left = attempts.left_s()
-        if left is not None:
-            if left <= 0:
-                raise Failed(
-                    StallError,
-                    f"the deadline of {self._options.retry.deadline:g} s has passed at byte {self._offset}",
-                    "raise Retry(deadline=) or look for what slows the network",
-                    again=False,
-                )
-            if stall_s is None or left < stall_s:
-                Cancel.limit(left)
+        self._check_deadline()
         try:
-            attempts.expect(attempts.bound(stall_s))
-            data = response.read1(size)
-            attempts.check_interrupted()
-            return data
-        except fault.ReadTimeoutError as error:
+            if isinstance(body, StrictResponse):
+                return body.read_once(size)
+            return self._read_framed(body, size)
+        except (fault.ReadTimeoutError, TimeoutError) as error:
             waited = time.monotonic() - begin
             raise Failed(
                 StallError,
                 f"no byte came for {waited:.1f} s at byte {self._offset}",
                 "look at the load of the node, or raise stall_timeout=",
             ) from error
-        except (fault.HTTPError, OSError, ValueError) as error:
+        except (fault.HTTPError, HTTPException, OSError, ValueError) as error:
             if self._cancel.cancelled:
                 raise Cancelled from error
-            attempts.check_interrupted(error)
+            self._attempts.check_interrupted(error)
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
             raise Failed(
                 ReadError,
@@ -266,8 +261,34 @@ class HTTPReader(Reader):
                 _NODE,
             ) from error
         finally:
+            self._attempts.waited(time.monotonic() - begin)
+
+    def _read_framed(self, response: BaseHTTPResponse, size: int) -> bytes:
+        """Read a body whose frames take more than one read of the socket: a server may send it byte by byte."""
+        attempts = self._attempts
+        attempts.expect(attempts.bound(self._options.stall_timeout))
+        try:
+            with self._cancel.lent():
+                data = response.read1(size)
+            attempts.check_interrupted()
+            return data
+        finally:
             attempts.expect()
-            attempts.waited(time.monotonic() - begin)
+
+    def _check_deadline(self) -> None:
+        left = self._attempts.left_s()
+        if left is None:
+            return
+        if left <= 0:
+            raise Failed(
+                StallError,
+                f"the deadline of {self._options.retry.deadline:g} s has passed at byte {self._offset}",
+                "raise Retry(deadline=) or look for what slows the network",
+                again=False,
+            )
+        stall_s = self._options.stall_timeout
+        if stall_s is None or left < stall_s:
+            self._cancel.set_timeout(left)
 
     def _check_end(self) -> None:
         if not self._compare or self._hash is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from http.client import HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import Any
 
-__all__ = ["StrictResponse"]
+from urllib3.response import BaseHTTPResponse
+
+__all__ = ["StrictResponse", "plain_body"]
 
 
 class _Head:
@@ -44,3 +46,29 @@ class StrictResponse(HTTPResponse):
         if getattr(self, "chunk_left", None) == 0 and amt == 2 and data != b"\r\n":
             raise IncompleteRead(data)
         return data
+
+    def read_once(self, size: int) -> bytes:
+        """Return what one read of the socket brings, at most `size` bytes of a body of known length; ``b""`` at its end.
+
+        Raises:
+            IncompleteRead: The connection was closed before the end.
+        """
+        left: int = self.length  # type: ignore[assignment]
+        if not left:
+            return b""
+        data: bytes = self.fp.read1(size if size < left else left)
+        if not data:
+            raise IncompleteRead(b"", left)
+        self.length = left - len(data)
+        return data
+
+
+def plain_body(response: BaseHTTPResponse) -> StrictResponse | None:
+    """Return what stands under a response whose body is a known number of bytes as they are, or None.
+
+    Its blocks can be read without urllib3's layers, a dozen calls each, that bodies of other kinds need.
+    """
+    plain = getattr(response, "_original_response", None)
+    if isinstance(plain, StrictResponse) and not plain.chunked and plain.length and plain.fp is not None:
+        return plain
+    return None

@@ -10,7 +10,8 @@ import os
 import socket
 import ssl
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -86,16 +87,15 @@ class Cancel:
         Cancel._current.flag = None
         self.watch(None)
 
-    def lend(self) -> Cancel | None:
-        """Make this the flag of this thread, too, which goes on with the requests of another; return the one before."""
-        before: Cancel | None = getattr(Cancel._current, "flag", None)
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Make this the flag of this thread meanwhile, which goes on with the requests of another."""
+        before = getattr(Cancel._current, "flag", None)
         Cancel._current.flag = self
-        return before
-
-    @classmethod
-    def restore(cls, flag: Cancel | None) -> None:
-        """Undo `lend`."""
-        cls._current.flag = flag
+        try:
+            yield
+        finally:
+            Cancel._current.flag = before
 
     @classmethod
     def report(cls, sock: Any) -> None:
@@ -125,9 +125,13 @@ class Cancel:
         """Set the timeout of the socket in use in this thread: for the body, after the headers have come."""
         flag = getattr(cls._current, "flag", None)
         if flag is not None:
-            with flag._lock, suppress(OSError):
-                if flag._socket is not None:
-                    flag._socket.settimeout(seconds)
+            flag.set_timeout(seconds)
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """Set the timeout of the socket in use."""
+        with self._lock, suppress(OSError):
+            if self._socket is not None:
+                self._socket.settimeout(seconds)
 
 
 def _shut(sock: socket.socket | None) -> None:

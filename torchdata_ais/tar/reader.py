@@ -104,11 +104,13 @@ class TarReader:
 
     def __iter__(self) -> Iterator[Member]:
         window, want, limit = self._window, self._want, self._max_member_bytes
+        following = window.offset
         while True:
-            begin = offset = window.offset
+            begin = offset = following
             header = window.take(BLOCK)
             if len(header) < BLOCK or not (header[0] or header.strip(NUL)):
                 if self._goes_on(header, offset):
+                    following = window.offset
                     continue
                 return
             try:
@@ -121,6 +123,7 @@ class TarReader:
                 raise self._faults.bad_header(str(error), offset) from None
             if kind in _EXTENSIONS:
                 self._extend(kind, size, offset)
+                following = window.offset
                 continue
             target = ""
             if self._extended_at >= 0 or self._all:
@@ -131,11 +134,13 @@ class TarReader:
             if kind in _SPECIAL:
                 if kind in _REFUSED:
                     raise self._faults.refused(_REFUSED[kind], offset, name)
+                following = offset + BLOCK
                 if kind in _LINKS and wanted:
-                    yield name, Link(target or link_target(header), _LINKS[kind]), begin, window.offset
+                    yield name, Link(target or link_target(header), _LINKS[kind]), begin, following
                 if kind not in _NOTES:
                     continue  # links, devices and the like have no data, whatever their size field says
                 wanted = False
+            following = offset + BLOCK + size + -size % BLOCK
             large = wanted and limit is not None and size > limit
             if large and not self._skip_large:
                 raise self._faults.too_large(size, limit or 0, name, offset)
@@ -143,13 +148,13 @@ class TarReader:
                 if window.skip(size + -size % BLOCK):
                     raise self._faults.truncated("inside a member that is passed over", window.offset, name)
                 if large:
-                    yield name, TooLarge(size), begin, window.offset
+                    yield name, TooLarge(size), begin, following
                 continue
             data = window.take_padded(size)
             if data is None:
                 what = f"inside a member of {size} byte{'' if size == 1 else 's'}"
                 raise self._faults.truncated(what, window.offset, name)
-            yield name, data, begin, window.offset
+            yield name, data, begin, following
             del data  # or this frame would keep it until the next member is there
 
     def _extend(self, kind: int, size: int, offset: int) -> None:
