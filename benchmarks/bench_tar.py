@@ -1,4 +1,4 @@
-"""Microseconds a member: our tar reader beside `tarfile` and webdataset's tar iterator.
+"""Microseconds a member, and what the checksum costs: our tar reader beside `tarfile` and webdataset.
 
     python benchmarks/bench_tar.py [--rounds 7] [--json FILE]
 
@@ -11,6 +11,9 @@ cache, as blocks are that have just arrived; from memory the copy of 110 KB take
 Two rows are for reading the others. `copy alone` slices the same bytes out of the same blocks and does nothing
 else: no reader that gives `bytes` can be faster. `headers alone` is our reader asked for no member, so that
 it checks and reads every header and copies no data: what parsing costs by itself.
+
+Then the whole way, from an embedded cluster to samples of bytes (110 KB, one process), with the checksum of every
+shard compared and without, beside webdataset and `tarfile` on the same bodies. Neither of these compares any.
 """
 
 import argparse
@@ -25,7 +28,11 @@ import statistics
 import sys
 import tarfile
 import time
+import urllib.request
 
+import shards
+
+from torchdata_ais import AISSourceLister
 from torchdata_ais.tar import decompress, read_members
 from torchdata_ais.tar.writer import encode_archive
 
@@ -128,6 +135,49 @@ def measure(size, count, rounds):
     return times
 
 
+def samples_of_ours(endpoint, names, verify):
+    urls = [f"ais://{shards.BUCKET}/{name}" for name in names]
+    pipe = AISSourceLister(urls, endpoint=endpoint).load_tar(verify=verify).group_samples()
+    return sum(1 for _ in pipe.to_tuple("jpg", "cls"))
+
+
+def samples_of_webdataset(endpoint, names):
+    import webdataset
+
+    urls = [f"{endpoint}/v1/objects/{shards.BUCKET}/{name}?provider=ais" for name in names]
+    return sum(1 for _ in webdataset.WebDataset(urls, shardshuffle=False).to_tuple("jpg", "cls"))
+
+
+def samples_of_tarfile(endpoint, names):
+    count = 0
+    for name in names:
+        url = f"{endpoint}/v1/objects/{shards.BUCKET}/{name}?provider=ais"
+        with urllib.request.urlopen(url) as body, tarfile.open(fileobj=body, mode="r|") as tar:
+            for info in tar:
+                tar.extractfile(info).read()
+                count += info.name.endswith(".jpg")
+    return count
+
+
+def checksum_cost(rounds):
+    """Return samples a second of each way, one number a round."""
+    names = shards.JPEG.names()
+    rates = {}
+    with shards.served({shards.JPEG}) as endpoint:
+        ways = {
+            "torchdata_ais": lambda: samples_of_ours(endpoint, names, True),
+            "  without the checksum": lambda: samples_of_ours(endpoint, names, False),
+            "tarfile (r|, stream)": lambda: samples_of_tarfile(endpoint, names),
+            "webdataset": lambda: samples_of_webdataset(endpoint, names),
+        }
+        for number, (name, way) in itertools.product(range(rounds + 1), ways.items()):
+            begin = time.perf_counter()
+            count = way()
+            if number:  # the first round warms caches and imports
+                rates.setdefault(name, []).append(count / (time.perf_counter() - begin))
+    return rates
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds, at least 5 (default 7)")
@@ -146,6 +196,14 @@ def main():
             cells += f"{statistics.median(us):12.2f} ({min(us):5.2f}-{max(us):6.2f})"
         print(f"{name:30}{cells}", file=out)
 
+    rates = checksum_cost(rounds)
+    print(f"\nsamples a second, median (smallest-largest) of {rounds} interleaved rounds", file=out)
+    for name, values in rates.items():
+        print(f"{name:30}{statistics.median(values):12.0f} ({min(values):5.0f}-{max(values):6.0f})", file=out)
+    with_it, without = rates["torchdata_ais"], rates["  without the checksum"]
+    share = statistics.median(1 - a / b for a, b in zip(with_it, without, strict=True))
+    print(f"the checksum costs {share:.1%} of the speed, median within rounds", file=out)
+
     if options.json:
         report = {
             "unit": "us a member",
@@ -155,6 +213,8 @@ def main():
             "machine": platform.processor() or platform.machine(),
             "cpus": os.cpu_count(),
             "webdataset": importlib.metadata.version("webdataset"),
+            "samples a second": {name.strip(): values for name, values in rates.items()},
+            "checksum share": share,
             "results": {
                 label: {
                     name.strip(): {"median": statistics.median(us), "min": min(us), "max": max(us), "all": us}

@@ -103,9 +103,10 @@ class ImageHandler:
             return values if container == "numpy" else _values_to_tensor(values, out)
         pixels, target = _pixels(data, mode, options)
         if container == "torch":
-            return _pixels_to_tensor(resize_pixels(pixels, target), numbers == "float", out)
+            return _planes_to_tensor(resize_pixels(pixels, target), numbers == "float", out)
         if pixels.shape[:2] != target:
-            pixels = resize_pixels(pixels, target).numpy()
+            planes = resize_pixels(pixels, target)
+            pixels = (planes if planes.ndim == 2 else planes.permute(1, 2, 0)).numpy()
         if container == "pil":
             return Image.fromarray(pixels)
         return np.divide(pixels, np.float32(255), dtype=np.float32) if numbers == "float" else pixels
@@ -195,15 +196,15 @@ def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np
     return np.array(image), target
 
 
-def _pixels_to_tensor(pixels: torch.Tensor, as_float: bool, out: torch.Tensor | None) -> torch.Tensor:
-    """Turn (H, W) or (H, W, C) into (H, W) or (C, H, W), contiguous, in `out` if given."""
+def _planes_to_tensor(planes: torch.Tensor, as_float: bool, out: torch.Tensor | None) -> torch.Tensor:
+    """Make (H, W) or (C, H, W) contiguous, in `out` if given, and a fraction of 255 if asked for."""
     import torch
 
-    planes = pixels if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     if out is None:
         planes = planes.contiguous()
         return planes.to(torch.float32).div_(255) if as_float else planes
-    out.copy_(planes)
+    # Not torch's copy_: it calls a team of threads together, which decode elsewhere at the time.
+    np.copyto(out.numpy(), planes.numpy())
     return out.div_(255) if as_float else out
 
 

@@ -74,17 +74,18 @@ def dct_scale(height: int, width: int, target: Size) -> int:
 
 
 def resize_pixels(pixels: NDArray[np.uint8], target: Size) -> torch.Tensor:
-    """Resize (H, W) or (H, W, 3) uint8 pixels, antialiased bilinear, to a tensor of the same layout."""
+    """Resize (H, W) or (H, W, 3) uint8 pixels, antialiased bilinear, to a tensor (H, W) or (3, H, W)."""
     import torch
 
-    tensor = torch.from_numpy(pixels)
-    if tensor.shape[:2] == target:
-        return tensor
-    planes = tensor[None, None] if tensor.ndim == 2 else tensor.permute(2, 0, 1)[None]
+    # Turned by numpy: each operation of torch lets go of Python's lock, and waits for it while other threads decode.
+    planes = torch.from_numpy(pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+    if pixels.shape[:2] == target:
+        return planes
+    several = planes[None, None] if pixels.ndim == 2 else planes[None]
     small = torch.nn.functional.interpolate(
-        planes, size=target, mode="bilinear", align_corners=False, antialias=True
+        several, size=target, mode="bilinear", align_corners=False, antialias=True
     )
-    return small[0, 0] if tensor.ndim == 2 else small[0].permute(1, 2, 0)
+    return small[0, 0] if pixels.ndim == 2 else small[0]
 
 
 def resize_nearest(values: NDArray[Any], target: Size) -> NDArray[Any]:

@@ -48,7 +48,7 @@ class StrictResponse(HTTPResponse):
         return data
 
     def read_once(self, size: int) -> bytes:
-        """Return what one read of the socket brings, at most `size` bytes of a body of known length; ``b""`` at its end.
+        """Return what one read of the socket brings, at most `size` bytes; ``b""`` at the end of the body.
 
         Raises:
             IncompleteRead: The connection was closed before the end.
@@ -56,7 +56,7 @@ class StrictResponse(HTTPResponse):
         left: int = self.length  # type: ignore[assignment]
         if not left:
             return b""
-        data: bytes = self.fp.read1(size if size < left else left)
+        data: bytes = self.fp.read1(min(size, left))
         if not data:
             raise IncompleteRead(b"", left)
         self.length = left - len(data)
