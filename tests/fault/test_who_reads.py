@@ -33,13 +33,13 @@ def cluster() -> Iterator[LocalCluster]:
 def readers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each block was read by the main thread."""
     found: list[bool] = []
-    read = source._Channel._read
+    read = source._Channel._next_block
 
-    def noted(channel: Any, *, ahead: bool) -> bytes | None:
+    def noted(channel: Any) -> bytes | None:
         found.append(threading.current_thread() is threading.main_thread())
-        return read(channel, ahead=ahead)
+        return read(channel)
 
-    monkeypatch.setattr(source._Channel, "_read", noted)
+    monkeypatch.setattr(source._Channel, "_next_block", noted)
     return found
 
 
@@ -98,13 +98,13 @@ def test_a_block_lost_to_ctrl_c_is_not_followed_by_others(
     with open_blocks("ais://b/s-0.tar", options(cluster)) as blocks:
         for _ in range(10):
             next(blocks)
-        read = source._Channel._read_alone
+        weigh = source._Channel._weigh
 
-        def interrupted(channel: Any, begin: float) -> bytes | None:
-            read(channel, begin)
+        def interrupted(channel: Any, begin: float, size: int) -> None:
+            weigh(channel, begin, size)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(source._Channel, "_read_alone", interrupted)
+        monkeypatch.setattr(source._Channel, "_weigh", interrupted)
         with pytest.raises(KeyboardInterrupt):
             for _ in blocks:
                 pass

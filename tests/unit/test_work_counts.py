@@ -94,7 +94,7 @@ LIMITS = {
     "and batched": 103,
     "and shuffled": 120,
     "decode of two fields": 87,
-    "a block": 41,
+    "a block": 35,
 }
 
 

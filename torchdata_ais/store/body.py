@@ -9,6 +9,7 @@ the bytes handed out are then exactly those of the last response.
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -212,14 +213,16 @@ class HTTPReader(Reader):
         attempts, stats, block_bytes = self._attempts, self._stats, self._options.block_bytes
         update = self._hash.update if self._hash is not None else None
         plain = plain_body(response)
+        end = sys.maxsize if self.facts.size is None else self.facts.size
         while data := self._read1(plain or response, block_bytes):
-            if self._past_end(len(data)):
-                raise Failed(ReadError, f"more bytes than the {self.facts.size} of the object", again=False)
+            size = len(data)
+            if self._offset + size > end:
+                raise Failed(ReadError, f"more bytes than the {end} of the object", again=False)
             if update is not None:
                 update(data)
-            self._offset += len(data)
-            stats.bytes += len(data)
-            attempts.progress(len(data))
+            self._offset += size
+            stats.bytes += size
+            attempts.progress(size)
             yield data
         if self.facts.size is not None and self._offset < self.facts.size:
             raise Failed(
@@ -231,9 +234,6 @@ class HTTPReader(Reader):
             self._cancel.watch(None)
             plain.close()
             response.release_conn()
-
-    def _past_end(self, more: int) -> bool:
-        return self.facts.size is not None and self._offset + more > self.facts.size
 
     def _read1(self, body: BaseHTTPResponse | StrictResponse, size: int) -> bytes:
         """Return the next bytes, at most `size`; ``b""`` at the end of the body."""

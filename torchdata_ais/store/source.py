@@ -82,7 +82,7 @@ class _Channel:
     def _fetch(self) -> None:
         with self._cancel:
             while self._has_turn():
-                self._read(ahead=True)
+                self._read_ahead()
         with self._lock:
             self._done = True
             self._ready.notify_all()
@@ -108,8 +108,18 @@ class _Channel:
     def _may_read(self) -> bool:
         return self._ahead and not (self._one_block and self._blocks)
 
-    def _read(self, *, ahead: bool) -> bytes | None:
-        """Read the next block; None if there is no more. Who calls it has set `_reading`."""
+    def _read_ahead(self) -> None:
+        """Read the next block and keep it for the consumer. `_has_turn` has set `_reading`."""
+        block = self._next_block()
+        with self._lock:
+            self._reading = False
+            self._share.give(self._block_bytes - len(block or b""))
+            if block is not None:
+                self._keep(block)
+            self._ready.notify_all()
+
+    def _next_block(self) -> bytes | None:
+        """Take a block from the stream; note it if that was the last, or what went wrong."""
         block: bytes | None = None
         error: BaseException | None = None
         try:
@@ -118,20 +128,9 @@ class _Channel:
             pass
         except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
             error = caught
-        except BaseException:  # Ctrl-C: the stream is over, but not at its end
-            error = ReadError.at(_INTERRUPTED, todo="open it again", url=redact(self.url))
-            raise
-        finally:
+        if block is None:
             with self._lock:
-                self._reading = False
-                if ahead:
-                    self._share.give(self._block_bytes - len(block or b""))
-                if block is None:
-                    self._done, self._error = True, error
-                elif ahead:
-                    self._keep(block)
-                if ahead or self._done:
-                    self._ready.notify_all()
+                self._done, self._error = True, error
         return block
 
     def _keep(self, block: bytes) -> None:
@@ -158,14 +157,16 @@ class _Channel:
                         self._await_thread()
                         continue
                     self._reading = mine = True
-                block = self._read_alone(begin)
-                mine = False
+                block = self._next_block()
+                self._reading = False
                 if block is not None:
+                    self._weigh(begin, len(block))
                     return block
+                mine = False
+                with self._lock:
+                    self._ready.notify_all()
         except BaseException:
-            if (
-                mine
-            ):  # Ctrl-C, and nobody knows where in between: a block may be lost, so that none must follow it
+            if mine:  # Ctrl-C, and nobody knows where: a block may be lost, so that none must follow it
                 self._break_off()
             raise
         self.stats.wait_s += time.monotonic() - begin
@@ -203,18 +204,19 @@ class _Channel:
                 self._error = ReadError.at(_INTERRUPTED, todo="open it again", url=redact(self.url))
             self._ready.notify_all()
 
-    def _read_alone(self, begin: float) -> bytes | None:
-        """Read in the consumer's thread; see whether that pays."""
-        block = self._read(ahead=False)
+    def _weigh(self, begin: float, size: int) -> None:
+        """See whether it pays that the consumer reads for itself: a block of `size` bytes was asked for at `begin`."""
         now = time.monotonic()
-        self.stats.wait_s += now - begin
+        took_s = now - begin
+        self.stats.wait_s += took_s
         self._alone_since = self._alone_since or begin
-        self._lost_s += max(0.0, now - begin - _CALL_S - len(block or b"") / _COPY_BYTES_S)
-        if not self._ahead and self._lost_s > _PATIENCE_S + (now - self._alone_since) / 5:
-            with self._lock:
-                self._ahead = True
-                self._ready.notify_all()
-        return block
+        lost_s = took_s - _CALL_S - size / _COPY_BYTES_S
+        if lost_s > 0.0:
+            self._lost_s += lost_s
+            if not self._ahead and self._lost_s > _PATIENCE_S + (now - self._alone_since) / 5:
+                with self._lock:
+                    self._ahead = True
+                    self._ready.notify_all()
 
     def _end(self) -> BaseException:
         error = self._error
