@@ -51,14 +51,14 @@ class StrictResponse(HTTPResponse):
         """Return what one read of the socket brings, at most `size` bytes; ``b""`` at the end of the body.
 
         Raises:
-            IncompleteRead: The connection was closed before the end.
+            RemoteDisconnected: Before the end.
         """
         left: int = self.length  # type: ignore[assignment]
         if not left:
             return b""
         data: bytes = self.fp.read1(min(size, left))
         if not data:
-            raise IncompleteRead(b"", left)
+            raise RemoteDisconnected("the connection was closed")
         self.length = left - len(data)
         return data
 
