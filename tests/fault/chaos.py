@@ -27,7 +27,7 @@ from torchdata_ais import MultiProcessingReadingService, stats
 from torchdata_ais.errors import AISError
 from torchdata_ais.loaders import Stats
 from torchdata_ais.loaders._torchdata import DataLoader2
-from torchdata_ais.local import Fault, FlipBit, LocalCluster, NewVersion, Stall
+from torchdata_ais.local import Fault, FlipBit, LocalCluster, NewVersion
 from torchdata_ais.urls import parse_url
 
 SAID = {
@@ -81,8 +81,6 @@ class Ledger:
         assert found is not None
         name = shard_of(found[1]) if ".tar" in found[1] else ""
         may = set().union(*(allowed(fault, self.schedule) for fault in self.met(name)))
-        if any(falls_silent_at_the_end(shard, fault) for shard, fault, times in self.fired if times):
-            may.add("StallError")
         broken = BusyMachineError if kind == "StallError" else BrokenPromiseError
         self.check(
             kind in may, f"{kind} of {name or 'the listing'}, where only {may} may come: {text}", broken
@@ -140,12 +138,6 @@ class Ledger:
         # As a plain string, the path of a member does not say where its sample ends: an error overtakes one.
         waits = self.schedule.between == "plain" and not ended
         self.check((int(said[1]) if said else 0) in {count, count + waits}, f"{name}: {text}")
-
-
-def falls_silent_at_the_end(shard: str, fault: Fault) -> bool:
-    """Return whether a stall may begin when the body is whole: who sends the next request there gets no answer."""
-    stall = fault.action
-    return isinstance(stall, Stall) and stall.at > 0 and len(SHARDS.get(shard, b" ")) % stall.at == 0
 
 
 class Chaos:

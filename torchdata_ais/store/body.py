@@ -107,6 +107,7 @@ class HTTPReader(Reader):
                     self._cancel.watch(None)
                     if not response.closed:
                         response.close()
+                    response.release_conn()
                 break
             except Failed as failed:
                 attempts.failed(failed, self._offset)
@@ -230,10 +231,8 @@ class HTTPReader(Reader):
                 f"the body broke off at byte {self._offset} of {self.facts.size}",
                 _NODE,
             )
-        if plain is not None:  # urllib3 does not know that it was read
-            self._cancel.watch(None)
-            plain.close()
-            response.release_conn()
+        if plain is not None:
+            plain.close()  # or urllib3, which does not know that it was read, would take it for broken off
 
     def _read1(self, body: BaseHTTPResponse | StrictResponse, size: int) -> bytes:
         """Return the next bytes, at most `size`; ``b""`` at the end of the body."""
