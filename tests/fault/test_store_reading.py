@@ -19,6 +19,7 @@ from torchdata_ais.errors import (
     TransportError,
 )
 from torchdata_ais.store import Retry, StoreOptions, open_blocks
+from torchdata_ais.store.pools import pool_for
 from torchdata_ais.urls import ObjectURL
 
 BODY = random.Random(0).randbytes(300)
@@ -413,6 +414,16 @@ def test_connections_are_kept_for_the_next_object():
         for _ in range(3):
             read(server.url())
         assert len({id(request.sock) for request in server.requests}) == 1
+
+
+@pytest.mark.parametrize("breaks", [[cut(BODY, 100)], [cut(BODY, 0), cut(BODY, 200, reset=True)]])
+def test_a_connection_that_broke_off_leaves_its_place_in_the_pool(breaks):
+    """A place that is lost lets the next request take another connection, idle for who knows how long."""
+    with RawServer(*breaks, whole(BODY)) as server:
+        assert read(server.url())[0] == BODY
+        assert len(server.requests) == len(breaks) + 1
+        places = pool_for(server.url(), QUICK).connection_from_url(server.url()).pool
+        assert places.qsize() == QUICK.pool_size
 
 
 def test_blocks_have_at_most_the_size_asked_for():

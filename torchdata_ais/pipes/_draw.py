@@ -178,7 +178,8 @@ def _mib(size: int) -> str:
 
 
 def _decode_bound(pipe: SampleDecoder) -> str:
-    return f"{16 * pipe._threads} samples" if pipe._threads else "1 sample"
+    most = pipe.most_held()
+    return f"{most} sample{'' if most == 1 else 's'}"
 
 
 _BOUNDS: list[tuple[type, Callable[[Any], str]]] = [

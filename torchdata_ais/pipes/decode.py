@@ -19,6 +19,9 @@ __all__ = ["SampleDecoder"]
 _AT_ONCE = 8
 """Samples a thread takes at a time: taken one by one, a twentieth of the time goes into handing them over."""
 
+_PARTS = 2
+"""Such parts a thread: one it decodes, and one that waits for it."""
+
 _Outcome = tuple[Any, "Exception | None"]
 """A decoded sample, or why there is none."""
 
@@ -109,6 +112,10 @@ class SampleDecoder(Pipe[Any]):
         for sample in self._source:
             yield _outcome(codec, sample)
 
+    def most_held(self) -> int:
+        """Return how many samples the stage holds at most."""
+        return _PARTS * _AT_ONCE * self._threads or 1
+
     def _held_places(self) -> list[int]:
         return list(self._live or ())
 
@@ -122,7 +129,7 @@ class SampleDecoder(Pipe[Any]):
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
         try:
             while True:
-                while failure is None and len(parts) < 2 * self._threads:
+                while failure is None and len(parts) < _PARTS * self._threads:
                     part: list[Any] = []
                     try:
                         part.extend(islice(source, _AT_ONCE))

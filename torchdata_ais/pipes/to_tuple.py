@@ -102,10 +102,11 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         return ", ".join(map(repr, self._specs))
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        specs, stats, other = self._specs, self._stats, self._other
         for sample in self._source:
-            self._stats.items += 1
+            stats.items += 1
             try:
-                picked = tuple([self._pick(sample, spec) for spec in self._specs])
+                picked = tuple([sample[spec] if spec in sample else other(sample, spec) for spec in specs])
             except (MissingFieldError, AttributeError, TypeError) as error:
                 if not isinstance(sample, Mapping):
                     raise _no_sample(sample) from None
@@ -115,9 +116,10 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
             yield picked
         self._policy.at_end(self._stats, "to_tuple")
 
-    def _pick(self, sample: Mapping[str, Any], spec: str) -> Any:
+    def _other(self, sample: Mapping[str, Any], spec: str) -> Any:
+        """Return what stands for a spec that is no field of the sample by itself."""
         try:
-            return sample[spec] if spec in sample else first_field(sample, spec)
+            return first_field(sample, spec)
         except MissingFieldError:
             if not self._has_default:
                 raise

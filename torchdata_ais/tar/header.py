@@ -34,12 +34,6 @@ def read_header(header: bytes) -> tuple[int, int, str]:
     # POSIX splits a prefix off a name above 100 bytes. GNU headers, known by a blank, have times in its place.
     if header[345] and header[262] != 0x20:
         name = f"{text_field(header[345:500])}/{name}"
-    digits = header[124:135]
-    if digits.isdigit() and not header[135]:  # as nearly every writer has it: number() without the call
-        try:
-            return header[156], int(digits, 8), name
-        except ValueError:
-            pass
     return header[156], number(header[124:136]), name
 
 
