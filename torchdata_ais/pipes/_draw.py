@@ -178,7 +178,7 @@ def _mib(size: int) -> str:
 
 
 def _decode_bound(pipe: SampleDecoder) -> str:
-    most = pipe.most_held()
+    most = pipe._most_held()
     return f"{most} sample{'' if most == 1 else 's'}"
 
 

@@ -112,7 +112,7 @@ class SampleDecoder(Pipe[Any]):
         for sample in self._source:
             yield _outcome(codec, sample)
 
-    def most_held(self) -> int:
+    def _most_held(self) -> int:
         """Return how many samples the stage holds at most."""
         return _PARTS * _AT_ONCE * self._threads or 1
 

@@ -5,6 +5,7 @@ A process that was forked starts with no connections: two processes on one socke
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - resolving a host name needs it: 1.5 ms that the first batch would wait for
 import ipaddress
 import os
 import socket
