@@ -12,7 +12,7 @@ Two rows are for reading the others. `copy alone` slices the same bytes out of t
 else: no reader that gives `bytes` can be faster. `headers alone` is our reader asked for no member, so that
 it checks and reads every header and copies no data: what parsing costs by itself.
 
-Then the whole way, from an embedded cluster to samples of bytes (110 KB, one process), with the checksum of every
+Then the whole way, from an embedded cluster to batches of bytes as in the case `undecoded` of `run.py`, with the checksum of every
 shard compared and without, beside webdataset and `tarfile` on the same bodies. Neither of these compares any.
 """
 
@@ -29,10 +29,12 @@ import sys
 import tarfile
 import time
 import urllib.request
+from functools import partial
 
+import peers
+import run
 import shards
 
-from torchdata_ais import AISSourceLister
 from torchdata_ais.tar import decompress, read_members
 from torchdata_ais.tar.writer import encode_archive
 
@@ -135,17 +137,11 @@ def measure(size, count, rounds):
     return times
 
 
-def samples_of_ours(endpoint, names, verify):
-    urls = [f"ais://{shards.BUCKET}/{name}" for name in names]
-    pipe = AISSourceLister(urls, endpoint=endpoint).load_tar(verify=verify).group_samples()
-    return sum(1 for _ in pipe.to_tuple("jpg", "cls"))
-
-
-def samples_of_webdataset(endpoint, names):
-    import webdataset
-
-    urls = [f"{endpoint}/v1/objects/{shards.BUCKET}/{name}?provider=ais" for name in names]
-    return sum(1 for _ in webdataset.WebDataset(urls, shardshuffle=False).to_tuple("jpg", "cls"))
+def samples_of(pipeline, job):
+    batches, close = peers.PIPELINES[pipeline](job)
+    count = sum(len(batch[0]) for batch in batches)
+    close()
+    return count
 
 
 def samples_of_tarfile(endpoint, names):
@@ -161,14 +157,15 @@ def samples_of_tarfile(endpoint, names):
 
 def checksum_cost(rounds):
     """Return samples a second of each way, one number a round."""
-    names = shards.JPEG.names()
+    case = run.CASES["undecoded"]
     rates = {}
-    with shards.served({shards.JPEG}) as endpoint:
+    with shards.served({case.shape}) as endpoint:
+        job = {**run.job_of(case, run.Row("ours"), endpoint), "repeat": 1}
         ways = {
-            "torchdata_ais": lambda: samples_of_ours(endpoint, names, True),
-            "  without the checksum": lambda: samples_of_ours(endpoint, names, False),
-            "tarfile (r|, stream)": lambda: samples_of_tarfile(endpoint, names),
-            "webdataset": lambda: samples_of_webdataset(endpoint, names),
+            "torchdata_ais": partial(samples_of, "ours", job),
+            "  without the checksum": partial(samples_of, "ours", {**job, "verify": False}),
+            "tarfile (r|, stream)": partial(samples_of_tarfile, endpoint, case.shape.names()),
+            "webdataset": partial(samples_of, "webdataset", job),
         }
         for number, (name, way) in itertools.product(range(rounds + 1), ways.items()):
             begin = time.perf_counter()
