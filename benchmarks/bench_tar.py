@@ -12,8 +12,9 @@ Two rows are for reading the others. `copy alone` slices the same bytes out of t
 else: no reader that gives `bytes` can be faster. `headers alone` is our reader asked for no member, so that
 it checks and reads every header and copies no data: what parsing costs by itself.
 
-Then the whole way, from an embedded cluster to batches of bytes as in the case `undecoded` of `run.py`, with the checksum of every
-shard compared and without, beside webdataset and `tarfile` on the same bodies. Neither of these compares any.
+Then the whole way, from an embedded cluster to batches of bytes, as the case `undecoded` of `run.py`: with the
+checksum of every shard compared and without, beside webdataset and `tarfile` on the same bodies. Neither of these
+compares any.
 """
 
 import argparse

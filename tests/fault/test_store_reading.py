@@ -438,6 +438,21 @@ def test_blocks_have_at_most_the_size_asked_for():
     assert max(sizes) <= 4096
 
 
+def test_a_rest_of_unknown_size_that_breaks_off_is_continued():
+    """Only its length in the answer says that bytes are missing."""
+
+    def rest(begin, data):
+        head = (
+            f"HTTP/1.1 206 Partial\r\nContent-Length: {300 - begin}\r\nContent-Range: bytes {begin}-299/*\r\n"
+        )
+        return raw(head.encode() + b"Ais-Version: 1\r\n\r\n" + data)
+
+    with RawServer(rest(100, BODY[100:150]), rest(150, BODY[150:])) as server:
+        data, source = read(server.url(), start=100)
+    assert data == BODY[100:]
+    assert source.stats.retries == 1
+
+
 def test_web_files_are_continued_by_their_etag():
     head = "HTTP/1.1 200 OK\r\nContent-Length: 300\r\nETag: {}\r\n\r\n"
 

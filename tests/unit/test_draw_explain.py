@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, RandomMix, ais_loader, draw, explain, mermaid
+from torchdata_ais import AISSourceLister, RandomMix, SampleDecoder, ais_loader, draw, explain, mermaid
 from torchdata_ais.errors import UsageError
 from torchdata_ais.testing import example_shards
 
@@ -30,6 +31,20 @@ def test_a_drawing_has_a_line_a_stage_with_marks_and_bounds() -> None:
     assert "places saved" in lines[5]
     assert lines[5].endswith("50 items")
     assert lines[6].endswith("32 samples")
+
+
+def test_promise_7_decode_threads_hold_no_more_samples_than_drawn() -> None:
+    taken = 0
+
+    def samples() -> Iterator[dict[str, Any]]:
+        nonlocal taken
+        for number in range(200):
+            taken += 1
+            yield {"__key__": str(number), "cls": b"1"}
+
+    decoder = SampleDecoder(samples(), threads=2)
+    held = [taken - given for given, _ in enumerate(decoder)]
+    assert draw(decoder).endswith(f"{max(held)} samples")
 
 
 def test_branches_are_indented_above_the_stage_that_joins_them() -> None:
