@@ -1,0 +1,21 @@
+"""The plan: which samples stand at which positions of an epoch, and which rank and worker reads them.
+
+Everything here is a pure function of sizes, seed and position: no I/O, no torch, no generator with a state.
+"""
+
+from torchdata_ais.plan.mixture import Quota, round_weights
+from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop
+from torchdata_ais.plan.permutation import Permutation
+from torchdata_ais.plan.slots import Slots, Tail
+
+__all__ = [
+    "Draws",
+    "MixedOrder",
+    "Order",
+    "Permutation",
+    "Quota",
+    "Slots",
+    "Stop",
+    "Tail",
+    "round_weights",
+]

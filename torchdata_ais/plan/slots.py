@@ -1,0 +1,89 @@
+"""Steps: which positions of the global order each rank and each of its workers gets in step k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.plan.hashing import Integers
+
+__all__ = ["Slots", "Tail"]
+
+Tail = Literal["short", "drop", "pad"]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The global batches of an epoch, cut into the slices of ranks.
+
+    Global batch ``k`` holds the positions ``k * global_batch`` to ``(k + 1) * global_batch``; the slices of the
+    ranks follow each other in it and differ by at most one position. Batch ``k`` of a rank is made by its worker
+    ``k % workers``. So a global batch is the same set for any number of ranks and workers.
+
+    Args:
+        length: Positions in an epoch, at least 1.
+        global_batch: Positions in a global batch, at least `ranks`.
+        ranks: How many ranks share each global batch.
+        tail: What becomes of the remainder: ``"short"`` deals it evenly, and a rank that would get nothing
+            repeats one of its positions; ``"drop"`` leaves it out; ``"pad"`` fills it from the epoch's start.
+
+    Example:
+        >>> slots = Slots(length=10, global_batch=4, ranks=2)
+        >>> [slots.positions(step, rank=0).tolist() for step in range(len(slots))]
+        [[0, 1], [4, 5], [8]]
+    """
+
+    length: int
+    global_batch: int
+    ranks: int = 1
+    tail: Tail = "short"
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise UsageError(f"an epoch has at least one position, not {self.length}")
+        if not 1 <= self.ranks <= self.global_batch:
+            raise UsageError(
+                f"a global batch of {self.global_batch} for {self.ranks} ranks leaves a rank without any"
+            )
+        if self.tail not in get_args(Tail):
+            raise UsageError(f"tail is one of {', '.join(get_args(Tail))}, not {self.tail!r}")
+        if self.tail == "drop" and self.length < self.global_batch:
+            raise UsageError(
+                f"a global batch of {self.global_batch} is larger than the epoch of {self.length}"
+            )
+
+    def __len__(self) -> int:
+        """Return the number of steps in an epoch, the same for every rank."""
+        whole, rest = divmod(self.length, self.global_batch)
+        return whole + (rest > 0 and self.tail != "drop")
+
+    def positions(self, step: int, rank: int = 0) -> Integers:
+        """Return the positions within the epoch that `rank` gets in `step`, in their order.
+
+        Raises:
+            IndexError: There is no such step or rank.
+        """
+        if not (0 <= step < len(self) and 0 <= rank < self.ranks):
+            raise IndexError(f"step {step} of {len(self)}, rank {rank} of {self.ranks}")
+        first = step * self.global_batch
+        size = self.global_batch if self.tail == "pad" else min(self.global_batch, self.length - first)
+        begin, end = first + rank * size // self.ranks, first + (rank + 1) * size // self.ranks
+        if begin == end:  # a remainder of fewer positions than ranks
+            begin = min(begin, first + size - 1)
+            end = begin + 1
+        result: Integers = np.arange(begin, end, dtype=np.int64) % self.length
+        return result
+
+    def repeated(self) -> int:
+        """Return how many positions of an epoch some rank gets in addition to another."""
+        rest = self.length % self.global_batch
+        if not rest or self.tail == "drop":
+            return 0
+        return self.global_batch - rest if self.tail == "pad" else max(0, self.ranks - rest)
+
+    def worker(self, step: int, workers: int) -> int:
+        """Return which worker of a rank makes its batch of `step`; 0 where there are none."""
+        return step % max(1, workers)
