@@ -1,0 +1,48 @@
+"""The page of rooms and promises names what is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+PACKAGE = ROOT / "torchdata_ais"
+
+
+def _rooms() -> set[str]:
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    return folders | {"docs"}
+
+
+def test_every_room_has_a_row_and_every_row_a_room() -> None:
+    table = PAGE.partition("## Rooms")[2].partition("\n## ")[0]
+    named = {
+        name.removesuffix("/")
+        for row in table.splitlines()
+        for name in re.findall(r"`(\w+(?:/\w+)*)/`", row[:40])
+    }
+    assert named - {"loaders/service"} == _rooms()
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_every_promise_stands_there_and_has_tests_of_its_name(number: int) -> None:
+    assert f"\n{number}. **" in PAGE
+    names = [
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+    ]
+    assert [name for name in names if name.startswith(f"test_promise_{number}_")]
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`((?:torchdata_ais|tests|\.ci)/[\w./-]+|[a-z_]+/[\w/]+\.py|\w+\.py)`", text)
+    assert named
+    for name in named:
+        places = [ROOT / name, PACKAGE / name, *ROOT.glob(f"tests/*/{name}"), *PACKAGE.glob(f"**/{name}")]
+        assert "NAME" in name or any(place.exists() for place in places), name
