@@ -30,11 +30,8 @@ def test_every_room_has_a_row_and_every_row_a_room() -> None:
 @pytest.mark.parametrize("number", range(1, 10))
 def test_every_promise_stands_there_and_has_tests_of_its_name(number: int) -> None:
     assert f"\n{number}. **" in PAGE
-    names = [
-        name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"def (test_\w+)", path.read_text())
-    ]
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    names = [name for text in texts for name in re.findall(r"def (test_\w+)", text)]
     assert [name for name in names if name.startswith(f"test_promise_{number}_")]
 
 
