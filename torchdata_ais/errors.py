@@ -24,6 +24,8 @@
     |   `-- EncodeError         a value cannot be written as what the name of its field says
     |-- LoaderError             a loader or one of its processes cannot go on
     |   `-- WorkerDiedError     a worker process ended without saying why
+    |-- SampleIndexError        a sample index that is damaged, or of another form
+    |   `-- StaleIndexError     the shards are not those that were indexed
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
         `-- MissingLibraryError an optional library is not installed (also an ImportError)
@@ -59,7 +61,9 @@ __all__ = [
     "ObjectChangedError",
     "ReadError",
     "SampleError",
+    "SampleIndexError",
     "ShardError",
+    "StaleIndexError",
     "StallError",
     "StateError",
     "TransportError",
@@ -256,6 +260,14 @@ class LoaderError(AISError, RuntimeError):
 
 class WorkerDiedError(LoaderError):
     """A worker process ended without an error of its own: killed, out of memory, or exited."""
+
+
+class SampleIndexError(AISError, ValueError):
+    """A sample index that is damaged, incomplete, or of a form that this package does not read."""
+
+
+class StaleIndexError(SampleIndexError):
+    """A shard is not the one that was indexed."""
 
 
 class StateError(AISError, ValueError):
