@@ -25,7 +25,6 @@
     |-- LoaderError             a loader or one of its processes cannot go on
     |   `-- WorkerDiedError     a worker process ended without saying why
     |-- SampleIndexError        a sample index that is damaged, or of another form
-    |   `-- StaleIndexError     the shards are not those that were indexed
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
         `-- MissingLibraryError an optional library is not installed (also an ImportError)
@@ -63,7 +62,6 @@ __all__ = [
     "SampleError",
     "SampleIndexError",
     "ShardError",
-    "StaleIndexError",
     "StallError",
     "StateError",
     "TransportError",
@@ -264,10 +262,6 @@ class WorkerDiedError(LoaderError):
 
 class SampleIndexError(AISError, ValueError):
     """A sample index that is damaged, incomplete, or of a form that this package does not read."""
-
-
-class StaleIndexError(SampleIndexError):
-    """A shard is not the one that was indexed."""
 
 
 class StateError(AISError, ValueError):
