@@ -127,6 +127,7 @@ def test_the_installed_wheel_is_what_is_imported_with_its_guides(installed: Path
     assert run([installed / "bin" / "torchdata-ais", "--version"], tmp_path).strip()
 
 
+@pytest.mark.ci
 def test_readme_and_tests_pass_with_the_installed_wheel(built: Path, installed: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
