@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice, product
@@ -269,3 +270,12 @@ def test_each_worker_draws_shards_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_epoch_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         wds.FluidWrapper([1]).with_epoch(0)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_resampled_shards_draw_every_shard_about_equally_often(deterministic: bool) -> None:
+    drawn = Counter(
+        item["url"] for item in wds.ResampledShards("s-{0..4}.tar", 5000, deterministic=deterministic)
+    )
+    assert sorted(drawn) == [f"s-{number}.tar" for number in range(5)]
+    assert all(800 < count < 1200 for count in drawn.values())  # seven standard deviations
