@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 10
-"""How long what was told to end may take to do so."""
+PATIENCE_S = 30
+"""How long processes that were told to end may take to do so, on a machine that is busy."""
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")
 
@@ -36,24 +36,18 @@ class LeftBehind:
     @pytest.hookimpl(trylast=True)  # the processes that ran tests have ended by then
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         end = time.monotonic() + PATIENCE_S
-        while (found := self.look()) and time.monotonic() < end:
+        while (alive := started_with(f"TMPDIR={self.folder}")) and time.monotonic() < end:
             time.sleep(0.1)
-        self.found = found
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if found and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def look(self) -> list[str]:
         mapped = "".join(text(process / "maps") for process in processes())
-        return [
-            *(f"process {line}" for line in started_with(f"TMPDIR={self.folder}")),
+        new = [name for name in names(SHARED) if name not in self.shared]
+        self.found = [
+            *(f"process {line}" for line in alive),
             *(f"file {self.folder}/{name}" for name in names(Path(self.folder))),
-            *(
-                f"shared memory {name}"
-                for name in names(SHARED)
-                if name not in self.shared and f"{SHARED / name}\n" not in mapped
-            ),
+            *(f"shared memory {name}" for name in new if f"{SHARED / name}\n" not in mapped),
         ]
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.found and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.found:

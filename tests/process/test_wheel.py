@@ -87,7 +87,7 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test_and_no_data_of_others(
     assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO", "tests/conftest.py"} <= names
     assert {name for name in names if name.startswith("torchdata_ais/")} == files_of(ROOT)
     folders = {name.partition("/")[0] for name in names if "/" in name}
-    assert folders <= {"torchdata_ais", "tests", "benchmarks", "notebooks", ".ci"}
+    assert folders <= {"torchdata_ais", "tests", "benchmarks", "notebooks", ".ci", ".github"}
     assert sdist.stat().st_size < 5e6
 
 
