@@ -340,6 +340,11 @@ DIFFERENT: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
         [(np.array([1, 2]),)],
         "they are numbers",
     ),
+    "numpy truth values": (
+        lambda lib: lib.batched(2)([(np.bool_(True),), (np.bool_(False),)]),
+        [(np.array([True, False]),)],
+        "they make an array, as numbers do",
+    ),
     "key of a sample that had none": (
         lambda lib: lib.map(lambda s: {"x": 1})([{"y": 1}]),
         [{"x": 1}],
