@@ -231,7 +231,7 @@ def test_an_error_comes_after_the_bytes_before_it():
         options = StoreOptions(stall_timeout=0.2, retry=Retry(attempts=1), block_bytes=1000)
         got = []
         with open_blocks(server.url(), options) as source:
-            time.sleep(0.6)
+            wait_until(lambda: source._channel._done)  # the error is there before its bytes are wanted
             with pytest.raises(StallError):
                 got.extend(source)
             with pytest.raises(StallError):

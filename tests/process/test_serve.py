@@ -51,7 +51,7 @@ def refused(endpoint: str) -> bool:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
 def test_serve_answers_the_sdk_and_stops_cleanly_on_a_signal(number: signal.Signals) -> None:
     from aistore.sdk import Client
 

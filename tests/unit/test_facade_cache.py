@@ -17,6 +17,7 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais.codecs import table
 from torchdata_ais.errors import DecodeError, UsageError
 from torchdata_ais.testing import example_shards
+from torchdata_ais.webdataset.cache import url_to_cache_name
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -173,3 +174,10 @@ def test_the_functions_of_the_field_table() -> None:
         wds.autodecode.unpickle_loads(pickle.dumps(1))
     assert wds.autodecode.unpickle_loads(pickle.dumps(1), allow_pickle=True) == 1
     assert set(decoders) == set(table._LOADERS)
+
+
+@pytest.mark.parametrize("folders", [0, 1, 2, 9])
+@pytest.mark.parametrize("url", ["http://h/a/b/c/s.tar?x=1", "/a/b/c/s.tar", "s.tar", "pipe:cat a/b/s.tar"])
+def test_names_for_a_cache_are_those_of_webdataset(url: str, folders: int) -> None:
+    theirs = pytest.importorskip("webdataset.cache")
+    assert url_to_cache_name(url, folders) == theirs.url_to_cache_name(url, folders)
