@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import xxhash
-from torch.utils.data.datapipes.iter import IterableWrapper, Mapper
+from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
 from torchdata_ais.errors import UsageError
@@ -18,7 +18,7 @@ from torchdata_ais.pipes._shared_seed import SharedSeed
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 
-__all__ = ["Listing", "Row", "Table", "digest_of", "identities", "list_pipe", "shown"]
+__all__ = ["Listing", "Row", "Table", "digest_of", "identities", "list_pipe", "rows_of", "shown"]
 
 _OBJECTS = "/v1/objects/"
 _OURS = "\0"  # stands for the endpoint of the rank that reads the row
@@ -34,31 +34,37 @@ class Table(msgspec.Struct):
         name: Which source.
         rows: What it gives.
         listed: Whether it came from a listing, so that one rank's can serve all.
+        told: Whether it is what a lister was told, and not what is there.
         parts: For a lister, the key of each of its sources and the number of its rows.
     """
 
     name: str
     rows: list[Row] = []
     listed: bool = False
+    told: bool = False
     parts: list[tuple[int | str, int]] = []
 
 
 class Listing:
-    """The tables of a pipe's sources, the nearest source first.
+    """What the sources of a pipe give, the nearest source first.
 
     Attributes:
-        tables: One a source, and for a lister one more: what it was told to list.
+        tables: One a source, and for a lister one more: what it was told to list. For the comparison only.
         digest: Tells this data from other data, whatever cluster it lies on; empty where the pipe has no source
             that is known.
     """
 
     def __init__(self, tables: Sequence[Table], endpoints: Sequence[str | None]) -> None:
         self.tables = list(tables)
-        self._endpoints = list(endpoints)
-        known = [
-            table for table in self.tables if table.rows and not table.name.startswith("the sources of ")
-        ]
-        self.digest = digest_of(line for table in known for line in identities(table.rows)) if known else ""
+        known = [table.rows for table in tables if table.rows and not table.told]
+        self.digest = digest_of(line for rows in known for line in identities(rows)) if known else ""
+        listed = (table for table in tables if table.listed)
+        self._given = [_given(table, endpoint) for table, endpoint in zip(listed, endpoints, strict=True)]
+
+    def compared(self) -> Listing:
+        """Forget what only the comparison needs; return this listing."""
+        self.tables = []
+        return self
 
     @contextlib.contextmanager
     def on(self, pipe: IterDataPipe[Any]) -> Iterator[None]:
@@ -72,12 +78,8 @@ class Listing:
 
     def give(self, pipe: IterDataPipe[Any]) -> None:
         """Have the listers of `pipe`, or of a copy of it, give this instead of listing."""
-        listed = [table for table in self.tables if table.listed]
-        for lister, table, endpoint in zip(_listers(pipe), listed, self._endpoints, strict=True):
-            rows = iter(table.rows)
-            lister.give(
-                {key: [_url_of(next(rows), endpoint) for _ in range(count)] for key, count in table.parts}
-            )
+        for lister, given in zip(_listers(pipe), self._given, strict=True):
+            lister.give(given)
 
 
 def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) -> Listing:
@@ -92,15 +94,12 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
     endpoints: list[str | None] = []
     for number, stage in enumerate(_sources(pipe), start=1):
         if not isinstance(stage, AISSourceLister):
-            tables.append(
-                Table(
-                    f"what source {number} gives", [(_text(item), None, None, None) for item in _items(stage)]
-                )
-            )
+            texts = [_text(item) for item in _items(stage) or ()]
+            tables.append(Table(f"the items of source {number}", rows_of(texts)))
             continue
-        sources = None if stage._source is None else _all_items(stage._source)
-        told = stage.describe_sources(sources)
-        tables.append(Table(f"the sources of source {number}", [(text, None, None, None) for text in told]))
+        sources = None if stage._source is None else _items(stage._source)
+        texts = stage.describe_sources(sources)
+        tables.append(Table(f"the sources of list_ais (source {number})", rows_of(texts), told=True))
         if theirs is None:
             endpoint, table = _list(stage, sources, number)
         else:
@@ -111,7 +110,7 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
     return Listing(tables, endpoints)
 
 
-def _list(lister: AISSourceLister, sources: list[Any] | None, number: int) -> tuple[str | None, Table]:
+def _list(lister: AISSourceLister, sources: Sequence[Any] | None, number: int) -> tuple[str | None, Table]:
     found = lister.list_sources(sources)
     table = Table(f"the listing of source {number}", listed=True)
     table.parts = [(key, len(urls)) for key, urls in found.items()]
@@ -123,6 +122,11 @@ def _list(lister: AISSourceLister, sources: list[Any] | None, number: int) -> tu
             text = _OURS + url[len(head) - len(_OBJECTS) :] if head and url.startswith(head) else str(url)
             table.rows.append((text, url.size, url.version, url.checksum))
     return endpoint, table
+
+
+def _given(table: Table, endpoint: str | None) -> dict[int | str, list[ObjectURL]]:
+    rows = iter(table.rows)
+    return {key: [_url_of(next(rows), endpoint) for _ in range(count)] for key, count in table.parts}
 
 
 def _url_of(row: Row, endpoint: str | None) -> ObjectURL:
@@ -140,40 +144,21 @@ def _sources(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
     return [stage for stage in upstream(pipe) if isinstance(stage, AISSourceLister) or not parents(stage)]
 
 
-def _items(source: IterDataPipe[Any]) -> Sequence[Any]:
-    """Return what a source without a listing holds, where that can be seen without asking it for items."""
-    if isinstance(source, IterableWrapper):
-        return source.iterable if isinstance(source.iterable, (list, tuple, range)) else ()
-    return ()
-
-
-def _all_items(pipe: IterDataPipe[Any]) -> list[Any]:
-    """Return all that a pipe of sources gives to all workers together; nothing if that may have no end."""
-    if not _is_plain(pipe):
-        return []
-    pipe = copy.deepcopy(pipe)
-    for stage in upstream(pipe):
-        if isinstance(stage, ShardingFilter):
-            stage.num_of_instances, stage.instance_id = 1, 0
-        elif isinstance(stage, CoreShuffler):
-            stage.set_shuffle(False)  # type: ignore[no-untyped-call]
-    return list(pipe)
-
-
-def _is_plain(pipe: IterDataPipe[Any]) -> bool:
-    if isinstance(pipe, IterableWrapper):
-        return isinstance(pipe.iterable, (list, tuple))
-    return type(pipe) in (ShardingFilter, CoreShuffler, Mapper, SharedSeed) and all(
-        map(_is_plain, parents(pipe))
-    )
+def _items(pipe: IterDataPipe[Any]) -> Sequence[Any] | None:
+    """Return all that a pipe gives to all workers together; None where that cannot be seen without iterating it."""
+    while type(pipe) in (ShardingFilter, CoreShuffler, SharedSeed):
+        pipe = parents(pipe)[0]
+    if isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple, range)):
+        return pipe.iterable
+    return None
 
 
 def _text(item: Any) -> str:
     """Return what an item of a list of shards is, as far as it has a text that is the same in every process."""
-    if isinstance(item, str):
-        return item
     if isinstance(item, Mapping) and isinstance(item.get("url"), str):
-        return str(item["url"])
+        item = item["url"]
+    if isinstance(item, (str, Path)):
+        return redact(str(item))  # a signature may differ between ranks
     return repr(item) if isinstance(item, (int, float, bytes, type(None))) else type(item).__name__
 
 
@@ -183,6 +168,11 @@ def _name(text: str) -> str:
         return text[len(_OURS) :]
     start = text.find(_OBJECTS) if text.startswith(("http://", "https://")) else -1
     return text if start < 0 else text[start:]
+
+
+def rows_of(texts: Iterable[str]) -> list[Row]:
+    """Return rows of names of which nothing else is known."""
+    return [(text, None, None, None) for text in texts]
 
 
 def identities(rows: Sequence[Row]) -> Iterator[str]:

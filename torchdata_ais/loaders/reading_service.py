@@ -329,8 +329,8 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         if self._ranks is None:
             if self._world.size > 1 and self.joined is None and drawn:
                 raise UsageError.at(
-                    "the loader has no seed, and without a store the ranks cannot share one: each would take its part of "
-                    "another order",
+                    "the loader has no seed, and without a store the ranks cannot share one: each would take its part "
+                    "of another order",
                     todo="call loader.seed(n) before each epoch, with the same n on all ranks, or pass store=",
                 )
             return SeedGenerator(seed)

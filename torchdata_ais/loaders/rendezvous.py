@@ -18,7 +18,16 @@ import msgspec
 import xxhash
 
 from torchdata_ais.errors import AISError, ObjectChangedError, UsageError
-from torchdata_ais.loaders.listing import Listing, Row, Table, digest_of, identities, list_pipe, shown
+from torchdata_ais.loaders.listing import (
+    Listing,
+    Row,
+    Table,
+    digest_of,
+    identities,
+    list_pipe,
+    rows_of,
+    shown,
+)
 from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
 from torchdata_ais.loaders.world import World
 from torchdata_ais.pipes._pipe import IterDataPipe, upstream
@@ -94,12 +103,13 @@ def begin_together(
                 "Pass store=, or compare the digest of the shards yourself: %s",
                 world.rank, world.size, listing.digest,
             )  # fmt: skip
-        return listing, None
-    told = [_table("arguments", [f"{name}={value!r}" for name, value in settings.items()]), _stages(pipe)]
+        return listing.compared(), None
+    arguments = rows_of(f"{name}={value!r}" for name, value in settings.items())
+    told = [Table("the arguments", arguments), _stages(pipe)]
     try:
         with ranks.alive():
             begin = _lead if world.rank == 0 else _follow
-            return begin(ranks, pipe, told), ranks
+            return begin(ranks, pipe, told).compared(), ranks
     except _Refused as refused:
         if world.rank == 0:
             ranks.linger()
@@ -192,13 +202,9 @@ def _obey(verdict: dict[str, Any]) -> None:
     )
 
 
-def _table(name: str, texts: list[str]) -> Table:
-    return Table(name, [(text, None, None, None) for text in texts])
-
-
 def _stages(pipe: IterDataPipe[Any]) -> Table:
     names = [getattr(stage, "functional_name", "") or type(stage).__name__ for stage in upstream(pipe)]
-    return _table("the stages", names)
+    return Table("the stages", rows_of(names))
 
 
 def _difference(name: str, theirs: Sequence[Row], ours: Sequence[Row], rank: int) -> str | None:

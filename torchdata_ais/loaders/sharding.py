@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +16,14 @@ from torchdata_ais.pipes._pipe import IterDataPipe, ShardingFilter, upstream
 __all__ = ["number_ranks_first", "shard_instance"]
 
 
+_TRAVERSING = threading.Lock()
+"""torch looks at one graph at a time, and raises in a second thread that tries."""
+
+os.register_at_fork(
+    before=_TRAVERSING.acquire, after_in_parent=_TRAVERSING.release, after_in_child=_TRAVERSING.release
+)
+
+
 def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
     """Make `pipe` the `instance`-th of `number` in this process.
 
@@ -24,7 +34,8 @@ def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
             stage.groups.clear()
             stage._update_num_of_instances()
     if number > 1:
-        apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
+        with _TRAVERSING:
+            apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
 
 
 def number_ranks_first(stages: Iterable[Any]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import uuid
+import weakref
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 
@@ -52,6 +53,7 @@ class WorldOptions:
     rank: int | None = None
     world_size: int | None = None
     store: Any = None
+    token: str = field(default_factory=lambda: uuid.uuid4().hex, init=False, repr=False)
 
     def __post_init__(self) -> None:
         rank, size = self.rank, self.world_size
@@ -71,9 +73,11 @@ class WorldOptions:
                 todo="pass a store of torch.distributed: TCPStore, FileStore, HashStore, PrefixStore",
             )
 
-    def __deepcopy__(self, memo: Any) -> Self:
-        # DataLoader2 copies its reading service, and a store cannot be copied.
-        return self
+        _ALIVE[self.token] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # DataLoader2 copies its reading service by pickling, and a store does not pickle.
+        return _same, (self.token, self.rank, self.world_size)
 
     def find(self) -> World:
         """Return the ranks: as given, else those of torch.distributed, else this process alone.
@@ -95,3 +99,11 @@ class WorldOptions:
                 "this process alone takes rank=0, world_size=1)",
             )
         return World(0, 1)
+
+
+_ALIVE: weakref.WeakValueDictionary[str, WorldOptions] = weakref.WeakValueDictionary()
+"""By token, so that a copy made in this process is the same object, with its store."""
+
+
+def _same(token: str, rank: int | None, world_size: int | None) -> WorldOptions:
+    return _ALIVE.get(token) or WorldOptions(rank, world_size)

@@ -175,7 +175,10 @@ class AISSourceLister(Pipe[str]):
             "regex": self._regex,
         }
         how = "".join(f" {name}={value!r}" for name, value in named.items() if value)
-        return [_describe(source) + how for _, source in self._keyed(sources)]
+        return [
+            (redact(str(source)) if isinstance(source, (str, Path)) else _describe(source)) + how
+            for _, source in self._keyed(sources)
+        ]
 
     def endpoint(self) -> str | None:
         """Return the endpoint of the URLs listed, if one is known."""
