@@ -36,7 +36,7 @@ def run_forked(
     """Run ``program(rank, job)`` in `ranks` processes; return what came of each.
 
     Returns:
-        For each rank ``value``, or ``error`` and ``kind``; ``warnings``, ``log``, ``seconds``; ``died`` if it was killed.
+        For each rank ``value``, or ``error`` and ``kind``; ``warnings``, ``log``, ``seconds``; or ``died``.
     """
     context = multiprocessing.get_context("fork")
     folder.mkdir(exist_ok=True)

@@ -28,6 +28,7 @@ from torchdata_ais.loaders._torchdata import (
 from torchdata_ais.loaders.listing import Listing
 from torchdata_ais.loaders.rendezvous import begin_together
 from torchdata_ais.loaders.service.channel import Kind
+from torchdata_ais.loaders.service.fullsync import notice_lost_ranks
 from torchdata_ais.loaders.service.graph import (
     Parts,
     cut,
@@ -39,7 +40,7 @@ from torchdata_ais.loaders.service.graph import (
 )
 from torchdata_ais.loaders.service.pool import Pool
 from torchdata_ais.loaders.service.process import start_context
-from torchdata_ais.loaders.service.ranks import Ranks, notice_lost_ranks
+from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.service.source import WorkerItems
 from torchdata_ais.loaders.service.worker import Job, Reset, tell_pipes
 from torchdata_ais.loaders.world import World, WorldOptions

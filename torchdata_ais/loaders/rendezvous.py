@@ -191,13 +191,19 @@ def _obey(verdict: dict[str, Any]) -> None:
     if not verdict["texts"]:
         return
     more = f", and so do {verdict['more']} ranks more" if verdict["more"] else ""
-    kind = ObjectChangedError if verdict["changed"] else UsageError
+    texts = ". ".join(verdict["texts"]) + more
+    if verdict["changed"]:
+        raise _Refused(
+            ObjectChangedError.at(
+                f"the ranks have listed different objects: {texts}",
+                todo="begin anew when nothing writes to the bucket, or name the shards with a template "
+                "(ais://bucket/s-{000..099}.tar), which needs no listing",
+            )
+        )
     raise _Refused(
-        kind.at(
-            "the ranks would not read one data set: " + ". ".join(verdict["texts"]) + more,
-            todo="begin anew when nothing writes to the bucket, or name the shards with a template"
-            if verdict["changed"]
-            else "give all ranks the same pipe and the same arguments",
+        UsageError.at(
+            f"the ranks would not read one data set: {texts}",
+            todo="give all ranks the same pipe and the same arguments",
         )
     )
 

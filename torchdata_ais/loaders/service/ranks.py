@@ -13,16 +13,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import torch.distributed as dist
 
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.loaders._torchdata import FullSync
-from torchdata_ais.loaders.service.graph import all_pipes
 from torchdata_ais.loaders.world import World
 
-__all__ = ["Ranks", "join_ranks", "notice_lost_ranks"]
+__all__ = ["Ranks", "join_ranks"]
 
 _CHECK_EVERY_S = 1.0
 _BEAT_S = 1.0
@@ -34,32 +29,6 @@ _TEXT_LIMIT = 16 << 10
 def join_ranks(world: World, timeout_s: float) -> Ranks | None:
     """Return this process's place among the ranks; None if there is one, or no store to reach the others by."""
     return None if world.size == 1 or world.store is None else Ranks(world, timeout_s)
-
-
-def notice_lost_ranks(pipe: Any) -> None:
-    """Let every ``fullsync`` of the graph raise when another rank is gone.
-
-    torchdata's own asks the other ranks in a callback of a thread pool, where an error is logged and forgotten: the
-    rank then waits for its time-out of half an hour.
-    """
-    for part in all_pipes(pipe):
-        if type(part) is FullSync:
-            part.__class__ = _FullSync  # in place, for the service before this one holds it too
-
-
-class _FullSync(FullSync):  # type: ignore[misc]
-    def _callback_fn(self, expected: Any) -> None:
-        try:
-            super()._callback_fn(expected)
-        except Exception as error:  # noqa: BLE001 - gloo raises RuntimeErrors of many kinds
-            with self._cv:
-                self._error = LoaderError.at(
-                    f"another rank cannot be reached any more: {error}",
-                    todo="look for the rank that ended first; its own output says why",
-                    rank=dist.get_rank(),
-                )
-                self._done_callback = True
-                self._cv.notify()
 
 
 class Ranks:
