@@ -12,7 +12,7 @@ from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_state
 from torchdata_ais.loaders.rendezvous import begin_together
 from torchdata_ais.loaders.sharding import shard_instance
-from torchdata_ais.loaders.state import check_shards, check_state, make_state
+from torchdata_ais.loaders.state import check_state, make_state
 from torchdata_ais.loaders.world import WorldOptions, instance_of
 from torchdata_ais.pipes._checkpoint import stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe
@@ -149,7 +149,6 @@ class PipeDataset(IterableDataset[Any]):
             StateError: It is of another pipeline.
         """
         check_state(state, stage_names(self._pipe))
-        check_shards(state, self._listing.digest)
         self._runs = state["epoch"]
         self._pending = state if state["instances"] is not None else None
 
@@ -159,4 +158,5 @@ class PipeDataset(IterableDataset[Any]):
                 f"the state is of instance {state['rank']} of {state['ranks']}, this is {instance} of {number}",
                 todo="resume a StatefulDataLoader with the same ranks and workers; ais_loader can change both",
             )
-        return InstancePlan(state["seed"], number, instance, state["instances"])
+        digests = (state["shards"], self._listing.digest)
+        return InstancePlan(state["seed"], number, instance, state["instances"], digests=digests)

@@ -19,7 +19,7 @@ from torchdata_ais.loaders.rendezvous import begin_together
 from torchdata_ais.loaders.report import Stats, stats, with_stats
 from torchdata_ais.loaders.service.counts import ended
 from torchdata_ais.loaders.service.ranks import Ranks
-from torchdata_ais.loaders.state import check_shards, check_state, make_state, plans_for
+from torchdata_ais.loaders.state import check_state, make_state, plans_for
 from torchdata_ais.loaders.world import World, WorldOptions, instance_of
 from torchdata_ais.pipes._checkpoint import chain_of, stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe, is_sharding, upstream
@@ -284,7 +284,6 @@ class AISLoader:
         """Begin an epoch, or the rest of one."""
         resume = self._resume
         if resume is not None:
-            check_shards(resume, self._digest)
             self.epoch, self._step = resume["user_epoch"], resume["step"]
             self._data_epoch = resume["epoch"]
         else:
@@ -340,7 +339,7 @@ class AISLoader:
             for worker in range(workers)
         ]
         if resume is not None:
-            plans = plans_for(resume, rank, ranks, workers)
+            plans = plans_for(resume, rank, ranks, workers, self._digest)
         self._turn = 0
         self._instances = [
             plan.states[0] if len(plan.states) == 1 and plan.share == (0, 1) else self._not_begun(plan)

@@ -17,7 +17,7 @@ from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.world import instance_of
 from torchdata_ais.pipes._seed import mix_seed
 
-__all__ = ["check_shards", "check_state", "merge_states", "plans_for", "state_from_json", "state_to_json"]
+__all__ = ["check_state", "merge_states", "plans_for", "state_from_json", "state_to_json"]
 
 FORMAT = "torchdata_ais.loader"
 VERSION = 2
@@ -117,18 +117,9 @@ def check_state(state: Any, stages: list[str]) -> None:
             )
 
 
-def check_shards(state: dict[str, Any], digest: str) -> None:
-    """Raise `StateError` if `state` was taken over other shards than those that are listed now."""
-    was = state.get("shards", "")
-    if was and digest and was != digest:
-        raise StateError.at(
-            "the shards are not those the checkpoint was taken over: the digest of their names, sizes and versions was "
-            f"{was} and is {digest}",
-            todo="restore the bucket as it was (objects were added, removed or written anew), or begin the epoch anew",
-        )
-
-
-def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> list[InstancePlan]:
+def plans_for(
+    state: dict[str, Any], rank: int, ranks: int, workers: int, digest: str = ""
+) -> list[InstancePlan]:
     """Return how each worker of `rank` goes on.
 
     Args:
@@ -136,11 +127,13 @@ def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> lis
         rank: This rank.
         ranks: Ranks there are now.
         workers: Workers of each rank now (1 for none).
+        digest: The digest of the shards that are listed now.
 
     Raises:
         StateError: The topology has changed and states of other ranks are missing.
     """
     parts = _parts(state)
+    digests = (parts[0].get("shards", ""), digest)
     epoch_seed = mix_seed(parts[0]["seed"], "epoch", parts[0]["epoch"])
     number = ranks * workers
     plans = [InstancePlan(epoch_seed, number, instance_of(rank, ranks, worker)) for worker in range(workers)]
@@ -150,7 +143,13 @@ def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> lis
     if mine is not None and len(mine["instances"] or ()) == workers:
         # The worker whose turn it was goes first: the round over the workers goes on where it stood.
         return [
-            InstancePlan(plan.epoch_seed, number, instance_of(rank, ranks, turn), [mine["instances"][turn]])
+            InstancePlan(
+                plan.epoch_seed,
+                number,
+                instance_of(rank, ranks, turn),
+                [mine["instances"][turn]],
+                digests=digests,
+            )
             for plan, turn in ((plan, (mine["turn"] + worker) % workers) for worker, plan in enumerate(plans))
         ]
     there = {part["rank"] for part in parts}
@@ -163,7 +162,7 @@ def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> lis
         )
     states = [packed for part in parts for packed in part["instances"] or ()]
     return [
-        InstancePlan(plan.epoch_seed, number, plan.instance, states, (plan.instance, number))
+        InstancePlan(plan.epoch_seed, number, plan.instance, states, (plan.instance, number), digests)
         for plan in plans
     ]
 
