@@ -104,6 +104,7 @@ def exactly_once(answers: list[dict[str, Any]]) -> None:
 
 
 LOADERS = ["dataloader2", "dataloader", "service", "as_dataset"]
+SOME = ["dataloader2", *(pytest.param(name, marks=pytest.mark.ci) for name in LOADERS[1:])]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_promise_3_ranks_and_workers_under_every_loader_and_start_method(
     assert len(lists) == 1  # rank 0's main process; no worker, no other rank, no second epoch
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("loader", SOME)
 @pytest.mark.parametrize("nth", [1, 2])
 def test_promise_3_an_object_that_one_listing_lacks_is_no_lost_shard(
     bucket: LocalCluster, tmp_path: Path, loader: str, nth: int
@@ -134,7 +135,7 @@ def test_promise_3_an_object_that_one_listing_lacks_is_no_lost_shard(
         assert got in (ALL, [number for number in ALL if number // 3 != 1])
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("loader", SOME)
 def test_ranks_that_list_for_themselves_and_differ_all_end_with_the_name_of_the_object(
     bucket: LocalCluster, tmp_path: Path, loader: str
 ) -> None:
@@ -239,8 +240,11 @@ def prefix_store(rank: int, job: dict[str, Any]) -> Any:
     return dist.PrefixStore("train", file_store(rank, job))
 
 
-@pytest.mark.parametrize("store_of", [tcp_store, file_store, prefix_store])
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    "store_of",
+    [tcp_store, *(pytest.param(store, marks=pytest.mark.ci) for store in (file_store, prefix_store))],
+)
+@pytest.mark.parametrize("loader", SOME)
 def test_any_store_serves_without_a_process_group(
     bucket: LocalCluster, tmp_path: Path, store_of: Any, loader: str
 ) -> None:
@@ -302,6 +306,7 @@ def die_or_fail(rank: int, job: dict[str, Any]) -> list[int]:
         return numbers(loader)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("bad", [0, 1])
 def test_promise_6_a_rank_killed_while_they_begin_ends_the_others_in_seconds_by_name(
     bucket: LocalCluster, tmp_path: Path, bad: int

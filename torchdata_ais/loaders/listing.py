@@ -186,7 +186,7 @@ def identities(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{name}\t{size}\t{(checksum or version) if own else None}"
 
 
-def digest_of(lines: Iterator[str]) -> str:
+def digest_of(lines: Iterable[str]) -> str:
     """Return 32 hexadecimal digits that tell one series of lines from another."""
     state = xxhash.xxh3_128()
     for line in lines:

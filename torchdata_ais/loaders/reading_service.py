@@ -332,7 +332,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
                 raise UsageError.at(
                     "the loader has no seed, and without a store the ranks cannot share one: each would take its part "
                     "of another order",
-                    todo="call loader.seed(n) before each epoch, with the same n on all ranks, or pass store=",
+                    todo="call loader.seed(n), with the same n on all ranks, or pass store=",
                 )
             return SeedGenerator(seed)
         shared = SeedGenerator(self._ranks.share_seed(self._round, seed))

@@ -241,15 +241,20 @@ def _list(what: str, names: list[str]) -> str:
 
 def _bucket(row: Row) -> int:
     (line,) = identities([row])
+    return _bucket_of(line)
+
+
+def _bucket_of(line: str) -> int:
     return xxhash.xxh64_intdigest(line.partition("\t")[0].encode()) % _BUCKETS
 
 
 def _summary(table: Table) -> _Summary:
     sums = [0] * _BUCKETS
-    for row, line in zip(table.rows, identities(table.rows), strict=True):
-        sums[_bucket(row)] += xxhash.xxh64_intdigest(line.encode())
+    lines = list(identities(table.rows))
+    for line in lines:
+        sums[_bucket_of(line)] += xxhash.xxh64_intdigest(line.encode())
     buckets = b"".join((value % (1 << 64)).to_bytes(8, "little") for value in sums)
-    return _Summary(table.name, table.listed, len(table.rows), digest_of(identities(table.rows)), buckets)
+    return _Summary(table.name, table.listed, len(lines), digest_of(lines), buckets)
 
 
 def _packed(value: msgspec.Struct) -> bytes:
