@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from torch.utils.data.graph_settings import apply_sharding
 
 from torchdata_ais.errors import AISError, StallError, UsageError
-from torchdata_ais.loaders.dataset import rank_and_ranks, shard_instance
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
+from torchdata_ais.loaders.listing import Listing
 from torchdata_ais.loaders.service.counts import Counts, ended
 from torchdata_ais.loaders.service.stall import Watchdog
+from torchdata_ais.loaders.sharding import shard_instance
+from torchdata_ais.loaders.world import World
 from torchdata_ais.pipes._meter import iterate
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes._report import report_of
@@ -50,11 +50,15 @@ class InProcessEngine:
         pipe: The pipe.
         stateful: Whether to give the state with each item. Where the caller asks for no item ahead of the one the
             user has, `state` costs nothing until it is wanted.
+        listing: What the pipe's sources give.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], stateful: bool, stall_after: float | None = None) -> None:
+    def __init__(
+        self, pipe: IterDataPipe[Any], stateful: bool, listing: Listing, stall_after: float | None = None
+    ) -> None:
         self._pipe = pipe
         self._stateful = stateful
+        self._listing = listing
         self._stall_after = stall_after
 
     def state(self) -> bytes | None:
@@ -66,8 +70,9 @@ class InProcessEngine:
         (plan,) = plans
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
-        for item in _watched(iterate(self._pipe), self._stall_after, "this process", None):
-            yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
+        with self._listing.on(self._pipe):
+            for item in _watched(iterate(self._pipe), self._stall_after, "this process", None):
+                yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
 
     def reports(self) -> list[dict[str, Any]]:
         """Return the counts of the pipe."""
@@ -129,6 +134,7 @@ class DataLoaderEngine:
     Args:
         pipe: The pipe.
         stateful: Whether a checkpoint can be taken of it.
+        listing: What the pipe's sources give; the workers begin with it.
         num_workers: Worker processes, at least 1; new ones each epoch.
         prefetch: Items each worker makes ahead.
         context: Start method of the processes.
@@ -139,6 +145,7 @@ class DataLoaderEngine:
         self,
         pipe: IterDataPipe[Any],
         stateful: bool,
+        listing: Listing,
         num_workers: int,
         prefetch: int,
         context: str | None,
@@ -146,6 +153,7 @@ class DataLoaderEngine:
     ) -> None:
         self._pipe = pipe
         self._stateful = stateful
+        self._listing = listing
         self._num_workers = num_workers
         self._prefetch = prefetch
         self._context = context
@@ -169,7 +177,8 @@ class DataLoaderEngine:
         self.close()
         self._past = [ended(report) for report in self.reports()]
         self._reports.clear()
-        self._running = iter(loader)
+        with self._listing.on(self._pipe):  # for the copies that the workers are started with
+            self._running = iter(loader)
         idle = 0
         try:
             for step in self._running:
@@ -216,9 +225,7 @@ class _Tail(Pipe[Any]):
 
     def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan says all
         if extras is not None:
-            plan, rank, ranks = extras
-            apply_sharding(self._source, ranks, rank, SHARDING_PRIORITIES.DISTRIBUTED)
-            begin(self._source, plan)
+            begin(self._source, extras)
 
     def _ais_envelope(self) -> bytes | None:
         return pack_or_refuse(self._source) if self._stateful and self._running else None
@@ -236,6 +243,8 @@ class DataLoader2Engine:
     Args:
         pipe: The pipe.
         stateful: Whether a checkpoint can be taken of it.
+        listing: What the pipe's sources give; the workers begin with it.
+        world: The ranks.
         num_workers: Worker processes, at least 1; they live as long as the loader.
         prefetch: Items each worker makes ahead.
         context: Start method of the processes.
@@ -249,6 +258,8 @@ class DataLoader2Engine:
         self,
         pipe: IterDataPipe[Any],
         stateful: bool,
+        listing: Listing,
+        world: World,
         num_workers: int,
         prefetch: int,
         context: str | None,
@@ -257,18 +268,16 @@ class DataLoader2Engine:
         from torchdata_ais.loaders._torchdata import DataLoader2
         from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
 
-        # The ranks are told apart by the plans: with a fixed number of steps they do not begin epochs together.
-        service = MultiProcessingReadingService(
-            num_workers, context, prefetch, 0, shard_by_rank=False, stall_after=stall_after
-        )
+        # The ranks share no seeds: with a fixed number of steps they do not begin epochs together.
+        service = MultiProcessingReadingService(num_workers, context, prefetch, 0, stall_after=stall_after)
+        service.joined = (World(world.rank, world.size), listing)
         self._loader = _or_explain(lambda: DataLoader2(_Tail(pipe, stateful), reading_service=service))
         self._closed = False
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps."""
         service: Any = self._loader.reading_service
-        rank, ranks = rank_and_ranks()
-        service.reset_extras = {worker: (plan, rank, ranks) for worker, plan in enumerate(plans)}
+        service.reset_extras = dict(enumerate(plans))
         self._loader.seed(plans[0].epoch_seed >> 1)
         for item in self._loader:
             worker = service.last_worker

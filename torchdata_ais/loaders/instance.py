@@ -35,6 +35,7 @@ class InstancePlan:
         instance: Which one this is.
         states: Packed states whose rest is to be shared out; empty to begin the epoch.
         share: Which part of that rest; ``(0, 1)`` of a single state is its exact continuation.
+        digests: Those of the shards when the states were taken, and now; empty where that is not known.
     """
 
     epoch_seed: int
@@ -42,6 +43,7 @@ class InstancePlan:
     instance: int
     states: Sequence[bytes] = ()
     share: tuple[int, int] = (0, 1)
+    digests: tuple[str, str] = ("", "")
 
     @classmethod
     def of(cls, seed: int, epoch: int, number: int, instance: int) -> InstancePlan:
@@ -57,7 +59,7 @@ def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
         if plan.share == (0, 1) and "load" in states[0]:
             # Continued to the letter: the instance draws as the one did that it continues.
             begin_epoch(tail, plan.epoch_seed, states[0]["load"]["n"], states[0]["load"]["i"])
-        restore(tail, states, plan.share)
+        restore(tail, states, plan.share, plan.digests)
 
 
 def pack_state(tail: IterDataPipe[Any]) -> bytes | None:

@@ -14,17 +14,19 @@ from typing import Any
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.loaders.world import instance_of
 from torchdata_ais.pipes._seed import mix_seed
 
 __all__ = ["check_state", "merge_states", "plans_for", "state_from_json", "state_to_json"]
 
 FORMAT = "torchdata_ais.loader"
-VERSION = 1
+VERSION = 2
+"""1, of 0.1, numbered the workers of all ranks in another way: what was left of an epoch would not fit together."""
 
 
 def make_state(
     *, stages: list[str], seed: int, epoch: int, rank: int, ranks: int, instances: list[bytes] | None,
-    turn: int = 0, user_epoch: int | None = None, step: int = 0,
+    turn: int = 0, user_epoch: int | None = None, step: int = 0, shards: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """Return the state of one rank.
 
@@ -38,6 +40,7 @@ def make_state(
         turn: The worker that yields next.
         user_epoch: The epoch as the user counts; differs from `epoch` with a fixed number of steps.
         step: Batches of it that were given out.
+        shards: The digest of the shards that were listed; empty where nothing was.
     """
     return {
         "format": FORMAT,
@@ -50,6 +53,7 @@ def make_state(
         "rank": rank,
         "ranks": ranks,
         "turn": turn,
+        "shards": shards,
         "instances": instances,
     }
 
@@ -74,7 +78,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         raise StateError.at("there is no state to merge", todo="pass the state_dict() of every rank")
     first = parts[0]
     for part in parts[1:]:
-        for name in ("stages", "seed", "epoch", "user_epoch", "ranks"):
+        for name in ("stages", "seed", "epoch", "user_epoch", "ranks", "shards"):
             if part[name] != first[name]:
                 raise StateError.at(
                     f"the states differ in {name!r}: {first[name]!r} and {part[name]!r}",
@@ -91,6 +95,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "epoch": first["epoch"],
         "user_epoch": first["user_epoch"],
         "step": first["step"],
+        "shards": first["shards"],
         "merged": sorted(parts, key=lambda part: part["rank"]),
     }
 
@@ -112,7 +117,9 @@ def check_state(state: Any, stages: list[str]) -> None:
             )
 
 
-def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> list[InstancePlan]:
+def plans_for(
+    state: dict[str, Any], rank: int, ranks: int, workers: int, digest: str = ""
+) -> list[InstancePlan]:
     """Return how each worker of `rank` goes on.
 
     Args:
@@ -120,21 +127,29 @@ def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> lis
         rank: This rank.
         ranks: Ranks there are now.
         workers: Workers of each rank now (1 for none).
+        digest: The digest of the shards that are listed now.
 
     Raises:
         StateError: The topology has changed and states of other ranks are missing.
     """
     parts = _parts(state)
+    digests = (parts[0].get("shards", ""), digest)
     epoch_seed = mix_seed(parts[0]["seed"], "epoch", parts[0]["epoch"])
     number = ranks * workers
-    plans = [InstancePlan(epoch_seed, number, rank * workers + worker) for worker in range(workers)]
+    plans = [InstancePlan(epoch_seed, number, instance_of(rank, ranks, worker)) for worker in range(workers)]
     if all(part["instances"] is None for part in parts):
         return plans
     mine = next((part for part in parts if part["rank"] == rank and part["ranks"] == ranks), None)
     if mine is not None and len(mine["instances"] or ()) == workers:
         # The worker whose turn it was goes first: the round over the workers goes on where it stood.
         return [
-            InstancePlan(plan.epoch_seed, number, rank * workers + turn, [mine["instances"][turn]])
+            InstancePlan(
+                plan.epoch_seed,
+                number,
+                instance_of(rank, ranks, turn),
+                [mine["instances"][turn]],
+                digests=digests,
+            )
             for plan, turn in ((plan, (mine["turn"] + worker) % workers) for worker, plan in enumerate(plans))
         ]
     there = {part["rank"] for part in parts}
@@ -147,7 +162,7 @@ def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> lis
         )
     states = [packed for part in parts for packed in part["instances"] or ()]
     return [
-        InstancePlan(plan.epoch_seed, number, plan.instance, states, (plan.instance, number))
+        InstancePlan(plan.epoch_seed, number, plan.instance, states, (plan.instance, number), digests)
         for plan in plans
     ]
 

@@ -111,7 +111,10 @@ def save(tail: IterDataPipe[Any]) -> dict[str, Any] | None:
 
 
 def restore(
-    tail: IterDataPipe[Any], states: Sequence[dict[str, Any]], share: tuple[int, int] = (0, 1)
+    tail: IterDataPipe[Any],
+    states: Sequence[dict[str, Any]],
+    share: tuple[int, int] = (0, 1),
+    digests: tuple[str, str] = ("", ""),
 ) -> None:
     """Make the next iteration of `tail` go on where `states` stood.
 
@@ -120,9 +123,10 @@ def restore(
         states: What `save` gave in each instance whose rest is to be shared.
         share: ``(instance, instances)``. One state with ``(0, 1)`` is continued to the letter; otherwise the rest
             of all is dealt out, and the stages begin with empty buffers.
+        digests: Those of the shards when the states were taken, and now.
     """
     stages, loader = chain_of(tail)
-    loader._load(Resume(states, share), 0, 0)
+    loader._load(Resume(states, share, digests), 0, 0)
     exact = len(states) == 1 and share == (0, 1) and "stages" in states[0]
     below = 0
     for index, pipe in enumerate(stages):

@@ -161,12 +161,19 @@ class Resume:
     Args:
         states: Their saved states: what `LoadState.save` gave under ``"load"``; or, for an instance that was resumed
             and had not begun again, the states it was given under ``"of"`` with its own ``"share"`` of them.
+        digests: Those of all shards when the states were taken, and now; empty where that is not known.
         share: ``(instance, instances)``: which part to take; ``(0, 1)`` takes all, in the order saved.
     """
 
-    def __init__(self, states: Sequence[dict[str, Any]], share: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self,
+        states: Sequence[dict[str, Any]],
+        share: tuple[int, int] = (0, 1),
+        digests: tuple[str, str] = ("", ""),
+    ) -> None:
         self._states = states
         self._share = share
+        self._digests = digests
 
     def left(self, total: int) -> list[int]:
         """Return the positions to begin, of `total` in the epoch."""
@@ -226,6 +233,14 @@ class Resume:
                         todo="restore the bucket as it was (objects were added or removed), or begin the epoch anew",
                         url=urls[position],
                     )
+        was, now = self._digests
+        if was and now and was != now:
+            raise StateError.at(
+                "the shards are not those the checkpoint was taken over: the digest of their names, sizes and "
+                f"versions was {was} and is {now}",
+                todo="restore the bucket as it was (objects were added, removed or written anew), or begin the epoch "
+                "anew",
+            )
 
 
 def url_hash(url: str) -> int:

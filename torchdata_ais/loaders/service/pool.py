@@ -16,7 +16,6 @@ from typing import Any
 from torchdata_ais.errors import LoaderError, WorkerDiedError
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.loaders.service.codec import Packed, pack
-from torchdata_ais.loaders.service.listings import check_listings
 from torchdata_ais.loaders.service.process import Peer, holding_sigint, stop
 from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.service.worker import Job, run_job
@@ -199,7 +198,6 @@ class Pool:
                 self._wait(worker)
             elif message.kind is Kind.STATS:
                 self.reports[worker.worker_id] = message.load()
-                check_listings(self.reports, worker.worker_id)
             elif message.kind is Kind.BROKEN:
                 raise worker.its_error(message)
             elif message.epoch != epoch or message.kind in (Kind.BEGIN, Kind.ANSWER):

@@ -27,6 +27,7 @@ from torchdata_ais.loaders.service.graph import all_pipes, shard
 from torchdata_ais.loaders.service.producer import Outlet, Producer
 from torchdata_ais.loaders.service.source import Dispatched
 from torchdata_ais.loaders.service.stall import Watchdog
+from torchdata_ais.loaders.sharding import number_ranks_first
 
 __all__ = ["Job", "Reset", "run_job"]
 
@@ -156,6 +157,7 @@ def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
 
 def _prepare_replica(job: Job, pipe: Any) -> Any:
     shard(pipe, job.info.num_workers, job.info.worker_id)
+    number_ranks_first(all_pipes(pipe))
     if job.init_fn is not None:
         pipe = job.init_fn(pipe, job.info)
         if not hasattr(pipe, "__iter__"):
