@@ -330,6 +330,7 @@ class AISLoader:
             step=self._step,
             rank=rank,
             ranks=ranks,
+            workers=self._workers,
             turn=self._turn,
             instances=None
             if self._instances is None
@@ -349,12 +350,12 @@ class AISLoader:
             state: One rank's `state_dict`, or what `merge_states` made of those of all ranks.
 
         Raises:
-            StateError: It is no state, of another version, or of another pipeline.
+            StateError: It is no state, of another version, damaged, or of another pipeline. The loader is then as it
+                was.
         """
         if self._no_state is not None:
             raise self._no_state
-        check_state(state, self._stages)
-        self._resume = state
+        self._resume = state = check_state(state, self._stages)
         self._seed = state["seed"]
         self._stream = None
         self._run += 1
