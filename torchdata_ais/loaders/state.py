@@ -201,7 +201,8 @@ def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
     Raises:
         StateError: It is none, or damaged.
     """
-    return _convert(read_state(state), lambda packed: base64.b64encode(packed).decode())
+    plain: dict[str, Any] = _convert(read_state(state), lambda packed: base64.b64encode(packed).decode())
+    return plain
 
 
 def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
@@ -210,26 +211,29 @@ def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
     Raises:
         StateError: It is something else, or damaged.
     """
+    return read_state(_convert(state, _from_text))
+
+
+def _from_text(text: Any) -> bytes:
     try:
-        return read_state(_convert(state, lambda text: base64.b64decode(text, validate=True)))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        if isinstance(error, StateError):
-            raise
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):
         raise StateError.at(
-            f"the state is damaged: it is not what state_to_json returned ({cut(f'{type(error).__name__}: {error}')})",
-            todo="pass the text as it was saved",
+            "the state is damaged: a packed part of it is no base64 text",
+            todo="pass what state_to_json returned, as it was saved",
         ) from None
 
 
-def _convert(state: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    if "merged" in state:
-        return {**state, "merged": [_convert_rank(part, change) for part in state["merged"]]}
-    return _convert_rank(state, change)
-
-
-def _convert_rank(state: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    instances = state["instances"]
-    return {**state, "instances": None if instances is None else [change(packed) for packed in instances]}
+def _convert(state: Any, change: Callable[[Any], Any]) -> Any:
+    """Return `state` with its packed parts changed; what is none of ours is left for `read_state` to refuse."""
+    if not isinstance(state, dict):
+        return state
+    merged, instances = state.get("merged"), state.get("instances")
+    if isinstance(merged, list) and not any(isinstance(part, dict) and "merged" in part for part in merged):
+        return {**state, "merged": [_convert(part, change) for part in merged]}
+    if isinstance(instances, list):
+        return {**state, "instances": [change(packed) for packed in instances]}
+    return state
 
 
 def _parts(state: dict[str, Any]) -> list[dict[str, Any]]:
