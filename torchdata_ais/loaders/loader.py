@@ -57,7 +57,8 @@ def ais_loader(
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
             `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the
-            log says where it stands. None: no limit but those of the transport.
+            log says where it stands. A worker that does not run at all (stopped, swapped out) is a `StallError` two
+            seconds later. None: no limit but those of the transport, and 30 s for a worker that a signal has stopped.
         on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
