@@ -290,10 +290,8 @@ class Pool:
             # Somebody may wait for somebody who waits for us to read: read from all.
             for worker in self._workers:
                 worker.read_all()
-            if not peer.inbox:
-                peer.waited_for(_POLL_MS / 1000)
-                if self._dispatcher is not None and peer is not self._dispatcher:
-                    self._dispatcher.waited_for(_POLL_MS / 1000)
+            for owing in {peer, self._dispatcher or peer}:
+                owing.waited_for(_POLL_MS / 1000)
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(64)
             self._lock.release()
