@@ -20,7 +20,19 @@ from typing import Any, NamedTuple
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
 from torchdata_ais.tar import Link, Member
 
-__all__ = ["Run", "RunMember", "Sample", "pack_place", "split_name", "unpack_place", "whole_runs"]
+__all__ = [
+    "SHARD_SHIFT",
+    "Run",
+    "RunMember",
+    "Sample",
+    "pack_place",
+    "split_name",
+    "unpack_place",
+    "whole_runs",
+]
+
+SHARD_SHIFT = 40
+"""Bits of a place below those of its shard."""
 
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)\Z", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|\Z)")
@@ -73,12 +85,12 @@ def pack_place(shard: int, offset: int) -> int:
 
     Headers stand at multiples of 512, so this reaches 8 million shards of 512 TiB.
     """
-    return -1 if shard < 0 or offset < 0 else (shard << 40) | (offset >> 9)
+    return -1 if shard < 0 or offset < 0 else (shard << SHARD_SHIFT) | (offset >> 9)
 
 
 def unpack_place(place: int) -> tuple[int, int]:
     """Return ``(shard, offset)`` of a packed place; ``(-1, -1)`` for -1."""
-    return (-1, -1) if place < 0 else (place >> 40, (place & 0xFF_FFFF_FFFF) << 9)
+    return (-1, -1) if place < 0 else (place >> SHARD_SHIFT, (place & 0xFF_FFFF_FFFF) << 9)
 
 
 class RunMember(NamedTuple):

@@ -104,10 +104,10 @@ def test_a_state_of_another_pipeline_names_the_stage(urls: list[str]) -> None:
     with ais_loader(make_pipe(urls)) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    other = AISSourceLister(urls).load_tar().group_samples().decode().to_tuple("cls").batched(3)
+    other = AISSourceLister(urls).load_tar(open_shards=2).group_samples().decode().to_tuple("cls").batched(3)
     with (
         ais_loader(other) as loader,
-        pytest.raises(StateError, match="it has shuffled where this one has decode"),
+        pytest.raises(StateError, match=r"it has shuffled\(9, .*\) where this one has decode"),
     ):
         loader.load_state_dict(state)
 

@@ -282,10 +282,21 @@ def test_promise_6_ctrl_c_in_a_terminal_ends_a_script_with_one_traceback(method:
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
-def test_promise_6_spawned_workers_do_not_outlive_a_killed_script() -> None:
-    with program("wait", "spawn") as process:
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        ("wait", "spawn"),
+        ("wait-dataloader", "fork"),
+        ("wait-dataloader", "spawn"),
+        ("wait-dataloader", "forkserver"),
+    ],
+)
+def test_promise_6_workers_do_not_outlive_a_killed_script(how: str, method: str) -> None:
+    with program(how, method) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "READY\n"
+        assert len(living_in(process.pid)) > 2
         process.kill()
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)

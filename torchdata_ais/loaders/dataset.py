@@ -12,7 +12,7 @@ from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_state
 from torchdata_ais.loaders.rendezvous import begin_together
 from torchdata_ais.loaders.sharding import shard_instance
-from torchdata_ais.loaders.state import check_state, make_state
+from torchdata_ais.loaders.state import check_single, make_state
 from torchdata_ais.loaders.world import WorldOptions, instance_of
 from torchdata_ais.pipes._checkpoint import stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe
@@ -138,6 +138,7 @@ class PipeDataset(IterableDataset[Any]):
             epoch=self._runs,
             rank=instance,
             ranks=number,
+            workers=1,
             shards=self._listing.digest,
             instances=None if packed is None else [packed],
         )
@@ -146,9 +147,9 @@ class PipeDataset(IterableDataset[Any]):
         """Make the next iteration go on where `state` was taken.
 
         Raises:
-            StateError: It is of another pipeline.
+            StateError: It is none, damaged, of another pipeline, or of several workers.
         """
-        check_state(state, stage_names(self._pipe))
+        state = check_single(state, stage_names(self._pipe))
         self._runs = state["epoch"]
         self._pending = state if state["instances"] is not None else None
 

@@ -63,7 +63,8 @@ def ais_loader(
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
             `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the
-            log says where it stands. None: no limit but those of the transport.
+            log says where it stands. A worker that does not run at all (stopped, swapped out) is a `StallError` two
+            seconds later. None: no limit but those of the transport, and 30 s for a worker that a signal has stopped.
         on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
@@ -384,6 +385,7 @@ class AISLoader:
             step=self._step,
             rank=world.rank,
             ranks=world.size,
+            workers=self._workers,
             turn=self._turn,
             shards=self._digest,
             instances=None
@@ -408,12 +410,12 @@ class AISLoader:
             state: One rank's `state_dict`, or what `merge_states` made of those of all ranks.
 
         Raises:
-            StateError: It is no state, of another version, or of another pipeline.
+            StateError: It is no state, of another version, damaged, or of another pipeline. The loader is then as it
+                was.
         """
         if self._no_state is not None:
             raise self._no_state
-        check_state(state, self._stages)
-        self._resume = state
+        self._resume = state = check_state(state, self._stages)
         self._seed = state["seed"]
         self._stream = None
         self._run += 1

@@ -74,7 +74,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         worker, in its memory or in shared memory. Tensors arrive in shared memory.
 
     Raises:
-        StallError: An item took longer than `stall_after`.
+        StallError: An item took longer than `stall_after`, or a process does not run.
         WorkerDiedError: A process was killed, ran out of memory or exited; names it, its pid and exit code.
         LoaderError: Another rank failed, or the loader was shut down; also an error of a worker whose own class
             cannot be built from a text.
@@ -96,8 +96,10 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         shard_by_rank: Whether to split the data over the ranks of torch.distributed. False for a loader that only
             one rank uses.
         rank_timeout_s: How long, in seconds, a rank waits for the others to begin the loader, or an epoch.
-        stall_after: How long, in seconds, an item may take in a worker process; None is for ever. Then the process
-            logs the stacks of its threads, and a `StallError` names stage, object and worker.
+        stall_after: How long, in seconds, an item or one of the two functions may take in a worker process; None is
+            for ever. Then the process logs the stacks of its threads, and a `StallError` names stage, object and
+            worker. A process that does not run at all (stopped, swapped out) is a `StallError` two seconds later;
+            with None one that a signal has stopped is, after 30 s.
         rank: This rank, of `world_size`. Default: what torch.distributed says when the loader is first iterated.
         world_size: How many ranks share out the data.
         store: A store of torch.distributed by which the ranks compare what they read, and share seeds. Default: the

@@ -14,7 +14,7 @@ from torchdata_ais.pipes._held import held_runs
 from torchdata_ais.pipes._order import ShardOrder, bitmap, find_sharder, gives_at_once, left_of, unsharded
 from torchdata_ais.pipes._pipe import IterDataPipe
 from torchdata_ais.pipes._shard import OpenShard, ShardOptions
-from torchdata_ais.samples import Run
+from torchdata_ais.samples import SHARD_SHIFT, Run
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import parse_url
 
@@ -41,6 +41,9 @@ def url_of(item: Any) -> str:
 T = TypeVar("T")
 
 _SEEN = 64  # shards begun last whose names a checkpoint keeps, to notice that the listing has changed
+_KNOWN = (
+    4096  # shards read last whose versions are remembered: samples of theirs may still be held for shuffling
+)
 
 
 class LoadState:
@@ -65,6 +68,7 @@ class LoadState:
         self._options = options
         self._urls: list[str] = []
         self._seen: deque[tuple[int, int]] = deque(maxlen=_SEEN)
+        self._known: dict[int, tuple[str | None, str | None]] = {}
         self.queue: deque[OpenShard] = deque()
         self.ahead: OpenShard | None = None
         self.held: deque[int] = deque()
@@ -74,6 +78,7 @@ class LoadState:
         items = list(unsharded(source, find_sharder(source)))
         self._urls = [url_of(item) for item in items]
         resume.check(self._urls)
+        self._known.update(resume.versions())
         self._set_order(ShardOrder(source, items, bitmap(resume.left(len(items)))), True)
         self.held.extend(resume.held())
         for position, offset, version, checksum in resume.open():
@@ -139,7 +144,8 @@ class LoadState:
         """Yield the held samples again, in order."""
         if not self.held:
             return
-        for url, run in held_runs(list(self.held), self._urls, self._store, self._options):
+        runs = held_runs(list(self.held), self._urls, self._known, self._store, self._options)
+        for url, run in runs:
             self.held.popleft()
             yield url, run
 
@@ -153,6 +159,19 @@ class LoadState:
             "seen": [list(pair) for pair in self._seen],
             "held": array("Q", self.held).tobytes(),
         }
+
+    def remember(self, shard: OpenShard) -> None:
+        """Keep in mind which version of a shard was read: stages may hold samples of it for long."""
+        self._known.pop(shard.position, None)
+        self._known[shard.position] = shard.version, shard.checksum
+        if len(self._known) > _KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def versions(self, positions: set[int]) -> list[list[Any]]:
+        """Return position, version and checksum of those of the shards at `positions` that are known."""
+        now = {shard.position: (shard.version, shard.checksum) for shard in self.queue}
+        found = ((position, now.get(position) or self._known.get(position)) for position in sorted(positions))
+        return [[position, *known] for position, known in found if known is not None]
 
 
 class Resume:
@@ -183,24 +202,26 @@ class Resume:
 
         return self._collect(positions, in_order=True)
 
-    def open(self) -> list[list[Any]]:
+    def open(self) -> list[Sequence[Any]]:
         """Return position, offset, version and checksum of the shards to go on with."""
 
-        def entries(state: dict[str, Any]) -> list[list[Any]]:
-            found: list[list[Any]] = state["open"]
+        def entries(state: dict[str, Any]) -> list[Sequence[Any]]:
+            found: list[Sequence[Any]] = state["open"]
             return found
 
         return self._collect(entries)
 
     def held(self) -> list[int]:
         """Return the places of the samples to read again."""
+        return self._collect(_held_of)
 
-        def places(state: dict[str, Any]) -> list[int]:
-            held = array("Q")
-            held.frombytes(state["held"])
-            return held.tolist()
-
-        return self._collect(places)
+    def versions(self) -> dict[int, tuple[str | None, str | None]]:
+        """Return position -> version and checksum of the shards that held samples came from."""
+        return {
+            position: (version, checksum)
+            for load in self._loads()
+            for position, version, checksum in load["versions"]
+        }
 
     def _collect(self, get: Callable[[dict[str, Any]], list[T]], *, in_order: bool = False) -> list[T]:
         found: list[Any] = []
@@ -214,25 +235,34 @@ class Resume:
         instance, instances = self._share
         return found[instance::instances]
 
-    def check(self, urls: list[str]) -> None:
-        """Raise `StateError` if the shards are not the ones the checkpoint was taken over."""
+    def _loads(self) -> Iterator[dict[str, Any]]:
+        """Yield what `load_tar` saved in each of the states."""
         for state in self._states:
             if "of" in state:
-                Resume(state["of"]).check(urls)
-                continue
-            for position, known in state["load"]["seen"]:
+                yield from Resume(state["of"])._loads()
+            else:
+                yield state["load"]
+
+    def check(self, urls: list[str]) -> None:
+        """Raise `StateError` if the shards are not the ones the checkpoint was taken over."""
+        for load in self._loads():
+            for position, known in load["seen"]:
                 if position >= len(urls):
-                    raise StateError.at(
-                        f"the epoch had at least {position + 1} shards when the checkpoint was taken, now {len(urls)}",
-                        todo="restore the bucket as it was, or begin the epoch anew",
-                        url=urls[-1] if urls else None,
-                    )
+                    raise _too_few(position, urls)
                 if url_hash(urls[position]) != known:
                     raise StateError.at(
                         f"shard {position} of the epoch is another one than when the checkpoint was taken",
                         todo="restore the bucket as it was (objects were added or removed), or begin the epoch anew",
                         url=urls[position],
                     )
+            _check_positions(load, urls)
+        whole = Resume(self._states)
+        to_read = [*whole.left(len(urls)), *(entry[0] for entry in whole.open())]
+        if len(set(to_read)) != len(to_read):
+            raise StateError.at(
+                "the states overlap: a shard is left in two of them",
+                todo="pass states that were taken at the same step by the ranks of one loader",
+            )
         was, now = self._digests
         if was and now and was != now:
             raise StateError.at(
@@ -241,6 +271,39 @@ class Resume:
                 todo="restore the bucket as it was (objects were added, removed or written anew), or begin the epoch "
                 "anew",
             )
+
+
+def _held_of(load: dict[str, Any]) -> list[int]:
+    held = array("Q")
+    held.frombytes(load["held"])
+    return held.tolist()
+
+
+def _check_positions(load: dict[str, Any], urls: list[str]) -> None:
+    """Raise `StateError` if a saved state names more shards than there are."""
+    held = _held_of(load)
+    named = [entry[0] for entry in load["open"]]
+    if load["left"] is not None:
+        named.append(int.from_bytes(load["left"], "little").bit_length() - 1)
+    elif load["next"]:
+        named.append((load["next"] - 1) * load["n"] + load["i"])
+    if held:
+        named.append(max(held) >> SHARD_SHIFT)
+    if max(named, default=-1) >= len(urls):
+        raise _too_few(max(named), urls)
+    if len(set(held)) != len(held):
+        raise StateError.at(
+            "the state is damaged: it names a held sample twice",
+            todo="pass the checkpoint as it was saved, or another one",
+        )
+
+
+def _too_few(position: int, urls: list[str]) -> StateError:
+    return StateError.at(
+        f"the epoch had at least {position + 1} shards when the checkpoint was taken, now {len(urls)}",
+        todo="restore the bucket as it was, or begin the epoch anew",
+        url=urls[-1] if urls else None,
+    )
 
 
 def url_hash(url: str) -> int:

@@ -110,6 +110,13 @@ class Pipe(Methods[T_co]):
         """Return what `repr` shows between the parentheses: nothing secret, one line."""
         return ""
 
+    def _shape(self) -> str:
+        """Return the arguments that say which items come, and in which order: a state fits only a stage with the same.
+
+        Not those that may change from run to run, such as error policies and threads.
+        """
+        return self._arguments()
+
     def __repr__(self) -> str:
         return f"{self.functional_name or type(self).__name__}({self._arguments()})"
 

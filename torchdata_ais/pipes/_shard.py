@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from torchdata_ais.errors import AISError, ReadError, ShardError
+from torchdata_ais.errors import AISError, ReadError, ShardError, StateError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
 from torchdata_ais.store import BlockSource, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
@@ -168,8 +168,23 @@ class OpenShard:
             self._entered = 0
             self._runs = self._open()
             run = next(self._runs, None)
+        if run is None or run.offset < self._start:
+            run = self._skip(run, self._runs)
+        return run
+
+    def _skip(self, run: Run | None, runs: Iterator[Run]) -> Run | None:
+        """Pass over the runs before the first one wanted, which must begin where one of them ends."""
+        end = self.next_offset if self.next_offset > self._start or self._entered else 0
         while run is not None and run.offset < self._start:
-            run = next(self._runs, None)
+            end = run.end
+            run = next(runs, None)
+        if end != self._start and self.next_offset <= self._start:
+            raise StateError.at(
+                f"the checkpoint goes on at byte {self._start} of the shard, where no sample ends",
+                todo="begin the epoch anew, or restore the shard as it was",
+                url=self.url,
+                offset=self._start,
+            )
         return run
 
     def close(self) -> None:

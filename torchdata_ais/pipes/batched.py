@@ -72,6 +72,9 @@ class Batcher(Pipe[Any]):
     def _arguments(self) -> str:
         return str(self._batchsize)
 
+    def _shape(self) -> str:
+        return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
+
     def __iter__(self) -> Iterator[Any]:
         rows: list[Any] = []
         for row in self._source:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchdata_ais.codecs import SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._each_item import shown_function
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
@@ -84,7 +85,10 @@ class SampleDecoder(Pipe[Any]):
         names = [
             repr(spec) if isinstance(spec, str) else getattr(spec, "__name__", "function") for spec in specs
         ]
-        self._shown = ", ".join(names + [f"{name}={value!r}" for name, value in options.items()])
+        values = {
+            name: shown_function(value) if callable(value) else repr(value) for name, value in options.items()
+        }
+        self._shown = ", ".join(names + [f"{name}={value}" for name, value in values.items()])
         self._codec: SampleCodec = build_decoder(*specs, only=only, partial=partial, **options)
         self._threads = threads
         self._policy = ErrorPolicy(on_error, max_errors)
@@ -97,6 +101,9 @@ class SampleDecoder(Pipe[Any]):
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
+
+    def _shape(self) -> str:
+        return self._shown
 
     def __iter__(self) -> Iterator[Any]:
         for sample, error in self._in_threads() if self._threads else self._one_by_one():

@@ -90,6 +90,9 @@ class TarSampleGrouper(Pipe[Sample]):
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
+    def _shape(self) -> str:
+        return f"require={self._require!r}" if self._require else ""
+
     def __iter__(self) -> Iterator[Sample]:
         # Straight from load_tar whole runs come at once: a third of the cost of member after member.
         runs = self._source.whole_runs() if type(self._source) is AISFileLoader else regroup(self._source)

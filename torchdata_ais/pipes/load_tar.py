@@ -147,6 +147,10 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
+    @override
+    def _shape(self) -> str:
+        return f"open_shards={self._open_shards}" if self._open_shards > 1 else ""
+
     def __iter__(self) -> Iterator[tuple[MemberPath, bytes]]:
         for url, run in self._whole_runs():
             last = len(run.members) - 1
@@ -198,11 +202,16 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     def _save(self) -> dict[str, Any] | None:
         return None if self._live is None else self._live.save()
 
+    def _versions(self, shards: set[int]) -> list[list[Any]]:
+        return [] if self._live is None else self._live.versions(shards)
+
     @override
     def _load(self, state: Any, held: int, below: int) -> None:
         self._resume = state
 
     def _close(self, shard: OpenShard) -> None:
+        if self._live is not None:
+            self._live.remember(shard)
         shard.close()
         self._stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s)
 
