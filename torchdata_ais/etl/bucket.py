@@ -13,6 +13,7 @@ from torchdata_ais.etl.cluster import logs_of
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
 from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.store.sdk import call, job_id_in, sdk_client
+from torchdata_ais.store.wire import not_aistore
 from torchdata_ais.urls import Location, bucket_place
 
 __all__ = ["TransformResult", "transform_bucket"]
@@ -137,8 +138,14 @@ def _look(
         stats = [one.stats for one in job.get_details().list_snapshots() if one.stats is not None]
         return sum(int(one.objects) for one in stats)
 
+    def ask() -> Any:
+        status = job.status()
+        if status.uuid != job_id:
+            raise not_aistore(options.endpoint, f"asked for job {job_id}, it tells of {status.uuid!r:.40}")
+        return status
+
     def look() -> JobState:
-        status = call(job.status, options, f"job {job_id}", options.endpoint)
+        status = call(ask, options, f"job {job_id}", options.endpoint)
         done = 0
         with suppress(NotFoundError):  # before the first target has begun
             done = call(written, options, f"job {job_id}", options.endpoint)

@@ -208,7 +208,7 @@ def _seconds_to_start(arguments: dict[str, Any]) -> float:
     Raises:
         UsageError: One that the SDK would refuse.
     """
-    from aistore.sdk.const import ETL_COMM_OPTIONS
+    from aistore.sdk.etl.etl_const import ETL_COMM_OPTIONS
     from aistore.sdk.utils import convert_to_seconds
 
     if arguments["comm_type"] not in ETL_COMM_OPTIONS:

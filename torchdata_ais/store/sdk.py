@@ -164,6 +164,9 @@ def translated(options: StoreOptions) -> Iterator[None]:
         raise Failed(StallError, f"{where} sent no answer in time", "look at its load") from error
     except requests.exceptions.ChunkedEncodingError as error:
         raise Failed(ReadError, f"the answer of {where} broke off", "look at its log") from error
+    except requests.exceptions.ContentDecodingError as error:
+        why = "its answer is not encoded as its Content-Encoding says"
+        raise not_aistore(options.endpoint, why) from error
     except requests.exceptions.ConnectionError as error:
         raise Failed(ConnectError, f"no connection to {where}: {root(error)}", check) from error
     except requests.exceptions.RequestException as error:
