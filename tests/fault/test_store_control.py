@@ -20,7 +20,15 @@ from torchdata_ais.dsort import DsortSpec, run_dsort
 from torchdata_ais.errors import AISError, ReadError, StallError, TransportError
 from torchdata_ais.etl import delete_etl, ensure_etl, etl_logs, list_etls, shard_etl
 from torchdata_ais.jobs import JobState, Progress, wait_for_job
-from torchdata_ais.store import Retry, StoreOptions, attempts, delete_object, head_object, list_objects, put_object
+from torchdata_ais.store import (
+    Retry,
+    StoreOptions,
+    attempts,
+    delete_object,
+    head_object,
+    list_objects,
+    put_object,
+)
 from torchdata_ais.store.sdk import call, sdk_client
 from torchdata_ais.urls import parse_url
 
@@ -298,17 +306,25 @@ def test_somebody_else_at_the_endpoint_is_told_in_one_clear_error(operation: str
                 assert error.attempt == 1
             else:  # a node says nothing about a bucket made, and every word about a job is optional
                 assert "web page" not in name
-                assert operation == "create" or (operation == "status" and "JSON" in name) or "charset" in name
+                assert (
+                    operation == "create" or (operation == "status" and "JSON" in name) or "charset" in name
+                )
 
 
 def test_a_page_to_log_in_is_not_an_aistore() -> None:
     with RawServer(html()) as login:
         for code in (301, 302, 307):
             with RawServer(redirect(f"{login.endpoint}/login?from=x", code)) as server:
-                with pytest.raises(ReadError, match=f"{server.endpoint} is not an AIStore: .*web page") as caught:
+                with pytest.raises(
+                    ReadError, match=f"{server.endpoint} is not an AIStore: .*web page"
+                ) as caught:
                     list_objects("ais://b/p", options=store(server, deadline=20.0))
                 assert "Sign in" in str(caught.value)
-                for request_ in (head_object, lambda url, options: put_object(url, b"x", options), delete_object):
+                for request_ in (
+                    head_object,
+                    lambda url, options: put_object(url, b"x", options),
+                    delete_object,
+                ):
                     with pytest.raises(ReadError, match="is not an AIStore"):
                         request_("ais://b/s", store(server, deadline=20.0))
 
@@ -373,7 +389,17 @@ def test_an_entry_that_cannot_be_is_an_error_that_names_it(bad: Any, says: str) 
 
 
 def test_what_a_cluster_lists_is_all_taken_and_directories_are_no_objects() -> None:
-    names = ["dir/sub dir/ü ö.bin", "q?a=1&b#c%d+e.bin", "p.tar", "a//b", "...", "x..y/..z", "~", "e\u0301", "🙂"]
+    names = [
+        "dir/sub dir/ü ö.bin",
+        "q?a=1&b#c%d+e.bin",
+        "p.tar",
+        "a//b",
+        "...",
+        "x..y/..z",
+        "~",
+        "e\u0301",
+        "🙂",
+    ]
     body = page(*names, entry("dir/", 0), entry("pseudo", 0, f=64 | 1 << 8))
     with RawServer(*listing(body)) as server:
         urls = list_objects("ais://b", options=store(server, deadline=20.0))

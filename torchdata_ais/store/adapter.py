@@ -8,6 +8,7 @@ what cannot be AIStore's is refused before.
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from typing import Any
 
 import requests
@@ -77,13 +78,17 @@ class BoundedAdapter(HTTPAdapter):
 
     def _body(self, response: requests.Response) -> bytes:
         """Return the body: of an error its beginning, of anything else all of it."""
-        failed = response.status_code >= 400
         body = bytearray()
+        if response.status_code >= 400:
+            with suppress(requests.RequestException):  # the status is known, and says enough
+                for piece in response.iter_content(_PIECE):
+                    body += piece
+                    if len(body) >= _ERROR_BYTES:
+                        break
+            response.close()
+            return bytes(body[:_ERROR_BYTES])
         for piece in response.iter_content(_PIECE):
             body += piece
-            if failed and len(body) >= _ERROR_BYTES:
-                response.close()
-                break
             if len(body) > _ANSWER_BYTES:
                 raise not_aistore(
                     self._options.endpoint, f"it sent more than {_ANSWER_BYTES >> 20} MiB in one answer"

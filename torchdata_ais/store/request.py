@@ -19,6 +19,7 @@ from torchdata_ais.urls import redact
 __all__ = ["send"]
 
 _REDIRECTS = 8
+_SHOWN = 200  # letters of an address that the server made up
 _NODE = "look at the node that sent it"
 _MOVED = (301, 302, 303, 307, 308)
 
@@ -84,7 +85,9 @@ def send(
         drain(response)
         sender = urlsplit(url).netloc.rpartition("@")[2]
         url = _joined(url, location)
-    raise Failed(ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)}", again=False)
+    raise Failed(
+        ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)[:_SHOWN]}", again=False
+    )
 
 
 def _joined(url: str, location: str) -> str:
@@ -96,13 +99,12 @@ def _joined(url: str, location: str) -> str:
     try:
         target = urljoin(url, location)
         parts = urlsplit(target)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
+            return target
+        shown = repr(redact(target)[:_SHOWN])
     except ValueError:
-        usable = False
-        target = location
-    if not usable:
-        raise Failed(ReadError, f"redirected to {redact(target)[:200]!r}, which is no web address", _NODE)
-    return target
+        shown = "what is no URL"  # nor can it be seen what is secret in it
+    raise Failed(ReadError, f"redirected to {shown}, which is no web address", _NODE)
 
 
 def _sent_in_time(blocks: Iterator[bytes], options: StoreOptions, attempts: Attempts) -> Iterator[bytes]:
