@@ -97,6 +97,15 @@ def drip(head: bytes, step_s: float = 0.1) -> Script:
     return script
 
 
+def error_of(run: Callable[[], object]) -> TransportError | None:
+    """Return the error of ours that `run` ends with, if it does."""
+    try:
+        run()
+    except TransportError as error:
+        return error
+    return None
+
+
 @contextmanager
 def ends_within(seconds: float) -> Iterator[None]:
     begin = time.monotonic()
@@ -297,18 +306,19 @@ FOREIGN: dict[str, Script] = {
 def test_somebody_else_at_the_endpoint_is_told_in_one_clear_error(operation: str) -> None:
     with RawServer(lambda request: FOREIGN[name](request)) as server:
         for name in FOREIGN:
-            try:
-                control(server, SDK_CALLS[operation], deadline=20.0, attempts=1)
-            except TransportError as error:
-                assert "is not an AIStore: " in str(error), str(error)
-                assert server.endpoint in str(error)
-                assert "AIS_ENDPOINT" in str(error)
-                assert error.attempt == 1
-            else:  # a node says nothing about a bucket made, and every word about a job is optional
+            error = error_of(lambda: control(server, SDK_CALLS[operation], deadline=20.0, attempts=1))
+            if (
+                error is None
+            ):  # a node says nothing about a bucket made, and every word about a job is optional
                 assert "web page" not in name
                 assert (
                     operation == "create" or (operation == "status" and "JSON" in name) or "charset" in name
                 )
+            else:
+                assert "is not an AIStore: " in str(error), str(error)
+                assert server.endpoint in str(error)
+                assert "AIS_ENDPOINT" in str(error)
+                assert error.attempt == 1
 
 
 def test_a_page_to_log_in_is_not_an_aistore() -> None:
@@ -417,10 +427,11 @@ def test_damaged_listings_are_errors_of_ours_or_listings(seed: int) -> None:
             for _ in range(numbers.randint(1, 4)):
                 data[numbers.randrange(len(data))] = numbers.randrange(256)
             damaged = [bytes(data[: numbers.choice([len(data), numbers.randrange(len(data))])])]
-            try:
-                list_objects("ais://b/p", options=store(server, deadline=20.0, attempts=1), allow_empty=True)
-            except TransportError as error:
-                assert "ais://b/p" in str(error)
+            options = store(server, deadline=20.0, attempts=1)
+            error = error_of(
+                lambda options=options: list_objects("ais://b/p", options=options, allow_empty=True)
+            )
+            assert error is None or "ais://b/p" in str(error)
 
 
 def test_a_job_that_goes_back_and_forth_makes_no_progress() -> None:

@@ -1,4 +1,4 @@
-"""Answers nobody should send: interim ones, error bodies, Retry-After and Location of any kind. Survived or explained."""
+"""Answers nobody should send: interim ones, odd error bodies, waits and redirects. Survived or explained."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ ERRORS: dict[str, Script] = {
     "wait till then": status(503, "Retry-After: Thu, 01 Jan 1970 00:00:00 GMT"),
     "wait till month 13": status(503, "Retry-After: Fri, 31 Foo 2026 23:59:59 GMT"),
     "wait till hour 99": status(503, "Retry-After: Fri, 31 Dec 2026 99:99:99 -9999999999"),
-    "wait till 𝟙": status(503, "Retry-After: \x01\x7f,,,"),
+    "wait till nonsense": status(503, "Retry-After: \x01\x7f,,,"),
 }
 
 
