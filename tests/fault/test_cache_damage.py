@@ -135,7 +135,9 @@ def test_a_file_that_is_damaged_while_it_is_read_names_the_object_and_is_fetched
     for file in files(tmp_path):
         flip(file)
     monkeypatch.setattr(cache, "_damage", lambda *_: "")  # as if they had been sound a moment ago
-    with pytest.raises(ChecksumError, match=r"^ais://far/s-0\.tar: the file in the cache") as caught:
+    with pytest.raises(
+        ChecksumError, match=r"^ais://far/s-0\.tar \(in the cache\): the file has the checksum"
+    ) as caught:
         list(pipe(cluster, tmp_path))
     assert caught.value.url == "ais://far/s-0.tar"
     monkeypatch.undo()

@@ -48,6 +48,7 @@ class FileReader(Reader):
     ) -> None:
         super().__init__()
         self._path = path  # of a copy: the name of the object
+        self._name = path if copy is None else f"{path} (in the cache)"
         self._copy = copy
         self._options = options
         self._start = start
@@ -154,7 +155,7 @@ class FileReader(Reader):
             todo = "copy it anew" if self._copy is None else "read it again: it is then fetched anew"
             found = digest.hexdigest()
             raise ChecksumError.at(
-                f"{self._path}: the file{self._where()} has the checksum {found}, not {self.facts.checksum}",
+                f"{self._name}: the file has the checksum {found}, not {self.facts.checksum}",
                 todo=todo,
                 url=self._path,
                 offset=self._offset,
@@ -175,12 +176,9 @@ class FileReader(Reader):
             return AuthError.at(f"{self._path}: no right to read it", todo="change its mode", url=self._path)
         return ReadError.at(f"{self._path}: {error}", todo="look at the file system", url=self._path)
 
-    def _where(self) -> str:
-        return "" if self._copy is None else " in the cache"
-
     def _changed(self, difference: str) -> ObjectChangedError:
         return ObjectChangedError.at(
-            f"{self._path}: the file{self._where()} changed: {difference}",
+            f"{self._name}: the file changed: {difference}",
             todo="do not write to a file that is being read",
             url=self._path,
             offset=self._offset,
