@@ -70,12 +70,16 @@ def wait_for_job(
         StallError: Nothing moved for `stall_timeout` seconds.
     """
     last: Progress | None = None
+    most: dict[str, int] = {}  # by phase: what goes back and forth makes no progress
     moved = time.monotonic()
     pause = _FIRST_POLL_S
     while True:
         state = look()
+        phase, done, _ = state.progress
+        if done > most.get(phase, -1):
+            most[phase], moved = done, time.monotonic()
         if state.progress != last:
-            last, moved = state.progress, time.monotonic()
+            last = state.progress
             if progress is not None:
                 progress(state.progress)
         if state.error:

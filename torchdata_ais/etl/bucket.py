@@ -12,7 +12,8 @@ from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.etl.cluster import logs_of
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
 from torchdata_ais.store import StoreOptions, list_objects
-from torchdata_ais.store.sdk import call, sdk_client
+from torchdata_ais.store.sdk import call, job_id_in, sdk_client
+from torchdata_ais.store.wire import not_aistore
 from torchdata_ais.urls import Location, bucket_place
 
 __all__ = ["TransformResult", "transform_bucket"]
@@ -98,10 +99,10 @@ def transform_bucket(
             call(lambda: made.create(exist_ok=True), options, f"bucket {to.bucket}", to.uri)
         once = replace(options, retry=replace(options.retry, attempts=1))
         job_id = call(
-            lambda: bucket.transform(
+            lambda: job_id_in(bucket.transform(
                 etl_name, made, timeout=timeout, prefix_filter=place.name, prepend=to.name, ext=dict(ext or {}) or None,
                 num_workers=num_workers, cont_on_err=on_error == "skip",
-            ),
+            ), options),
             once, f"transform {etl_name}", place.uri,
         )  # fmt: skip
         name = f"transform {etl_name} (job {job_id})"
@@ -133,13 +134,21 @@ def _look(
 ) -> Callable[[], JobState]:
     job = client.job(job_id=job_id)
 
+    def written() -> int:
+        stats = [one.stats for one in job.get_details().list_snapshots() if one.stats is not None]
+        return sum(int(one.objects) for one in stats)
+
+    def ask() -> Any:
+        status = job.status()
+        if status.uuid != job_id:
+            raise not_aistore(options.endpoint, f"asked for job {job_id}, it tells of {status.uuid!r:.40}")
+        return status
+
     def look() -> JobState:
-        status = call(job.status, options, f"job {job_id}", options.endpoint)
+        status = call(ask, options, f"job {job_id}", options.endpoint)
         done = 0
         with suppress(NotFoundError):  # before the first target has begun
-            details = call(job.get_details, options, f"job {job_id}", options.endpoint)
-            stats = [one.stats for one in details.list_snapshots() if one.stats is not None]
-            done = sum(int(one.objects) for one in stats)
+            done = call(written, options, f"job {job_id}", options.endpoint)
         finished = status.end_time != 0
         error = "" if goes_on else status.err  # of a job that goes on, errors of objects
         if status.aborted:
@@ -151,13 +160,15 @@ def _look(
 
 def _errors(client: Any, etl_name: str, job_id: str, options: StoreOptions) -> dict[str, str]:
     """Return the objects that failed, with what was said about each."""
+
+    def ask() -> dict[str, str]:
+        details = client.etl(etl_name).view(job_id)
+        return {error.obj_name: error.msg for error in details.obj_errors or ()}
+
     try:
-        details = call(
-            lambda: client.etl(etl_name).view(job_id), options, f"transform {etl_name}", options.endpoint
-        )
+        return call(ask, options, f"transform {etl_name}", options.endpoint)
     except AISError:
         return {}
-    return {error.obj_name: error.msg for error in details.obj_errors or ()}
 
 
 def _with_log(

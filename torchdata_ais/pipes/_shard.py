@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from torchdata_ais.errors import AISError, ReadError, ShardError, StateError
+from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError, StateError, TransportError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
-from torchdata_ais.store import BlockSource, ObjectCache, StoreOptions, open_blocks
+from torchdata_ais.store import BlockSource, Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.urls import ObjectURL
 
@@ -75,7 +75,7 @@ class OpenShard:
         self.next_offset = start
         self.near_end = sys.maxsize
         self.passed_on = 0
-        self.bytes = self.retries = 0
+        self.bytes = self.retries = self.refetched = 0
         self.first_byte_s: float | None = None
         self.wait_s = 0.0
         self.closed = False
@@ -87,6 +87,7 @@ class OpenShard:
         self._before_its_turn = before_its_turn
         self._entered = start if _looks_plain(url) else 0
         self.blocks: BlockSource | None = None
+        self._kept: Kept | None = None
         # Fetching begins here, ahead of the first run; into a cache only when the shard has its turn.
         self._runs: Iterator[Run] | None = None if options.cache is not None else self._open()
 
@@ -102,23 +103,20 @@ class OpenShard:
 
     def _open(self) -> Iterator[Run]:
         options = self._options
-        path: str = self.url
-        known = given = self._known
-        if options.cache is not None:
-            cached = options.cache.fetch(known, self._store)
-            if cached is not None:
-                path, self._known = str(cached[0]), cached[1]
-                known = self._known
-                given = ObjectURL(path, known.size, known.checksum)  # a file has a version of its own
+        kept = self._kept = None if options.cache is None else options.cache.open(self._known, self._store)
+        if kept is not None:
+            self._known = kept.known
+            self.refetched += kept.refetched
         self.closed = False
         blocks = self.blocks = open_blocks(
-            path,
+            self.url,
             self._store,
             start=self._entered,
-            version=given.version,
-            checksum=given.checksum,
-            size=given.size,
+            version=self._known.version,
+            checksum=self._known.checksum,
+            size=self._known.size,
             before_its_turn=self._before_its_turn,
+            copy=None if kept is None else kept.file,
         )
         reader = TarReader(
             blocks if self._entered else decompress(blocks, url=self.url, max_ratio=options.max_ratio),
@@ -142,6 +140,8 @@ class OpenShard:
         try:
             run = self._next_wanted()
         except AISError as error:
+            if self._kept is not None and _blames(self._kept, error):
+                ObjectCache.forget(self._kept)
             if not self.passed_on:
                 raise
             noted = error.noting(f"{self.passed_on} of its samples had been passed on by load_tar")
@@ -197,6 +197,13 @@ class OpenShard:
             self.retries += stats.retries
             self.wait_s += stats.wait_s
             self.first_byte_s = stats.first_byte_s if self.first_byte_s is None else self.first_byte_s
+
+
+def _blames(kept: Kept, error: AISError) -> bool:
+    """Return whether the file of the cache may be what is wrong, not the shard."""
+    if isinstance(error, TransportError | ChecksumError):
+        return True
+    return isinstance(error, ShardError) and not kept.proven
 
 
 def _looks_plain(url: str) -> bool:

@@ -214,12 +214,15 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             self._live.remember(shard)
         shard.close()
         self._stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s)
+        self._stats.refetched += shard.refetched
+        shard.refetched = 0
 
     @override
     def _ais_stats(self) -> dict[str, Any]:
         # What is read of the open shards is added when they close; until then it is only shown.
         total = replace(self._stats)
         for shard in list(self._live.queue) if self._live is not None else ():
+            total.refetched += shard.refetched
             if shard.blocks is not None and not shard.closed:
                 now = shard.blocks.stats
                 total.add_object(now.bytes, now.retries, now.first_byte_s, now.wait_s)

@@ -1,7 +1,7 @@
 """Objects in and out of AIStore: listing, reading in blocks, writing. No torch."""
 
 from torchdata_ais.store.budget import held_now
-from torchdata_ais.store.cache import ObjectCache
+from torchdata_ais.store.cache import Kept, ObjectCache
 from torchdata_ais.store.listing import list_objects
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
 from torchdata_ais.store.options import Retry, StoreOptions, resolve_options
@@ -10,6 +10,7 @@ from torchdata_ais.store.source import BlockSource, open_blocks
 
 __all__ = [
     "BlockSource",
+    "Kept",
     "ObjectCache",
     "Retry",
     "Stats",

@@ -26,7 +26,7 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.store.request import send
-from torchdata_ais.store.wire import refused, root
+from torchdata_ais.store.wire import UNREADABLE, is_marked, is_page, not_aistore, refused, root
 from torchdata_ais.urls import Location, redact
 
 __all__ = ["HTTPReader", "facts_of"]
@@ -153,6 +153,9 @@ class HTTPReader(Reader):
             raise self._changed(f"it has no byte {self._offset} any more")
         if status not in (200, 206):
             raise refused(response, self._options)
+        plain = self._location.kind == "object" and not self._derived
+        if plain and is_page(response.headers.get("Content-Type", "")) and not is_marked(response):
+            raise not_aistore(self._options.endpoint or self._url, "it answered with a web page")
         Cancel.limit(self._attempts.bound(self._options.stall_timeout))
         found = facts_of(response, self._location)
         if status == 206:
@@ -249,7 +252,7 @@ class HTTPReader(Reader):
                 f"no byte came for {waited:.1f} s at byte {self._offset}",
                 "look at the load of the node, or raise stall_timeout=",
             ) from error
-        except (fault.HTTPError, HTTPException, OSError, ValueError) as error:
+        except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
             if self._cancel.cancelled:
                 raise Cancelled from error
             self._attempts.check_interrupted(error)

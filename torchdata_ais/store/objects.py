@@ -17,7 +17,7 @@ from torchdata_ais.store.facts import length_of
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.request import send
-from torchdata_ais.store.wire import drain, refused
+from torchdata_ais.store.wire import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.urls import Location, ObjectURL, parse_url, redact
 
 __all__ = ["delete_object", "head_object", "object_exists", "put_object"]
@@ -154,6 +154,12 @@ def _answered(
     if not 200 <= response.status < 300:
         raise refused(response, options)
     drain(response)
+    # What a node says to DELETE has no mark of its own; what somebody else says mostly has.
+    page = is_page(response.headers.get("Content-Type", ""))
+    if not is_marked(response) and (page or method != "DELETE"):
+        raise not_aistore(
+            options.endpoint or target, f"its answer {response.status} to {method} has no header of AIStore's"
+        )
     return response
 
 

@@ -29,10 +29,13 @@ class Retry:
     Attributes:
         attempts: Failures in a row before the error is raised; a new byte begins the count anew. 1 is no retry.
         backoff: Seconds before the second try; doubled for each further one, with jitter of up to half of it.
-        max_backoff: The longest of these pauses in seconds. A server's ``Retry-After`` is honoured in full.
+        max_backoff: The longest of these pauses in seconds. A server's ``Retry-After`` is honoured in full, if it
+            is at most a day.
         deadline: Seconds one object may spend waiting for the network, pauses included; None is for ever.
             The time its consumer takes does not count, and every MiB that arrives adds a second, so that a
-            large shard on a slow line is not cut off.
+            large shard on a slow line is not cut off. The same for any other request to the cluster, and for a
+            whole listing, all its pages together, where nothing is added: a million objects behind a cloud
+            bucket may need more than the default.
 
     Example:
         >>> Retry(attempts=3, backoff=0.0).delay(1)
@@ -68,7 +71,8 @@ class StoreOptions:
         skip_verify: Do not check the server's certificate.
         connect_timeout: Seconds to connect, TLS handshake included; None is no limit.
         first_byte_timeout: Seconds until the response begins (a cold object is fetched first).
-        stall_timeout: Seconds without a byte in the middle of a body.
+        stall_timeout: Seconds without a byte in the middle of a body. Answers that are not the bytes of an object
+            (a page of a listing, the state of a job) must be whole within the three timeouts together.
         retry: The retry policy.
         block_bytes: Most bytes in one block.
         prefetch_bytes: Bytes all open objects of this process may hold ready together. An object without a

@@ -26,7 +26,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.store.framing import StrictResponse
 from torchdata_ais.store.options import StoreOptions
 
-__all__ = ["Cancel", "pool_for", "proxy_for"]
+__all__ = ["Cancel", "pool_for", "proxy_for", "report_sockets"]
 
 _HOSTS = 256  # pools kept per manager; a cluster has a pool for each target
 
@@ -145,9 +145,10 @@ def _shut(sock: socket.socket | None) -> None:
 class _Connection(HTTPConnection):
     response_class = StrictResponse
 
-    def connect(self) -> None:
-        super().connect()
-        Cancel.report(self.sock)
+    def _new_conn(self) -> socket.socket:
+        sock = super()._new_conn()
+        Cancel.report(sock)
+        return sock
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         Cancel.report(self.sock)  # None if not connected yet
@@ -156,6 +157,11 @@ class _Connection(HTTPConnection):
 
 class _TLSConnection(HTTPSConnection):
     response_class = StrictResponse
+
+    def _new_conn(self) -> socket.socket:
+        sock = super()._new_conn()
+        Cancel.report(sock)  # a proxy may drip its answer to CONNECT
+        return sock
 
     def connect(self) -> None:
         super().connect()
@@ -226,8 +232,13 @@ def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
         headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
-    manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
+    report_sockets(manager)
     return manager
+
+
+def report_sockets(manager: urllib3.PoolManager) -> None:
+    """Make the connections of `manager` strict, and tell the `Cancel` of their thread about their sockets."""
+    manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
 
 
 def _tls_context(options: StoreOptions) -> ssl.SSLContext:

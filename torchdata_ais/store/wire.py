@@ -23,12 +23,27 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel, pool_for
 from torchdata_ais.urls import redact
 
-__all__ = ["drain", "message_in", "refusal", "refused", "root", "send_once"]
+__all__ = [
+    "UNREADABLE",
+    "drain",
+    "is_marked",
+    "is_page",
+    "message_in",
+    "not_aistore",
+    "refusal",
+    "refused",
+    "root",
+    "send_once",
+]
+
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What libraries raise over bytes they did not expect. `OverflowError` and `UnicodeError` are among them."""
 
 _SMALL = 64 << 10  # more than this, or for longer than _SOON_S, is not read of a body nobody wants
 _SOON_S = 2.0
 _TRANSIENT = {408, 409, 425, 429}
 _PERMANENT_5XX = {501, 505, 507}
+_LONGEST_WAIT_S = 86_400.0  # a server that asks to wait longer means nothing by it
 
 
 def send_once(
@@ -54,6 +69,8 @@ def send_once(
             preload_content=False,
             decode_content=False,
         )
+    except UsageError:
+        raise
     except fault.SSLError as error:
         again = not isinstance(root(error), ssl.SSLCertVerificationError)
         raise Failed(
@@ -80,6 +97,10 @@ def send_once(
         raise Failed(
             ReadError, f"the connection to {host} broke before an answer: {root(error)}", "look at that node"
         ) from error
+    except UNREADABLE as error:
+        # Without the error's text: it may quote a header of ours.
+        what = f"the answer of {host} cannot be understood ({type(error).__name__})"
+        raise Failed(ReadError, what, "look at that node") from error
 
 
 def root(error: BaseException) -> BaseException:
@@ -111,7 +132,7 @@ def _read_small(response: BaseHTTPResponse) -> bytes:
     data = b""
     deadline = time.monotonic() + _SOON_S
     Cancel.limit(_SOON_S)
-    with suppress(fault.HTTPError, OSError, ValueError):
+    with suppress(fault.HTTPError, HTTPException, OSError, *UNREADABLE):
         while len(data) < _SMALL and time.monotonic() < deadline:
             more = response.read1(_SMALL - len(data))
             if not more:
@@ -132,7 +153,7 @@ def _message_of(response: BaseHTTPResponse) -> str:
 
 def message_in(text: str) -> str:
     """Return the message in AIStore's JSON, or `text` itself, as one line of bounded length."""
-    with suppress(ValueError, AttributeError):
+    with suppress(*UNREADABLE):
         text = str(json.loads(text).get("message") or text)
     if text.lstrip()[:1] == "<":
         text = re.sub(r"<(style|script|title).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
@@ -168,10 +189,29 @@ def refusal(status: int, message: str, options: StoreOptions, after_s: float | N
 
 def _retry_after(text: str) -> float | None:
     """Return the seconds that a ``Retry-After`` header asks for: a number or a date."""
-    if not text:
-        return None
-    with suppress(ValueError):
-        return max(0.0, float(int(text)))
-    with suppress(ValueError, TypeError):
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    with suppress(*UNREADABLE):
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        if seconds <= _LONGEST_WAIT_S:  # false for NaN, too
+            return max(0.0, seconds)
     return None
+
+
+def is_marked(response: BaseHTTPResponse) -> bool:
+    """Return whether a node of AIStore says by a header that it is one; over objects they do, but for DELETE."""
+    return any(name.lower().startswith("ais-") for name in response.headers)
+
+
+def is_page(content_type: str, body: bytes = b"") -> bool:
+    """Return whether a successful answer is a web page: AIStore sends none but with redirects and errors."""
+    return content_type.lower().startswith("text/html") or body[:256].lstrip()[:1] == b"<"
+
+
+def not_aistore(url: str, why: str) -> Failed:
+    """Return that somebody else answers at the host of `url`."""
+    parts = urlsplit(redact(url))
+    where = f"{parts.scheme}://{parts.netloc}"
+    todo = "check endpoint= or AIS_ENDPOINT: host and port of a proxy of the cluster (http://host:51080)"
+    return Failed(ReadError, f"what answers at {where} is not an AIStore: {why}", todo, again=False)

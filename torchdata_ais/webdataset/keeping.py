@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-
-import xxhash
 
 from torchdata_ais.errors import AISError, UsageError
-from torchdata_ais.store import ObjectCache, StoreOptions, open_blocks
+from torchdata_ais.store import Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.urls import ObjectURL, parse_url
 from torchdata_ais.webdataset.handlers import Handler
 
@@ -24,24 +21,16 @@ class FileKeeper(ObjectCache):
     not kept.
     """
 
-    def fetch(self, url: ObjectURL, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
-        """Return the local file, downloaded if needed, and what is known of the object; None for what is not kept."""
+    def open(self, url: ObjectURL, options: StoreOptions) -> Kept | None:
+        """Return the open file, downloaded if needed, with what is known of the object; None for what is not kept."""
         if parse_url(url).kind != "http":
-            return super().fetch(url, options)
+            return super().open(url, options)
         with open_blocks(url, options) as blocks:
             next(blocks, None)
             known = ObjectURL(url, blocks.size, blocks.checksum, blocks.version)
         if known.version is None:
             return None
-        name = xxhash.xxh128_hexdigest(repr((str(url), known.version, known.size)).encode())
-        path = Path(self.folder) / name[:2] / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._touch(path):
-            with self._locked(path, known):
-                if not self._touch(path):
-                    self._download(known, path, options)
-                    self._evict(keep=path)
-        return path, known
+        return self._kept(repr((str(url), known.version, known.size)), known, options)
 
 
 def kept_web_files(
