@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 
 __all__ = ["put"]
@@ -29,7 +30,7 @@ def put(
 
     Names of a folder's files are their paths in it, put after the prefix as it stands.
     """
-    with reported(debug):
+    with reported(debug, "aistore.sdk", "rich.progress"):
         from torchdata_ais.cli._bucket import Bucket
         from torchdata_ais.cli._progress import progress
         from torchdata_ais.errors import NotFoundError, UsageError
@@ -47,7 +48,7 @@ def put(
         files = list(_named(source, where.name))
         if not files:
             raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
-        bucket = Bucket(options_for(where.endpoint or endpoint), where.bucket, where.provider)
+        bucket = Bucket(options_for(endpoint, where.endpoint), where.bucket, where.provider)
         bucket.create()
         total = 0
         with progress("put", "file", len(files)) as advance:
@@ -55,7 +56,7 @@ def put(
                 bucket.put(name, path)
                 total += path.stat().st_size
                 advance(1)
-        typer.echo(f"stored {counted(len(files), 'object')}, {size_text(total)}, in {bucket.uri}")
+        echo(f"stored {counted(len(files), 'object')}, {size_text(total)}, in {bucket.uri}")
 
 
 def _named(source: Path, prefix: str) -> Iterator[tuple[str, Path]]:

@@ -148,11 +148,9 @@ def _answered(
     body: _Body | None = None,
 ) -> BaseHTTPResponse:
     """Return the response to a request, its body read; an error status is `Failed`."""
-    response = send(
-        method, target, options, attempts, home=options.endpoint or target, headers=headers, body=body
-    )
+    response = send(method, target, options, attempts, home=options.endpoint, headers=headers, body=body)
     if not 200 <= response.status < 300:
-        raise refused(response, options)
+        raise refused(response, options, attempts)
     drain(response)
     return response
 

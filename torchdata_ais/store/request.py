@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import urllib3
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.errors import ConnectError, ReadError
+from torchdata_ais.errors import ConnectError, ReadError, UsageError
 from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.options import StoreOptions
@@ -43,7 +43,7 @@ def send(
         url: The address.
         options: Token, TLS, timeouts.
         attempts: Bounds the timeouts by its deadline.
-        home: The endpoint the token belongs to; ``""`` sends none.
+        home: The endpoint the token belongs to; ``""`` sends none. Never the host of a URL itself, which is data.
         headers: Further headers.
         body: Gives the blocks of the body, once for each address that a redirect names.
         follow: Whether to follow redirects.
@@ -51,13 +51,16 @@ def send(
     Raises:
         Failed: No response. A response with an error status is returned.
     """
-    login = tokens.basic_login(url)
+    url, login_origin, login = tokens.login_of(url, options)
+    if login_origin is None:
+        raise UsageError.at("no usable address", todo="correct the URL", url=url)
     sender = ""  # the node that sent us on
     for _ in range(_REDIRECTS):
         sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
         sent.update(tokens.authorization(url, home, options))
-        if login and tokens.origin(url) == login[0]:
-            sent.update(login[1])
+        if login and tokens.origin(url) == login_origin:
+            sent.update(login)
+        attempts.token_kept = options.token is not None and "Authorization" not in sent
         connect_s = attempts.bound(options.connect_timeout)
         answer_s = attempts.bound(options.first_byte_timeout)
         blocks = None if body is None else _sent_in_time(body(), options, attempts)
@@ -76,7 +79,7 @@ def send(
             return response
         drain(response)
         sender = urlsplit(url).netloc.rpartition("@")[2]
-        url = urljoin(url, location)
+        url = tokens.login_of(urljoin(url, location), options)[0]  # a redirect brings no login
         if urlsplit(url).scheme not in ("http", "https"):
             raise Failed(ReadError, f"redirected to {redact(url)!r}, which is no web address", again=False)
     raise Failed(ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)}", again=False)

@@ -7,15 +7,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torchdata_ais.errors import ConnectError, ReadError, StallError
+from torchdata_ais.errors import AuthError, ConnectError, ReadError, StallError
+from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Failed, retried
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import proxy_for
+from torchdata_ais.store.tokens import basic
 from torchdata_ais.store.wire import message_in, refusal, root
 
-__all__ = ["call", "sdk_client", "translated"]
+__all__ = ["call", "call_once", "sdk_client"]
 
 _T = TypeVar("_T")
+
+
+class _Login:
+    """Signs requests of a ``requests`` session, which takes the header away before it follows a redirect elsewhere."""
+
+    def __init__(self, name: str, password: str) -> None:
+        self._value = basic(name, password)
+
+    def __call__(self, request: Any) -> Any:
+        request.headers["Authorization"] = self._value
+        return request
 
 
 @contextmanager
@@ -37,7 +50,7 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
         client = Client(
-            options.endpoint,
+            str(options.endpoint),
             skip_verify=options.skip_verify,
             ca_cert=options.ca_cert,
             client_cert=options.client_cert,
@@ -46,7 +59,11 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
             token=options.token,
             max_pool_size=options.pool_size,
         )
+    # Where we have none, the SDK would take that of the environment, as it stands there.
+    client._request_client.token = options.token
     session = client._request_client.session_manager.session
+    if options.login:
+        session.auth = _Login(*options.login)
     # With its trust in the environment, requests would let REQUESTS_CA_BUNDLE override ca_cert.
     session.trust_env = False
     proxy = proxy_for(options.endpoint)
@@ -68,14 +85,30 @@ def call(function: Callable[[], _T], options: StoreOptions, name: str, url: str)
     """
 
     def once(_: object) -> _T:
-        with translated(options):
+        with _translated(options):
             return function()
 
     return retried(once, options.retry, name, url)
 
 
+def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _T:
+    """Return ``function()``, which uses an SDK client of the program's, with its errors in our words.
+
+    Args:
+        function: Makes requests, with the retries of that client.
+        options: Endpoint and token for the messages.
+        name: What is asked for, for the messages.
+    """
+    try:
+        with _translated(options):
+            return function()
+    except Failed as caught:
+        failed = caught
+    raise failed.kind.at(f"{name}: {failed.what}", todo=failed.todo) from quiet(failed.__cause__)
+
+
 @contextmanager
-def translated(options: StoreOptions) -> Iterator[None]:
+def _translated(options: StoreOptions) -> Iterator[None]:
     """Turn what the SDK raises into `Failed`."""
     import requests
     from aistore.sdk.errors import APIRequestError
@@ -98,6 +131,11 @@ def translated(options: StoreOptions) -> Iterator[None]:
         raise Failed(ReadError, f"the answer of {where} broke off", "look at its log") from error
     except requests.exceptions.ConnectionError as error:
         raise Failed(ConnectError, f"no connection to {where}: {root(error)}", check) from error
+    except (requests.exceptions.InvalidHeader, UnicodeError) as error:
+        todo = "give the client its token as one line of Latin-1"
+        raise Failed(
+            AuthError, "the token of the client cannot be sent in a header", todo, again=False
+        ) from error
     except requests.exceptions.RequestException as error:
         raise Failed(ReadError, f"{where}: {error}", check, again=False) from error
     except ValueError as error:  # the decoders of the SDK

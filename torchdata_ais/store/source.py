@@ -18,6 +18,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
+from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Cancelled
 from torchdata_ais.store.body import HTTPReader
 from torchdata_ais.store.budget import open_share
@@ -225,7 +226,7 @@ class _Channel:
         if isinstance(error, AISError | MemoryError) or not isinstance(error, Exception):
             return error
         unexpected = ReadError.at(f"{type(error).__name__}: {error}", url=redact(self.url))
-        unexpected.__cause__ = error
+        unexpected.__cause__ = quiet(error)
         return unexpected
 
     def cancel(self) -> None:
