@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import string
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote
@@ -60,9 +61,10 @@ _USER = re.compile(r"((?<!\w)//+|:/+)(?=[^/?#])[^/?#]+(?:@|%40)")
 _USER_ALONE = re.compile(
     r"(:?//+[^/?#@:\[\]]*:)(?!\d{1,5}(?:[/?#,;)]|$)|:|port\b|\{|\*|$)[^/?#:]+(?=[/?#]|$)"
 )
+# A blank in a password, in running text.
 _SPACED_USER = re.compile(
-    r"(//+)[^\s/?#@:\[\]]+:(?!\d{1,5}(?:[\s/?#,;.)]|$))[^/?#@\n\"']*@"
-)  # a blank in a password
+    r"(//+)[^\s/?#@:\[\]]+:(?!\d{1,5}(?:[\s/?#,;.)]|$))[^\s/?#@\"']*[ \t][^/?#@\n\"']*@"
+)
 _NO_SCHEME = re.compile(r"^[^/:@]+:[^/@]*@(?=[\w\[])")
 _ENCODED_URL = re.compile(r"(?i)%3a%2f%2f")
 _HEADERS = (
@@ -79,6 +81,8 @@ _HEADERS = (
     re.compile(r"()\beyJ[\w\-]{5,}\.[\w\-]+(?:\.[\w\-]*)*"),
     re.compile(r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
 )
+_UNQUOTED = frozenset(string.ascii_letters + string.digits)
+
 _SUSPECT = re.compile(
     r"[@=?#%]|//|eyJ|AKIA|ASIA|(?i:bearer|basic|authorization|cookie|token|secret|passw|key)"
 )
@@ -98,7 +102,7 @@ def hide(secret: str | None) -> None:
     Example:
         >>> hide("correct-horse")
         >>> clean("the server said: no user me:correct-horse, bWU6Y29ycmVjdC1ob3JzZQ== or correct%2Dhorse")
-        'the server said: no user me:***, bWU6***== or ***'
+        'the server said: no user me:***, bWU6*** or ***'
     """
     global _known_forms  # noqa: PLW0603 - one set for the process, see above
     if not secret or len(secret) < _SHORT or next(reversed(_known), None) == secret:
@@ -119,12 +123,19 @@ def _is_word(secret: str) -> bool:
 
 def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
     """Return a pattern for all forms of some secrets; the longest first."""
-    known = list(secrets)  # type: ignore[call-overload]
-    forms = {form for secret in known if len(secret) >= _LONG for form in _forms(secret)}
-    words = [
-        rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])" for secret in known if _SHORT <= len(secret) < _LONG
-    ]
-    parts = [re.escape(form) for form in sorted(forms, key=len, reverse=True)] + words
+    encoded: set[str] = set()
+    plain: set[str] = set()
+    words: list[str] = []
+    for secret in secrets:
+        if len(secret) >= _LONG:
+            encoded.update(_base64(secret))
+            plain.update(_forms(secret))
+        if _is_word(secret):
+            plain.discard(secret)
+            words.append(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])")
+    parts = [re.escape(form) + r"[\w+/\-]{0,2}={0,2}" for form in encoded]
+    parts += [re.escape(form) for form in sorted(plain, key=len, reverse=True)]
+    parts += words
     return re.compile("|".join(parts)) if parts else None
 
 
@@ -133,9 +144,14 @@ def _forms(secret: str) -> Iterator[str]:
     raw = secret.encode("utf-8", "surrogateescape")
     yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1])
     yield from (secret.encode("unicode_escape").decode(), raw.hex(), raw.hex().upper())
-    yield "".join(f"%{byte:02x}" if not chr(byte).isalnum() else chr(byte) for byte in raw)
-    yield "".join(f"%{byte:02X}" if not chr(byte).isalnum() else chr(byte) for byte in raw)
-    for before in range(3):  # in base64 a secret has three forms: it may begin at any byte of three
+    for form in ("%%%02x", "%%%02X"):
+        yield "".join(chr(byte) if chr(byte) in _UNQUOTED else form % byte for byte in raw)
+
+
+def _base64(secret: str) -> Iterator[str]:
+    """Yield a secret in base64: three forms, as it may begin at any byte of three."""
+    raw = secret.encode("utf-8", "surrogateescape")
+    for before in range(3):
         for encode in (b64encode, urlsafe_b64encode):
             text = encode(bytes(before) + raw).decode()
             form = text[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6]

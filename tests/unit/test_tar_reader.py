@@ -358,7 +358,7 @@ def test_an_extension_header_without_a_member_is_cut():
         (b"PK\3\4" + b"s3cret" * 200, "a zip archive"),
         (b"PAR1" + b"s3cret" * 200, "a Parquet file"),
         (b"\xff\xd8\xff\xe0" + b"s3cret" * 200, "a JPEG picture"),
-        (b"RIFF\x24\0\0\0WAVEs3cret", "a WAV file"),
+        (b"RIFF\x24\0\0\0WAVE" + b"s3cret" * 200, "a WAV file"),
         (b"\0\1\2\3s3cret" * 60, "a file of unknown kind (it begins with the bytes 00 01 02 03)"),
     ],
 )

@@ -100,10 +100,12 @@ def _draw(path: Path, samples: list[Any]) -> None:
     """Write a contact sheet of samples of bytes."""
     from torchdata_ais.display import contact_sheet
     from torchdata_ais.errors import UsageError
+    from torchdata_ais.store.naming import naming
 
     picture = contact_sheet(samples)
     try:
-        picture.save(path)
+        with naming(str(path)):
+            picture.save(path)
     except ValueError as error:
         raise UsageError.at(f"{path}: {error}", todo="name it out.png or out.jpg") from error
     echo(f"wrote {path}: {counted(len(samples), 'image')}", err=True)

@@ -34,6 +34,7 @@ def put(
         from torchdata_ais.cli._bucket import Bucket
         from torchdata_ais.cli._progress import progress
         from torchdata_ais.errors import NotFoundError, UsageError
+        from torchdata_ais.store.naming import naming
         from torchdata_ais.urls import parse_url
 
         if not source.exists():
@@ -53,7 +54,8 @@ def put(
         total = 0
         with progress("put", "file", len(files)) as advance:
             for name, path in files:
-                bucket.put(name, path)
+                with naming(str(path)):
+                    bucket.put(name, path)
                 total += path.stat().st_size
                 advance(1)
         echo(f"stored {counted(len(files), 'object')}, {size_text(total)}, in {bucket.uri}")

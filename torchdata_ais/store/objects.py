@@ -14,6 +14,7 @@ from torchdata_ais.errors import NotFoundError, ReadError, UsageError
 from torchdata_ais.store.attempts import Attempts, retried
 from torchdata_ais.store.body import facts_of
 from torchdata_ais.store.facts import length_of
+from torchdata_ais.store.naming import naming
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.request import send
@@ -197,8 +198,10 @@ def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[Binar
     read = getattr(data, "read", None)
     blocks: Iterable[bytes] = iter(lambda: read(_CHUNK), b"") if read else data
     for block in blocks:
-        spool.write(block)
-    spool.seek(0)
+        with naming(tempfile.gettempdir()):
+            spool.write(block)
+    with naming(tempfile.gettempdir()):
+        spool.seek(0)
     return cast("BinaryIO", spool), 0
 
 
