@@ -23,6 +23,7 @@ __all__ = [
     "quiet",
     "redact",
     "redact_text",
+    "sealed",
     "without_values_of",
 ]
 
@@ -91,6 +92,8 @@ _SUSPECT = re.compile(
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
+
+_PLAIN = (str, bytes, int, float, list, type(None))  # lists are notes
 
 _known: dict[str, None] = {}
 _known_forms: re.Pattern[str] | None = None
@@ -293,24 +296,27 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def quiet(error: BaseException | None) -> BaseException | None:
-    """Return `error`, for ``raise ... from``; one that shows a secret, or that was caused by such, by its text only."""
+    """Return `error`, for ``raise ... from``; or its text alone, if it or what caused it could show a secret.
+
+    Errors of HTTP libraries hold request and connection, with their headers.
+    """
     seen: set[int] = set()
     one = error
     while one is not None and id(one) not in seen:
         seen.add(id(one))
-        if any(redact_text(text) != text for text in (str(one), repr(one), *_values_of(one))):
+        held = [value for value in vars(one).values() if not isinstance(value, _PLAIN)]
+        if held or any(redact_text(text) != text for text in (str(one), repr(one), str(vars(one)))):
             return RuntimeError(clean(f"{type(error).__module__}.{type(error).__qualname__}: {error}"))
         one = one.__cause__ or one.__context__
     return error
 
 
-def _values_of(error: BaseException) -> Iterator[str]:
-    """Yield the texts that an error of another library carries."""
-    for value in vars(error).values():
-        if isinstance(value, str):
-            yield value
-        elif url := getattr(value, "url", None):  # requests' and urllib3's errors hold request and response
-            yield str(url)
+def sealed(error: Exception) -> Exception:
+    """Return `error`, whatever it was caused by `quiet`."""
+    hidden = error.__suppress_context__
+    error.__cause__ = quiet(error.__cause__ if hidden else error.__cause__ or error.__context__)
+    error.__context__ = None
+    return error
 
 
 class RedactingFilter(logging.Filter):

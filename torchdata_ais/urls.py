@@ -87,6 +87,9 @@ class ObjectURL(str):
         self.version = version
         return self
 
+    def __repr__(self) -> str:
+        return repr(redact(str(self)))  # the text itself has to be fetched with all that stands in it
+
     def __reduce__(self) -> tuple[type[Self], tuple[str, int | None, str | None, str | None]]:
         return type(self), (str(self), self.size, self.checksum, self.version)
 
@@ -382,10 +385,12 @@ def expand_template(template: str) -> Iterator[str]:
     """
     try:
         yield from braceexpand(template, escape=False)
-    except UnbalancedBracesError as error:
-        raise UsageError.at(
-            f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
-        ) from error
+        return
+    except UnbalancedBracesError:
+        pass  # its own text says no more than the template, with all that stands in it
+    raise UsageError.at(
+        f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
+    )
 
 
 def shown_url(url: str) -> str:

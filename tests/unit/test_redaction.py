@@ -15,7 +15,6 @@ from torchdata_ais.redaction import RedactingFilter, clean, hide, quiet, redact,
 from torchdata_ais.urls import parse_url
 
 
-
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
     """What a test hides stays hidden in this test only."""

@@ -57,7 +57,7 @@ class Attempts:
     Attributes:
         total: Tries begun so far.
         retries: Pauses made so far.
-        token_kept: Whether the last request went without the token that there is, to a host that is not the cluster's.
+        token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
     """
 
     def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str) -> None:
@@ -71,7 +71,7 @@ class Attempts:
         self._due = float("inf")
         self.total = 0
         self.retries = 0
-        self.token_kept = False
+        self.token_kept_from = ""
 
     def progress(self, size: int) -> None:
         """Note that `size` new bytes arrived: failures before them do not count any more."""

@@ -60,7 +60,8 @@ def send(
         sent.update(tokens.authorization(url, home, options))
         if login and tokens.origin(url) == login_origin:
             sent.update(login)
-        attempts.token_kept = options.token is not None and "Authorization" not in sent
+        kept = options.token is not None and "Authorization" not in sent
+        attempts.token_kept_from = "{}://{}".format(*urlsplit(url)[:2]) if kept else ""
         connect_s = attempts.bound(options.connect_timeout)
         answer_s = attempts.bound(options.first_byte_timeout)
         blocks = None if body is None else _sent_in_time(body(), options, attempts)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
-from torchdata_ais.redaction import quiet
+from torchdata_ais.redaction import sealed
 from torchdata_ais.store.attempts import Cancelled
 from torchdata_ais.store.body import HTTPReader
 from torchdata_ais.store.budget import open_share
@@ -128,7 +128,7 @@ class _Channel:
         except Cancelled:
             pass
         except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
-            error = caught
+            error = sealed(caught)
         if block is None:
             with self._lock:
                 self._done, self._error = True, error
@@ -226,7 +226,7 @@ class _Channel:
         if isinstance(error, AISError | MemoryError) or not isinstance(error, Exception):
             return error
         unexpected = ReadError.at(f"{type(error).__name__}: {error}", url=redact(self.url))
-        unexpected.__cause__ = quiet(error)
+        unexpected.__cause__ = error
         return unexpected
 
     def cancel(self) -> None:

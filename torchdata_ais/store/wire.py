@@ -146,9 +146,8 @@ def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempt
     message = _message_of(response) or response.reason or "no message"
     after_s = _retry_after(response.headers.get("Retry-After", ""))
     failed = refusal(response.status, message, options, after_s)
-    if failed.kind is AuthError and attempts is not None and attempts.token_kept:
-        parts = urlsplit(response.geturl() or "")
-        host = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    host = attempts.token_kept_from if attempts is not None else ""
+    if failed.kind is AuthError and host:
         failed.todo = (
             f"the token goes to a cluster that the program names, not to hosts of URLs: "
             f"if {host} is yours, pass endpoint= or set AIS_ENDPOINT to it"
