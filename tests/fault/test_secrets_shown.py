@@ -280,6 +280,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("login", [False, True])
 def test_no_command_shows_a_secret(server, login, monkeypatch, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
