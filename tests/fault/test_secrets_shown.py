@@ -53,8 +53,13 @@ QUICK = Retry(attempts=2, backoff=0.01, deadline=5.0)
 FORMS = [
     form
     for secret in (TOKEN, PASSWORD, SIGNATURE)
-    for form in (secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode()[:14], secret.encode().hex())
-]  # fmt: skip
+    for form in (
+        secret,
+        quote(secret, safe=""),
+        base64.b64encode(secret.encode()).decode()[:14],
+        secret.encode().hex(),
+    )
+]
 
 
 def check(*texts: object) -> None:
@@ -113,9 +118,17 @@ def not_a_tar(request):
 
 
 SERVERS = {
-    "401": quoting(401), "404": quoting(404), "500": quoting(500), "400": quoting(400), "broken": breaking,
-    "garbage": garbage, "redirect": elsewhere, "not a tar": not_a_tar, "down": None, "fine": whole(SHARD),
-}  # fmt: skip
+    "401": quoting(401),
+    "404": quoting(404),
+    "500": quoting(500),
+    "400": quoting(400),
+    "broken": breaking,
+    "garbage": garbage,
+    "redirect": elsewhere,
+    "not a tar": not_a_tar,
+    "down": None,
+    "fine": whole(SHARD),
+}
 
 
 @pytest.fixture(params=SERVERS)
@@ -156,9 +169,17 @@ def everything(name: str):
             "ais://b/s.tar", "ais://c/%d.tar", options=StoreOptions(endpoint=e, token=t, retry=QUICK)
         )
         yield lambda o=options: write(o)
-    for url in (signed, signed.replace("http:", "htps:"), signed.replace(f"@{name}", f"@{name}:x"), f"ais:///?token={TOKEN}",
-                f"http://?token={TOKEN}", f"http://[?token={TOKEN}", f"s-{{0..?token={TOKEN}", f"ftp://me:{PASSWORD}@h/s.tar",
-                f"pipe:curl -H 'Authorization: Bearer {TOKEN}' {plain}/s.tar"):  # fmt: skip
+    for url in (
+        signed,
+        signed.replace("http:", "htps:"),
+        signed.replace(f"@{name}", f"@{name}:x"),
+        f"ais:///?token={TOKEN}",
+        f"http://?token={TOKEN}",
+        f"http://[?token={TOKEN}",
+        f"s-{{0..?token={TOKEN}",
+        f"ftp://me:{PASSWORD}@h/s.tar",
+        f"pipe:curl -H 'Authorization: Bearer {TOKEN}' {plain}/s.tar",
+    ):
         options = StoreOptions(retry=QUICK)
         yield lambda u=url, o=options: b"".join(open_blocks(u, o))
         yield lambda u=url, o=options: list_objects(u, options=o)
@@ -277,7 +298,7 @@ COMMANDS = {
     "bad endpoint": ["ls", "ais://b", "--endpoint", "htps://me:{password}@h"],
     "bad URL": ["ls", "htps://me:{password}@h/?sig={signature}"],
     "demo": ["demo", "--endpoint", "{login}", "--samples", "100", "--epochs", "1", "--workers", "0"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.ci
@@ -294,9 +315,13 @@ def test_no_command_shows_a_secret(server, login, monkeypatch, tmp_path, caplog)
         tuple(QUICK if isinstance(one, Retry) else one for one in StoreOptions.__init__.__defaults__),
     )
     words = {
-        "web": f"http://me:{PASSWORD}@{server}/s.tar?sig={SIGNATURE}&Signature={SIGNATURE}", "login": at, "out": tmp_path,
-        "shard": write_shard(tmp_path / "own.tar", {"a.txt": b"1"}), "password": PASSWORD, "signature": SIGNATURE,
-    }  # fmt: skip
+        "web": f"http://me:{PASSWORD}@{server}/s.tar?sig={SIGNATURE}&Signature={SIGNATURE}",
+        "login": at,
+        "out": tmp_path,
+        "shard": write_shard(tmp_path / "own.tar", {"a.txt": b"1"}),
+        "password": PASSWORD,
+        "signature": SIGNATURE,
+    }
     for command in COMMANDS.values():
         for debug in ([], ["--debug"]) if command[0] != "doctor" else ([],):
             result = CliRunner().invoke(app, [*(word.format(**words) for word in command), *debug])

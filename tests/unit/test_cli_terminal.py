@@ -53,10 +53,14 @@ def shard(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ["inspect"], ["inspect", "--json"], ["lint"], ["lint", "--json"], ["lint", "--require", f"x{EVIL}"],
+        ["inspect"],
+        ["inspect", "--json"],
+        ["lint"],
+        ["lint", "--json"],
+        ["lint", "--require", f"x{EVIL}"],
         ["bench", "--workers", "0", "--seconds", "0.01"],
     ],
-)  # fmt: skip
+)
 def test_names_in_a_shard_reach_no_terminal_as_commands(words: list[str], shard: Path) -> None:
     output, _ = run(words[0], shard, *words[1:])
     assert output
@@ -74,11 +78,17 @@ def test_each_sample_has_one_line_whatever_is_in_its_name(shard: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["ls", f"aix{EVIL}://b"], ["ls", f"/x{EVIL}"], ["inspect", f"/none{EVIL}.tar"], ["lint", f"/none{EVIL}.tar"],
-        ["put", f"/none{EVIL}", "ais://b/"], ["convert", f"/none{EVIL}", f"/none{EVIL}/%d.tar"], ["dsort", "ais://b/x", "--order", EVIL],
-        ["etl", "init", "no-change", f"os{EVIL}:x"], ["ls", "ais://b", "--endpoint", f"http://h{EVIL}"],
+        ["ls", f"aix{EVIL}://b"],
+        ["ls", f"/x{EVIL}"],
+        ["inspect", f"/none{EVIL}.tar"],
+        ["lint", f"/none{EVIL}.tar"],
+        ["put", f"/none{EVIL}", "ais://b/"],
+        ["convert", f"/none{EVIL}", f"/none{EVIL}/%d.tar"],
+        ["dsort", "ais://b/x", "--order", EVIL],
+        ["etl", "init", "no-change", f"os{EVIL}:x"],
+        ["ls", "ais://b", "--endpoint", f"http://h{EVIL}"],
     ],
-)  # fmt: skip
+)
 def test_arguments_come_back_spelled_out(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIS_ENDPOINT", "http://127.0.0.1:9")
     output, code = run(*words)
@@ -127,8 +137,14 @@ def test_commands_print_through_one_place_only() -> None:
 
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits here")
-@pytest.mark.parametrize("words", [["convert", "{shard}", "{out}/s-%d.tar"], ["lint", "{shard}", "--fix", "{out}/s-%d.tar"],
-                                   ["inspect", "{picture}", "--sheet", "{out}/sheet.png"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert", "{shard}", "{out}/s-%d.tar"],
+        ["lint", "{shard}", "--fix", "{out}/s-%d.tar"],
+        ["inspect", "{picture}", "--sheet", "{out}/sheet.png"],
+    ],
+)
 def test_a_file_that_cannot_grow_is_named(words: list[str], tmp_path: Path) -> None:
     from PIL import Image
 

@@ -54,19 +54,47 @@ SIGNED = {
     "a token alone": f"https://h/x.tar?{LONG}",
     "fragment": f"https://h/x.tar#access_token={S}&token_type=bearer",
     "session": f"https://h/x.tar;jsessionid={S}?a=b",
-    "words": "https://h/x?" + "&".join(f"{n}={S}" for n in "auth jwt password passwd pwd secret apikey api_key pass".split()),
-}  # fmt: skip
+    "words": "https://h/x?"
+    + "&".join(
+        f"{n}={S}"
+        for n in ["auth", "jwt", "password", "passwd", "pwd", "secret", "apikey", "api_key", "pass"]
+    ),
+}
 
 BROKEN = [
-    f"htps://me:{S}@h/s.tar", f"ais:///?token={S}", f"http://?token={S}", f"ftp://me:{S}@h/", f"s3://me:{S}@b/k",
-    f"http://me%3A{S}%40h/x", f"http://me:p@{S}@h/x", f"http://me:pa/{S}@h/x", f"http://me:pa#{S}@h/x", f"http://me:pa?{S}@h",
-    f"http://me:pass {S}@h/x", f"http://me:{S}", f"http:/me:{S}@h/x", f"//me:{S}@h/x", f"http//me:{S}@h/x",
-    f"me:{S}@h", f"me:{S}@h:80/v1", f"http://{S}@h/x", f"http://h\\me:{S}@i/x", f"http://me:{S}@[::1]:80/x",
-    f"http://h/x?a=b?token={S}", f"http://h/x&token={S}", f"http://h/x?%73%69g={S}", f"http://h/x?sig=ab#{S}",
-    f"http://h/x?sig=ab\"{S}", f"http://h/x?sig=ab {S}", f"http://h/x?SIG={S}", f"http://h/?token={S}\n",
-    "http://h/x?url=" + quote(f"http://me:{S}@i/", safe=""), "http://h/x?etl_args=" + quote(json.dumps({"api_key": S})),
-    quote(f"http://me:{S}@h/", safe=""), f"ais://b/x.tar?token={S}",
-]  # fmt: skip
+    f"htps://me:{S}@h/s.tar",
+    f"ais:///?token={S}",
+    f"http://?token={S}",
+    f"ftp://me:{S}@h/",
+    f"s3://me:{S}@b/k",
+    f"http://me%3A{S}%40h/x",
+    f"http://me:p@{S}@h/x",
+    f"http://me:pa/{S}@h/x",
+    f"http://me:pa#{S}@h/x",
+    f"http://me:pa?{S}@h",
+    f"http://me:pass {S}@h/x",
+    f"http://me:{S}",
+    f"http:/me:{S}@h/x",
+    f"//me:{S}@h/x",
+    f"http//me:{S}@h/x",
+    f"me:{S}@h",
+    f"me:{S}@h:80/v1",
+    f"http://{S}@h/x",
+    f"http://h\\me:{S}@i/x",
+    f"http://me:{S}@[::1]:80/x",
+    f"http://h/x?a=b?token={S}",
+    f"http://h/x&token={S}",
+    f"http://h/x?%73%69g={S}",
+    f"http://h/x?sig=ab#{S}",
+    f'http://h/x?sig=ab"{S}',
+    f"http://h/x?sig=ab {S}",
+    f"http://h/x?SIG={S}",
+    f"http://h/?token={S}\n",
+    "http://h/x?url=" + quote(f"http://me:{S}@i/", safe=""),
+    "http://h/x?etl_args=" + quote(json.dumps({"api_key": S})),
+    quote(f"http://me:{S}@h/", safe=""),
+    f"ais://b/x.tar?token={S}",
+]
 
 
 @pytest.mark.parametrize("url", [*SIGNED.values(), *BROKEN], ids=[*SIGNED, *map(str, range(len(BROKEN)))])
@@ -91,16 +119,29 @@ def test_no_secret_is_left_in_a_url_nor_in_a_text_or_an_error_with_it(url):
 @pytest.mark.parametrize(
     "text",
     [
-        "ais://bucket/name.tar", "ais://@uuid#ns/bucket/obj@x.tar", "ais://@#a-long-name-of-a-space/bucket/o.tar",
-        "http://h:51080/v1/objects/b/s.tar?provider=ais&etl_name=x&archpath=a/b.jpg", "http://[::1]:8080/a@b.tar",
-        "http://h/v1/objects/b/x@y.tar?provider=ais&namespace=%40uuid%23ns", "ais://a::ais://b", "/data/a b/s.tar",
-        "http://host:port/v1/objects/bucket/object?provider=ais", "pass token= or set AIS_AUTHN_TOKEN",
-        "pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)", "keys='keep', key=lambda", "cat@home/img.jpg",
-        "the bearer token is missing, use Bearer authentication or Basic authentication", "http://h/get?key=a/b.tar",
-        "http://h/x?keyword=dog&author=bob&se=1&sv=2&sp=r&st=3&max_tokens=77", "file:///C:/x", "s3://bucket/key=3/part=4.tar",
-        "clip#000000123456789012.jpg", "12:30@noon is no address", "no answer from 10.0.0.1:51080 for 20 s",
+        "ais://bucket/name.tar",
+        "ais://@uuid#ns/bucket/obj@x.tar",
+        "ais://@#a-long-name-of-a-space/bucket/o.tar",
+        "http://h:51080/v1/objects/b/s.tar?provider=ais&etl_name=x&archpath=a/b.jpg",
+        "http://[::1]:8080/a@b.tar",
+        "http://h/v1/objects/b/x@y.tar?provider=ais&namespace=%40uuid%23ns",
+        "ais://a::ais://b",
+        "/data/a b/s.tar",
+        "http://host:port/v1/objects/bucket/object?provider=ais",
+        "pass token= or set AIS_AUTHN_TOKEN",
+        "pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
+        "keys='keep', key=lambda",
+        "cat@home/img.jpg",
+        "the bearer token is missing, use Bearer authentication or Basic authentication",
+        "http://h/get?key=a/b.tar",
+        "http://h/x?keyword=dog&author=bob&se=1&sv=2&sp=r&st=3&max_tokens=77",
+        "file:///C:/x",
+        "s3://bucket/key=3/part=4.tar",
+        "clip#000000123456789012.jpg",
+        "12:30@noon is no address",
+        "no answer from 10.0.0.1:51080 for 20 s",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_secret_stays(text):
     if "12:30" not in text:  # looks like a login: better hidden
         assert redact_text(text) == text
@@ -111,11 +152,18 @@ def test_what_is_no_secret_stays(text):
 @pytest.mark.parametrize(
     "header",
     [
-        f"Authorization: Bearer {S}", f"authorization=Bearer%20{S}", f"Proxy-Authorization: Basic {base64.b64encode(S.encode()).decode()}",
-        f"X-Auth-Token: {S}", f'{{"token": "{S}"}}', f"{{'password': '{S}'}}", f"token={S}", "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl",
-        "AKIAIOSFODNN7EXAMPLE", f"Cookie: {S}",
+        f"Authorization: Bearer {S}",
+        f"authorization=Bearer%20{S}",
+        f"Proxy-Authorization: Basic {base64.b64encode(S.encode()).decode()}",
+        f"X-Auth-Token: {S}",
+        f'{{"token": "{S}"}}',
+        f"{{'password': '{S}'}}",
+        f"token={S}",
+        "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl",
+        "AKIAIOSFODNN7EXAMPLE",
+        f"Cookie: {S}",
     ],
-)  # fmt: skip
+)
 def test_headers_and_tokens_of_known_shape_are_hidden_in_texts(header):
     shown = redact_text(f"the server said: {header}")
     assert S not in shown

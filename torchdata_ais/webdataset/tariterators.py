@@ -44,7 +44,8 @@ def tarfile_samples(
     """Yield the samples of shards, only whole ones.
 
     Args:
-        src: Shards: ``{"url": ...}`` or plain URLs and paths.
+        src: Shards: ``{"url": ...}`` or plain URLs and paths. A path, ``file://`` and ``pipe:cat`` name any file that
+            the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         handler: Called with what goes wrong. True goes on: without the rest of a shard that cannot be read, without
             a sample that is wrong in itself.
         select_files: Function of a (renamed) member name: whether to read it.
