@@ -314,18 +314,19 @@ def test_a_token_that_no_header_carries_is_refused_in_words_that_do_not_quote_it
     token = f"s3cr3t{bad}s3cr3t"
     if how == "environment" and "\x00" in bad:
         pytest.skip("no environment has it")
+    ways = {
+        "token=": lambda: AISSourceLister("ais://b/", endpoint="http://h", token=token),
+        "environment": lambda: list(AISSourceLister("ais://b/", endpoint="http://127.0.0.1:9")),
+        "client=": lambda: AISFileLoader(["ais://b/x"], client=Client("http://h", token=token)),
+        "options": lambda: StoreOptions(token=token),
+        "facade": lambda: list(
+            wds.WebDataset(["ais://b/x"], shardshuffle=False, endpoint="http://h", token=token)
+        ),
+    }
+    if how == "environment":
+        monkeypatch.setenv("AIS_AUTHN_TOKEN", token)
     with pytest.raises(UsageError, match="the token has") as caught:
-        if how == "token=":
-            AISSourceLister("ais://b/", endpoint="http://h", token=token)
-        elif how == "environment":
-            monkeypatch.setenv("AIS_AUTHN_TOKEN", token)
-            list(AISSourceLister("ais://b/", endpoint="http://127.0.0.1:9"))
-        elif how == "client=":
-            AISFileLoader(["ais://b/x"], client=Client("http://h", token=token))
-        elif how == "options":
-            StoreOptions(token=token)
-        else:
-            list(wds.WebDataset(["ais://b/x"], shardshuffle=False, endpoint="http://h", token=token))
+        ways[how]()
     assert "s3cr3t" not in f"{caught.value}{caught.value!r}{caught.value.__context__!r}"
     assert "AIS_AUTHN_TOKEN" in str(caught.value)
 
