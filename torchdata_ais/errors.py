@@ -31,15 +31,20 @@
 Every error takes one string, so that it pickles and so that loaders, which rebuild exceptions from their
 text in another process, lose nothing: the place is written as the last line of the message in a fixed form
 (``[at] {json}``), and ``error.url``, ``.member``, ``.offset``, ``.key`` read it back from there.
+
+No error shows a secret or a control character: all of them take their text through `redaction.clean`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import Any, ClassVar
 
 from typing_extensions import Self
+
+from torchdata_ais.redaction import RedactingFilter, clean, redact
 
 __all__ = [
     "AISError",
@@ -69,6 +74,8 @@ __all__ = [
     "WorkerDiedError",
 ]
 
+logging.getLogger("torchdata_ais").addFilter(RedactingFilter())
+
 _PLACE = re.compile(r"^\[at\] (\{.*\})$", re.MULTILINE)
 
 
@@ -90,7 +97,7 @@ class AISError(Exception):
     """Whether trying the same request again can help: a property of the class."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message)
+        super().__init__(clean(str(message)))
 
     @classmethod
     def at(cls, what: str, *, todo: str = "", **place: Any) -> Self:
@@ -103,6 +110,8 @@ class AISError(Exception):
         """
         text = f"{what}. {todo}" if todo else what
         known = {name: value for name, value in place.items() if value is not None}
+        if "url" in known:
+            known["url"] = redact(str(known["url"]))  # known to be one URL, whatever stands in it
         if known:
             text += f"\n[at] {json.dumps(known, default=str)}"
         return cls(text)

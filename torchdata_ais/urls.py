@@ -13,14 +13,15 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.redaction import redact, redact_text
 
 __all__ = [
     "PROVIDERS",
@@ -33,6 +34,7 @@ __all__ = [
     "object_url",
     "parse_url",
     "redact",
+    "shown_url",
 ]
 
 PROVIDERS: Mapping[str, str] = {
@@ -84,6 +86,9 @@ class ObjectURL(str):
         self.checksum = checksum
         self.version = version
         return self
+
+    def __repr__(self) -> str:
+        return repr(redact(str(self)))  # the text itself has to be fetched with all that stands in it
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, int | None, str | None, str | None]]:
         return type(self), (str(self), self.size, self.checksum, self.version)
@@ -162,6 +167,10 @@ class Location:
     namespace: str = ""
     endpoint: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shown = (f"{one.name}={vars(self)[one.name]!r}" for one in fields(self))
+        return redact_text(f"Location({', '.join(shown)})")
 
     @property
     def uri(self) -> str:
@@ -346,7 +355,11 @@ def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Loc
 
 def _endpoint_of(cluster: Any) -> str:
     """Return ``http://host:port`` of an address, of an SDK client, or of the environment."""
-    found = os.environ.get("AIS_ENDPOINT", "") if cluster is None else cluster
+    found = cluster
+    if cluster is None:  # whoever reads these URLs has its user name and password from there, too
+        scheme, mark, rest = os.environ.get("AIS_ENDPOINT", "").partition("://")
+        host, slash, path = rest.partition("/")
+        found = scheme + mark + host.rpartition("@")[2] + slash + path
     if not isinstance(found, str):
         request = getattr(cluster, "_request_client", cluster)
         found = str(getattr(request, "base_url", "")).rstrip("/").removesuffix("/v1")
@@ -372,30 +385,19 @@ def expand_template(template: str) -> Iterator[str]:
     """
     try:
         yield from braceexpand(template, escape=False)
-    except UnbalancedBracesError as error:
-        raise UsageError.at(
-            f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
-        ) from error
+        return
+    except UnbalancedBracesError:
+        pass  # its own text says no more than the template, with all that stands in it
+    raise UsageError.at(
+        f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
+    )
 
 
-def redact(url: str) -> str:
-    """Return `url` without what must not be shown: user information and values of secret-like parameters.
+def shown_url(url: str) -> str:
+    """Return the name that samples carry of the shard `url`: a URL without its secrets, a path as it is.
 
     Example:
-        >>> redact("https://me:secret@h/x?X-Amz-Signature=abc&provider=aws")
-        'https://***@h/x?X-Amz-Signature=***&provider=aws'
+        >>> shown_url("http://me:pass@h/s.tar?sig=a1"), shown_url("a:b@c.tar")
+        ('http://***@h/s.tar?sig=***', 'a:b@c.tar')
     """
-    if "://" not in url or not ("@" in url or "?" in url):
-        return url
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        return url
-    netloc = parts.netloc
-    if "@" in netloc:
-        netloc = "***@" + netloc.rpartition("@")[2]
-    query = re.sub(
-        r"(?i)((?:^|&)[^=&]*(?:token|signature|secret|password|credential|key)[^=&]*=)[^&]*",
-        r"\1***",
-        parts.query,
-    )
-    return urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
+    return redact(url) if "://" in url else url

@@ -183,7 +183,7 @@ def test_the_error_names_key_field_object_offset_and_cause_and_survives_pickling
         build_decoder()(sample)
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.key, error.field, error.url, error.offset) == ("d/a", "cls", "ais://b/s.tar", 1536)
-    assert "ValueError: invalid literal for int()" in str(error)
+    assert "ValueError: the 3 bytes are no whole number: plain text" in str(error)
     assert 'on_error="skip"' in str(error)
     assert isinstance(caught.value.__cause__, ValueError)
     assert DecodeError(str(error)).place == error.place

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 
 __all__ = ["convert"]
@@ -85,7 +85,7 @@ def convert(
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
     """
-    with reported(debug), ExitStack() as stack:
+    with reported(debug, "torchdata_ais.writing", "rich.progress"), ExitStack() as stack:
         from torchdata_ais.codecs import build_decoder
         from torchdata_ais.urls import parse_url
         from torchdata_ais.writing import convert as run
@@ -134,10 +134,10 @@ def convert(
                 for shard in done.shards
             ]
             counts = {"dropped": done.dropped, "skipped": done.skipped}
-            typer.echo(json.dumps({"samples": done.samples, "size": done.size, **counts, "shards": rows}))
+            echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
             return
         skipped = sum(done.skipped.values())
-        typer.echo(
+        echo(
             f"wrote {counted(done.samples, 'sample')}, {size_text(done.size)}, in {counted(len(done.shards), 'shard')}"
             f" {target}"
             + (f"; {done.dropped} left out" if done.dropped else "")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, reported
 
 __all__ = ["serve"]
@@ -33,13 +34,13 @@ def serve(
 
     It is embedded, in pure Python, for tests and trials. Use it in another shell by the line it prints.
     """
-    with reported(debug):
+    with reported(debug, "torchdata_ais.local"):
         from torchdata_ais.errors import ConnectError
         from torchdata_ais.local import LocalCluster
 
         with LocalCluster(targets=targets, root=root, port=port) as cluster:
-            typer.echo(f"export AIS_ENDPOINT={cluster.endpoint}")
-            typer.echo(f"data in {cluster.root}; stop with Ctrl-C", err=True)
+            echo(f"export AIS_ENDPOINT={cluster.endpoint}")
+            echo(f"data in {cluster.root}; stop with Ctrl-C", err=True)
             try:
                 while cluster.running:
                     time.sleep(_LIVENESS_S)

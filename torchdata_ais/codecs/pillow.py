@@ -14,6 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from torchdata_ais.codecs.resize import Size, target_size
 from torchdata_ais.errors import DecodeError
+from torchdata_ais.tar import kind_of
 
 _ORIENTATION = 0x0112
 _FIRST_TURNED = 5  # orientations 5 to 8 swap height and width
@@ -98,8 +99,8 @@ def _open(data: bytes) -> Any:
         return Image.open(io.BytesIO(data), formats=_COMMON)
     with contextlib.suppress(UnidentifiedImageError):
         return Image.open(io.BytesIO(data), formats=_all_formats())
-    start = f"they begin with {data[:12]!r}" if data else "there are none"
-    raise DecodeError.at(f"the {len(data)} bytes are no image that Pillow can read: {start}")
+    kind = kind_of(data) if data else "there are none"
+    raise DecodeError.at(f"the {len(data)} bytes are no image that Pillow can read: {kind}")
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, extension
 from torchdata_ais.errors import DecodeError
+from torchdata_ais.tar import kind_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ def _text(data: bytes, _: FieldTable) -> str:
 
 
 def _integer(data: bytes, _: FieldTable) -> int:
-    return int(data)
+    try:
+        return int(data)
+    except ValueError:
+        kind = kind_of(data) if data else "there are none"
+        raise ValueError(f"the {len(data)} bytes are no whole number: {kind}") from None
 
 
 def _json(data: bytes, _: FieldTable) -> Any:

@@ -10,6 +10,7 @@ from torchdata_ais.errors import StateError
 from torchdata_ais.pipes._shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run, unpack_place
 from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import shown_url
 
 __all__ = ["held_runs"]
 
@@ -56,7 +57,7 @@ def held_runs(
             found.update(_read(sweep, begun))
     for place in places:
         shard, offset = unpack_place(place)
-        yield str(urls[shard]), found.pop((shard, offset))
+        yield shown_url(str(urls[shard])), found.pop((shard, offset))
 
 
 def _sweeps(offsets: list[int]) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError,
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
 from torchdata_ais.store import BlockSource, Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
-from torchdata_ais.urls import ObjectURL
+from torchdata_ais.urls import ObjectURL, shown_url
 
 __all__ = ["OpenShard", "ShardOptions"]
 
@@ -54,6 +54,7 @@ class OpenShard:
         before_its_turn: Whether another shard is still being read: only the first block is fetched then.
 
     Attributes:
+        name: The URL as samples and errors show it: without secrets.
         next_offset: Where the next run begins: reading can start again there.
         passed_on: Whole samples given out so far. A later stage may still hold some of them, or have left them out.
     """
@@ -71,6 +72,7 @@ class OpenShard:
         before_its_turn: bool = False,
     ) -> None:
         self.url = url
+        self.name = shown_url(url)
         self.position = position
         self.next_offset = start
         self.near_end = sys.maxsize
@@ -119,8 +121,8 @@ class OpenShard:
             copy=None if kept is None else kept.file,
         )
         reader = TarReader(
-            blocks if self._entered else decompress(blocks, url=self.url, max_ratio=options.max_ratio),
-            url=self.url,
+            blocks if self._entered else decompress(blocks, url=self.name, max_ratio=options.max_ratio),
+            url=self.name,
             start=self._entered,
             require_end=options.require_end,
             max_member_bytes=options.max_sample_bytes,
@@ -128,7 +130,7 @@ class OpenShard:
             want=options.want if options.select_files else None,
         )
         return whole_runs(
-            reader, url=self.url, rename=options.rename_files, max_bytes=options.max_sample_bytes
+            reader, url=self.name, rename=options.rename_files, max_bytes=options.max_sample_bytes
         )
 
     def next_run(self) -> Run | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdata_ais.redaction import clean
+
 __all__ = ["StageStats", "merge_stats", "text_of"]
 
 _EXAMPLES = 20
@@ -84,7 +86,7 @@ def text_of(error: BaseException) -> str:
         'ValueError: no number'
     """
     notes: list[str] = getattr(error, "__notes__", [])
-    return "\n".join([f"{type(error).__name__}: {error}", *notes])
+    return clean("\n".join([f"{type(error).__name__}: {error}", *notes]))
 
 
 def merge_stats(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, stage
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.store import StoreOptions, list_objects
-from torchdata_ais.urls import ObjectURL, redact
+from torchdata_ais.urls import ObjectURL, parse_url, redact
 
 __all__ = ["AISSourceLister"]
 
@@ -55,7 +55,9 @@ class AISSourceLister(Pipe[str]):
         regex: Only names in which this regular expression is found.
         endpoint: ``http://proxy:51080``. Default: the client's, then ``AIS_ENDPOINT``.
         client: SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token. Default: the client's, then ``AIS_AUTHN_TOKEN``.
+        token: Bearer token. Default: the client's, then ``AIS_AUTHN_TOKEN``. It goes to the endpoint and its nodes
+            only. Given here beside object URLs of one host, and without `endpoint` or `client`, it is meant for that
+            host.
         allow_empty: Whether a source without objects is fine.
 
     Yields:
@@ -112,6 +114,8 @@ class AISSourceLister(Pipe[str]):
         self._template = template
         self._regex = regex
         self._allow_empty = allow_empty
+        if token is not None and endpoint is None and client is None and self._sources is not None:
+            endpoint = _one_host(self._sources.items)
         self._transport = StageTransport(options, client, endpoint, token)
         self._given: _Given | None = None
 
@@ -200,6 +204,15 @@ def _key_of(source: Any) -> str | None:
     if type(source).__name__ == "Bucket":
         return f"{getattr(source, 'provider', '')}://{getattr(source, 'namespace', '')}/{getattr(source, 'name', '')}"
     return None
+
+
+def _one_host(sources: list[Any]) -> str | None:
+    """Return the address in object URLs that the program wrote, if all sources are such, of one host."""
+    try:
+        hosts = {parse_url(source).endpoint if isinstance(source, str) else "" for source in sources}
+    except UsageError:
+        return None  # said when the source is listed
+    return hosts.pop() or None if len(hosts) == 1 else None
 
 
 def _describe(source: Any) -> str:

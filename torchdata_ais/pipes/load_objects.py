@@ -15,7 +15,7 @@ from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
-from torchdata_ais.urls import ObjectURL
+from torchdata_ais.urls import ObjectURL, shown_url
 
 __all__ = ["AISObjectLoader"]
 
@@ -35,7 +35,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         max_errors: How many objects to give up: a count, or a share of all.
 
     Yields:
-        ``(url, bytes)``.
+        ``(url, bytes)``; the URL without passwords and signatures.
 
     Order:
         That of the source.
@@ -119,7 +119,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                     queue.popleft()
                     done = blocks.stats
                     self._stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
-                yield url, data
+                yield shown_url(url), data
         finally:
             for _, blocks in queue:
                 blocks.close()

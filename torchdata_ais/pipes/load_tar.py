@@ -64,7 +64,8 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
 
     Yields:
         ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
-        such as ``README``; macOS's ``._`` files are left out). Links are resolved within their sample.
+        such as ``README``; macOS's ``._`` files are left out). Links are resolved within their sample. The shard's
+        URL in the path has no password and no signature in it: so has none in ``sample["__url__"]``.
 
     Order:
         That of the shards, and within a shard of its members. With `open_shards` > 1 samples of the open shards
@@ -181,7 +182,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                     run = shard.next_run()
                 except Exception as error:  # noqa: BLE001 - also what the user's functions raise
                     self._close(queue.popleft())
-                    note_place(error, {"__url__": shard.url})
+                    note_place(error, {"__url__": shard.name})
                     if not self._policy.goes_on(error, self._stats, "load_tar"):
                         return
                     continue
@@ -192,7 +193,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                 if run.end > shard.near_end:
                     live.look_ahead()
                 if run.error is None:
-                    yield shard.url, run
+                    yield shard.name, run
                 elif not self._policy.goes_on(run.error, self._stats, "load_tar"):
                     return
         finally:

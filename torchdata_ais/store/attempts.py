@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from torchdata_ais.errors import StallError, TransportError
+from torchdata_ais.redaction import clean, quiet
 from torchdata_ais.store.options import Retry
 from torchdata_ais.store.pools import Cancel
 
@@ -46,6 +47,7 @@ class Failed(Exception):  # noqa: N818 - one try failed; the error is raised whe
     after_s: float | None = None
 
     def __post_init__(self) -> None:
+        self.what = clean(self.what)
         super().__init__(self.what)
 
 
@@ -55,6 +57,7 @@ class Attempts:
     Attributes:
         total: Tries begun so far.
         retries: Pauses made so far.
+        token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
     """
 
     def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str) -> None:
@@ -68,6 +71,7 @@ class Attempts:
         self._due = float("inf")
         self.total = 0
         self.retries = 0
+        self.token_kept_from = ""
 
     def progress(self, size: int) -> None:
         """Note that `size` new bytes arrived: failures before them do not count any more."""
@@ -151,15 +155,15 @@ class Attempts:
         self._failures += 1
         left = self.left_s()
         if not failed.again:
-            raise self._error(failed, "", offset) from (failed.__cause__ or failed.__context__)
+            raise self._error(failed, "", offset) from quiet(failed.__cause__ or failed.__context__)
         if self._failures >= self._retry.attempts:
-            raise self._error(failed, f"tried {self.total} times", offset) from failed.__cause__
+            raise self._error(failed, f"tried {self.total} times", offset) from quiet(failed.__cause__)
         pause = failed.after_s if failed.after_s is not None else self._retry.delay(self._failures)
         if left is not None and pause >= left:
             reason = f"tried {self.total} times within the deadline of {self._retry.deadline:g} s"
             if failed.after_s is not None:
                 reason += f"; the server asks to wait {failed.after_s:g} s"
-            raise self._error(failed, reason, offset) from failed.__cause__
+            raise self._error(failed, reason, offset) from quiet(failed.__cause__)
         self.retries += 1
         _log.info("%s: %s; trying again in %.1f s", self._name, failed.what, pause)
         with self.waiting():
@@ -206,8 +210,9 @@ class Series:
             try:
                 with attempts.waiting():
                     return self._once(call)
-            except Failed as failed:
-                attempts.failed(failed)
+            except Failed as caught:
+                failed = caught
+            attempts.failed(failed)  # out here: what it raises has no other context than the cause it names
 
     def _once(self, call: Callable[[Attempts], _T]) -> _T:
         try:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.store.attempts import Failed
 from torchdata_ais.store.options import StoreOptions, resolve_options
 from torchdata_ais.store.pages import list_bucket
-from torchdata_ais.store.sdk import translated
+from torchdata_ais.store.sdk import call_once
 from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url, redact
 
 __all__ = ["list_objects"]
@@ -125,7 +124,7 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         if isinstance(source, Bucket) and method is Bucket.list_urls:
             return _of_bucket(_place_of(source), wanted, _options_of(source, options))
         if isinstance(source, ObjectGroup) and method is ObjectGroup.list_urls:
-            return _of_group(source, wanted)
+            return _of_group(source, wanted, options)
     if not hasattr(source, "list_urls"):
         raise UsageError.at(
             f"an object of type {type(source).__name__} is no source",
@@ -195,11 +194,16 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
         yield entry.name, url
 
 
-def _of_group(group: Any, wanted: _Selection) -> Iterator[tuple[str, ObjectURL]]:
+def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
     if wanted.template is not None:
         raise UsageError.at("template= needs a bucket, not an object group", todo="leave it out")
     place = _place_of(group.bck)
-    for item in group.list_all_objects_iter(prefix=wanted.prefix, props=None):
+    items = call_once(
+        lambda: list(group.list_all_objects_iter(prefix=wanted.prefix, props=None)),
+        _options_of(group.bck, options),
+        _describe(group),
+    )
+    for item in items:
         yield item.name, _url(replace(place, name=item.name), wanted)
 
 
@@ -212,11 +216,9 @@ def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         from aistore.sdk.etl import ETLConfig
 
         etl = ETLConfig(name=wanted.etl_params["etl_name"])
-    try:
-        with translated(options):
-            urls = sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str)
-    except Failed as failed:
-        raise failed.kind.at(f"{_describe(source)}: {failed.what}", todo=failed.todo) from failed.__cause__
+    urls = call_once(
+        lambda: sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str), options, _describe(source)
+    )
     for url in urls:
         place = parse_url(url).at(options.endpoint)
         yield place.name, url if isinstance(url, ObjectURL) else ObjectURL(place.url())

@@ -45,7 +45,7 @@ def send(
         url: The address.
         options: Token, TLS, timeouts.
         attempts: Bounds the timeouts by its deadline.
-        home: The endpoint the token belongs to; ``""`` sends none.
+        home: The endpoint the token belongs to; ``""`` sends none. Never the host of a URL itself, which is data.
         headers: Further headers.
         body: Gives the blocks of the body, once for each address that a redirect names.
         follow: Whether to follow redirects.
@@ -53,7 +53,9 @@ def send(
     Raises:
         Failed: No response. A response with an error status is returned.
     """
-    login = tokens.basic_login(url)
+    url, login_origin, login = tokens.login_of(url, options)
+    if login_origin is None:
+        raise UsageError.at("no usable address", todo="correct the URL", url=url)
     sender = ""  # the node that sent us on
     for _ in range(_REDIRECTS):
         connect_s = attempts.bound(options.connect_timeout)
@@ -61,8 +63,10 @@ def send(
         attempts.expect(connect_s, answer_s)  # the cluster map may have to be asked for
         sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
         sent.update(tokens.authorization(url, home, options))
-        if login and tokens.origin(url) == login[0]:
-            sent.update(login[1])
+        if login and tokens.origin(url) == login_origin:
+            sent.update(login)
+        kept = options.token is not None and "Authorization" not in sent
+        attempts.token_kept_from = "{}://{}".format(*urlsplit(url)[:2]) if kept else ""
         blocks = None if body is None else _sent_in_time(body(), options, attempts)
         timeout = urllib3.Timeout(connect=connect_s, read=answer_s)
         attempts.expect(connect_s, answer_s)
@@ -84,7 +88,7 @@ def send(
             return response
         drain(response)
         sender = urlsplit(url).netloc.rpartition("@")[2]
-        url = _joined(url, location)
+        url = tokens.login_of(_joined(url, location), options)[0]  # a redirect brings no login
     raise Failed(
         ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)[:_SHOWN]}", again=False
     )

@@ -9,16 +9,29 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any, TypeVar
 
-from torchdata_ais.errors import AISError, ConnectError, ReadError, StallError
+from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError
+from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, Series, series
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import proxy_for
+from torchdata_ais.store.tokens import basic
 from torchdata_ais.store.wire import UNREADABLE, message_in, not_aistore, refusal, root
 
-__all__ = ["Asking", "asking", "call", "job_id_in", "sdk_client", "translated"]
+__all__ = ["Asking", "asking", "call", "call_once", "job_id_in", "sdk_client"]
 
 _T = TypeVar("_T")
 _JOB_ID = re.compile(r"[\w.@:+-]{1,200}")
+
+
+class _Login:
+    """Signs requests of a ``requests`` session, which takes the header away before it follows a redirect elsewhere."""
+
+    def __init__(self, name: str, password: str) -> None:
+        self._value = basic(name, password)
+
+    def __call__(self, request: Any) -> Any:
+        request.headers["Authorization"] = self._value
+        return request
 
 
 @contextmanager
@@ -39,7 +52,7 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
         client = Client(
-            options.endpoint,
+            str(options.endpoint),
             skip_verify=options.skip_verify,
             ca_cert=options.ca_cert,
             client_cert=options.client_cert,
@@ -48,7 +61,11 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
             token=options.token,
             max_pool_size=options.pool_size,
         )
+    # Where we have none, the SDK would take that of the environment, as it stands there.
+    client._request_client.token = options.token
     session = client._request_client.session_manager.session
+    if options.login:
+        session.auth = _Login(*options.login)
     # With its trust in the environment, requests would let REQUESTS_CA_BUNDLE override ca_cert.
     session.trust_env = False
     proxy = proxy_for(options.endpoint)
@@ -86,7 +103,7 @@ class Asking:
             whole_s = options.connect_timeout + answer_s + options.stall_timeout
         attempts.expect(attempts.bound(whole_s))
         try:
-            with translated(options):
+            with _translated(options):
                 result = function()
         except Failed as failed:
             attempts.expect()
@@ -138,8 +155,24 @@ def job_id_in(text: object, options: StoreOptions) -> str:
     return found
 
 
+def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _T:
+    """Return ``function()``, which uses an SDK client of the program's, with its errors in our words.
+
+    Args:
+        function: Makes requests, with the retries of that client.
+        options: Endpoint and token for the messages.
+        name: What is asked for, for the messages.
+    """
+    try:
+        with _translated(options):
+            return function()
+    except Failed as caught:
+        failed = caught
+    raise failed.kind.at(f"{name}: {failed.what}", todo=failed.todo) from quiet(failed.__cause__)
+
+
 @contextmanager
-def translated(options: StoreOptions) -> Iterator[None]:
+def _translated(options: StoreOptions) -> Iterator[None]:
     """Turn what the SDK raises into `Failed`."""
     import msgspec
     import requests
@@ -169,6 +202,11 @@ def translated(options: StoreOptions) -> Iterator[None]:
         raise not_aistore(options.endpoint, why) from error
     except requests.exceptions.ConnectionError as error:
         raise Failed(ConnectError, f"no connection to {where}: {root(error)}", check) from error
+    except (requests.exceptions.InvalidHeader, UnicodeError) as error:
+        todo = "give the client its token as one line of Latin-1"
+        raise Failed(
+            AuthError, "the token of the client cannot be sent in a header", todo, again=False
+        ) from error
     except requests.exceptions.RequestException as error:
         raise Failed(ReadError, f"{where}: {error}", check, again=False) from error
     except (HTTPError, HTTPException, OSError) as error:

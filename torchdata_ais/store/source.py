@@ -19,6 +19,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
+from torchdata_ais.redaction import sealed
 from torchdata_ais.store.attempts import Cancelled
 from torchdata_ais.store.body import HTTPReader
 from torchdata_ais.store.budget import open_share
@@ -129,7 +130,7 @@ class _Channel:
         except Cancelled:
             pass
         except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
-            error = caught
+            error = sealed(caught)
         if block is None:
             with self._lock:
                 self._done, self._error = True, error

@@ -18,7 +18,8 @@ from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
-from torchdata_ais.store.attempts import Failed
+from torchdata_ais.redaction import clean, quiet, without_values_of
+from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel, pool_for
 from torchdata_ais.urls import redact
@@ -92,7 +93,7 @@ def send_once(
             "look at the load and the log of that node, or raise first_byte_timeout=",
         ) from error
     except fault.LocationValueError as error:
-        raise UsageError.at(f"no usable address: {error}", todo="correct the URL", url=redact(url)) from error
+        raise UsageError.at(f"no usable address: {error}", todo="correct the URL", url=url) from quiet(error)
     except (fault.HTTPError, HTTPException, OSError) as error:
         raise Failed(
             ReadError, f"the connection to {host} broke before an answer: {root(error)}", "look at that node"
@@ -146,9 +147,8 @@ def _message_of(response: BaseHTTPResponse) -> str:
     data = _read_small(response)
     drain(response)
     headers = response.headers
-    return message_in(
-        data.decode("utf-8", "replace") or headers.get("Ais-Error") or headers.get("Hdr-Error") or ""
-    )
+    said = data.decode("utf-8", "replace") or headers.get("Ais-Error") or headers.get("Hdr-Error") or ""
+    return message_in(without_values_of(response.geturl() or "", said))
 
 
 def message_in(text: str) -> str:
@@ -157,15 +157,24 @@ def message_in(text: str) -> str:
         text = str(json.loads(text).get("message") or text)
     if text.lstrip()[:1] == "<":
         text = re.sub(r"<(style|script|title).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    text = clean(
+        " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    )  # then cut: not in a secret
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
-def refused(response: BaseHTTPResponse, options: StoreOptions) -> Failed:
+def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts | None = None) -> Failed:
     """Return what the error status of `response` means. Its body is read."""
     message = _message_of(response) or response.reason or "no message"
     after_s = _retry_after(response.headers.get("Retry-After", ""))
-    return refusal(response.status, message, options, after_s)
+    failed = refusal(response.status, message, options, after_s)
+    host = attempts.token_kept_from if attempts is not None else ""
+    if failed.kind is AuthError and host:
+        failed.todo = (
+            f"the token goes to a cluster that the program names, not to hosts of URLs: "
+            f"if {host} is yours, pass endpoint= or set AIS_ENDPOINT to it"
+        )
+    return failed
 
 
 def refusal(status: int, message: str, options: StoreOptions, after_s: float | None = None) -> Failed:
@@ -180,6 +189,8 @@ def refusal(status: int, message: str, options: StoreOptions, after_s: float | N
             "check that the token is valid and may do this"
             if options.token
             else "pass token= or set AIS_AUTHN_TOKEN"
+            if options.endpoint
+            else "pass token= or set AIS_AUTHN_TOKEN, and name the cluster with endpoint= or AIS_ENDPOINT"
         )
         return Failed(AuthError, what, todo, again=False)
     if status in _TRANSIENT or (status >= 500 and status not in _PERMANENT_5XX):

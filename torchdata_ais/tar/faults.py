@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TruncatedShardError
+from torchdata_ais.tar.kinds import kind_of
 
 __all__ = ["Faults"]
 
@@ -52,9 +53,8 @@ class Faults:
 
     def not_a_tar(self, block: bytes) -> NotATarError:
         """The first block is no header."""
-        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in block[:60])
         todo = "keep names that are not tar archives out of the listing with regex="
-        what = f"not a tar archive: it begins with {shown!r}"
+        what = f"not a tar archive: {kind_of(block)}"
         return NotATarError.at(what, todo=todo, url=self._url, offset=0)
 
     def too_large(self, size: int, limit: int, member: str, offset: int) -> ShardError:

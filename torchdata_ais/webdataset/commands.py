@@ -33,7 +33,8 @@ def direct_url(url: str) -> str:
     """Return `url`, and for a ``pipe:`` URL the file, web page or object that its command would print.
 
     Nothing is run. Understood are ``cat``, ``curl``, ``wget -O-``, ``gsutil cat``, ``aws s3 cp``, ``ais get`` with one
-    source and without credentials. An ``|| true`` behind them, which hides errors, is left out.
+    source and without credentials. An ``|| true`` behind them, which hides errors, is left out. What ``cat`` names may
+    be any local file: see `refuse_local_file` for the switch.
 
     Raises:
         UsageError: Another command.

@@ -83,7 +83,8 @@ def gopen(
     """Open a file, object, web page or ``-`` as a binary stream.
 
     Args:
-        url: What to open, or a `Command`; see `direct_url` for ``pipe:``.
+        url: What to open, or a `Command`; see `direct_url` for ``pipe:``. A path, ``file://`` and ``pipe:cat`` open any
+            file that the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
         bufsize: Bytes read at once.
         options: Transport settings.

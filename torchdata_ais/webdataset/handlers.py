@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
+from torchdata_ais.redaction import clean
+
 __all__ = [
     "Handler",
     "ignore_and_continue",
@@ -52,4 +54,4 @@ def warn_and_stop(exn: Exception) -> bool:
 
 
 def _warn(exn: Exception) -> None:
-    warnings.warn(f"{type(exn).__name__}: {exn}", stacklevel=3)
+    warnings.warn(clean(f"{type(exn).__name__}: {exn}"), stacklevel=3)

@@ -12,7 +12,7 @@ from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._pipe import as_pipe
 from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.store import resolve_options
-from torchdata_ais.urls import MemberPath, parse_url
+from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
 from torchdata_ais.webdataset.errors import as_read_errors
@@ -44,7 +44,8 @@ def tarfile_samples(
     """Yield the samples of shards, only whole ones.
 
     Args:
-        src: Shards: ``{"url": ...}`` or plain URLs and paths.
+        src: Shards: ``{"url": ...}`` or plain URLs and paths. A path, ``file://`` and ``pipe:cat`` name any file that
+            the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         handler: Called with what goes wrong. True goes on: without the rest of a shard that cannot be read, without
             a sample that is wrong in itself.
         select_files: Function of a (renamed) member name: whether to read it.
@@ -82,11 +83,15 @@ def tarfile_samples(
             name = names.get(shard, shard)
             is_file = parse_url(shard).kind == "file" and not isinstance(name, Command)
             path = parse_url(shard).name if local_path and is_file else None
-        sample["__url__"] = name
+        sample["__url__"] = _shown(name)
         if path is not None:
             sample["__local_path__"] = path
         if valid_sample(sample):
             yield sample
+
+
+def _shown(name: str) -> str:
+    return name if isinstance(name, Command) else shown_url(name)
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)
@@ -121,7 +126,7 @@ def tar_file_expander(
     )
     for url, run in loader.whole_runs():
         for member in run.members:
-            yield {"fname": member.name, "data": member.data, "__url__": names.get(url, url)}
+            yield {"fname": member.name, "data": member.data, "__url__": _shown(names.get(url, url))}
         if run.last and eof_value is not None:
             yield eof_value
 
