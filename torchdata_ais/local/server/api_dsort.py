@@ -14,7 +14,17 @@ from typing import Any
 import msgspec
 
 from .api_groups import BucketRef, bucket_of
-from .archive import EXTENSIONS, TAR_END, Archive, NotAnArchiveError, contents, extension_of, tar_member, tgz_of, zip_of
+from .archive import (
+    EXTENSIONS,
+    TAR_END,
+    Archive,
+    NotAnArchiveError,
+    contents,
+    extension_of,
+    tar_member,
+    tgz_of,
+    zip_of,
+)
 from .jobs import Job, bucket_json, rfc3339
 from .names import check_object_name, new_id
 from .problem import ReplyError, not_implemented

@@ -12,6 +12,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .problem import ReplyError, not_implemented
 from .reply import FileSlice
@@ -106,8 +107,8 @@ def _read_index(fd: int, ext: str) -> Archive:
                     infos = enumerate(archive.infolist())
                     files = [(info.filename, i, info.file_size) for i, info in infos if not info.is_dir()]
             else:
-                mode = "r:" if ext == ".tar" else "r:gz"
-                with tarfile.open(fileobj=file, mode=mode, encoding="utf-8", errors="replace") as tar:
+                names: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+                with tarfile.open(fileobj=file, mode="r:" if ext == ".tar" else "r:gz", **names) as tar:
                     files = [(item.name, item.offset_data, item.size) for item in tar if item.isfile()]
     except _BROKEN as cause:
         raise NotAnArchiveError(str(cause)) from cause

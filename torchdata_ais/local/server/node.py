@@ -67,7 +67,7 @@ class Node:
     def _listen(self) -> None:
         try:
             self._accept()
-        except BaseException:  # a cluster that cannot be reached must not look as if it ran
+        except Exception:  # noqa: BLE001  a cluster that cannot be reached must not look as if it ran
             traceback.print_exc(file=sys.stderr)
             os._exit(1)
 
@@ -78,7 +78,9 @@ class Node:
             except OSError as error:
                 if error.errno in _BROKEN_LISTENER:
                     raise
-                time.sleep(_ACCEPT_PAUSE_S)  # no file or memory left, or the client has gone: all of it passes
+                time.sleep(
+                    _ACCEPT_PAUSE_S
+                )  # no file or memory left, or the client has gone: all of it passes
                 continue
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
 
 import msgspec
 
@@ -70,7 +70,8 @@ class Call:
         """
         if self._raw is None:
             self._raw = self.request.body.read()
-        return decode(self._raw or b"{}", kind)
+        message: T = decode(self._raw or b"{}", kind)
+        return message
 
     @property
     def message(self) -> dict[str, msgspec.Raw]:
@@ -82,12 +83,12 @@ class Call:
     def text(self, field: str) -> str:
         """A field of the body that is a text, or nothing."""
         raw = self.message.get(field)
-        return "" if raw is None else decode(raw, Optional[str], field) or ""  # type: ignore[arg-type]
+        return "" if raw is None else decode(raw, str | None, field) or ""
 
     def value(self, kind: type[T]) -> T | None:
         """The `value` of the action as a `kind`."""
         raw = self.message.get("value")
-        return None if raw is None else decode(raw, Optional[kind], "value")  # type: ignore[arg-type]
+        return None if raw is None else decode(raw, kind | None, "value")
 
     def fields(self, **known: Any) -> dict[str, Any]:
         """Return the fields of `value`; one that is not named here is answered with 501.
@@ -111,7 +112,7 @@ def typed(fields: Mapping[str, msgspec.Raw], of: str, known: Mapping[str, Any]) 
         if spec is msgspec.Raw:
             continue
         kind = spec if _is_type(spec) else Int if type(spec) is int else type(spec)
-        value = decode(raw, Optional[kind], key)
+        value = decode(raw, kind | None, key)
         if value is not None:
             out[name] = value
     return out
@@ -121,7 +122,7 @@ def _is_type(spec: Any) -> bool:
     return isinstance(spec, type) or get_origin(spec) is not None
 
 
-def decode(raw: bytes | msgspec.Raw, kind: type[T], field: str = "") -> T:
+def decode(raw: bytes | msgspec.Raw, kind: Any, field: str = "") -> Any:
     """Return JSON as a `kind`, or say with 400 what is wrong with it."""
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -200,8 +201,10 @@ def _unknown(call: Call, resource: str, key: str) -> ReplyError:
     method, path = call.request.method, call.request.path
     siblings = [row for row in ROUTES.values() if row.resource == resource]
     if not siblings:
-        if is_known_path(path):
-            return not_implemented(f"{method} {path}")
+        if is_known_path(path) and (not key or key in ACTIONS):
+            return not_implemented(f"{method} {path}" + (f" with {key!r}" if key else ""))
+        if key:
+            return ReplyError(400, f'invalid action "{key}"')
         peer = call.node.peer_of(call.request)
         return ReplyError(400, f"invalid request URI: '{method} {path}' from {peer}")
     if resource == "object" and method == "POST" and key not in ACTIONS:

@@ -15,9 +15,9 @@ BLOCK_BYTES = 1 << 20
 MAX_JSON_BYTES = 64 << 20
 
 # RFC 9112, without what it lets a lenient server put up with: two readers of one message must not differ.
-_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_REQUEST_LINE = re.compile(rf"({_TOKEN}) ([^\x00-\x20\x7f]+) HTTP/1\.([01])")
-_HEADER = re.compile(rf"({_TOKEN}):([^\x00-\x08\x0a-\x1f\x7f]*)")
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST_LINE = re.compile(rf"({_WORD}) ([^\x00-\x20\x7f]+) HTTP/1\.([01])")
+_HEADER = re.compile(rf"({_WORD}):([^\x00-\x08\x0a-\x1f\x7f]*)")
 _ABSOLUTE = re.compile(r"http://([^/?#]*)(.*)", re.IGNORECASE)
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
