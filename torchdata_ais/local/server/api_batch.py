@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ from .archive import TAR_END, Archive, NotAnArchiveError, contents, tar_header, 
 from .names import new_id
 from .problem import ReplyError, not_implemented, object_missing
 from .reply import Reply
-from .routes import Call, Int, decode, route
+from .routes import Call, Int, route
 
 FORMATS = (".tar", ".tgz", ".tar.gz", ".zip")
 BLOCK_BYTES = 1 << 20
+_UNKNOWN = re.compile(r"unknown field `(.*?)`")  # in the words of msgspec
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -111,12 +113,11 @@ def _read(call: Call) -> _Batch:
             raise not_implemented(f"field {field!r:.100} of GetBatch")
     try:
         return call.body(_Batch)
-    except ReplyError:
-        for entry in decode(call.message.get("in", b"[]"), list[dict[str, msgspec.Raw]], "in"):
-            for field in entry:
-                if field not in _Entry.__struct_fields__:
-                    raise not_implemented(f"field {field!r:.100} of an entry of GetBatch") from None
-        raise
+    except ReplyError as problem:
+        unknown = _UNKNOWN.search(problem.message)
+        if unknown is None:
+            raise
+        raise not_implemented(f"field {unknown[1]!r:.100} of an entry of GetBatch") from problem
 
 
 def _raise_first(parts: list[_Part]) -> None:

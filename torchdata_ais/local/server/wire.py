@@ -12,7 +12,7 @@ __all__ = ["BadRequestError", "Body", "Connection", "HangupError", "Request"]
 
 MAX_HEAD_BYTES = 64 * 1024
 BLOCK_BYTES = 1 << 20
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 16 << 20
 
 # RFC 9112, without what it lets a lenient server put up with: two readers of one message must not differ.
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -171,7 +171,7 @@ class Connection:
     def next_request(self) -> Request | None:
         """Return the next request, or `None` when the peer has closed the connection between requests."""
         ahead = self._ahead
-        while (end := ahead.find(b"\r\n\r\n")) < 0:
+        while not 0 <= (end := ahead.find(b"\r\n\r\n")) <= MAX_HEAD_BYTES:
             if len(ahead) > MAX_HEAD_BYTES:
                 raise BadRequestError("the head of the request is too long")
             try:
