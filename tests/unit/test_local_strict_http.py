@@ -88,7 +88,7 @@ def test_it_is_400_and_the_end_and_nothing_is_stored(cluster: LocalCluster, requ
     lines = answers(cluster.target_urls[0], request_ + GET + b"\r\n")
     assert lines == [b"HTTP/1.1 400 Bad Request"]
     assert cluster.client().bucket("b").list_all_objects() == []
-    assert not [path for path in (cluster.root / "data").glob("*/*")]
+    assert not list((cluster.root / "data").glob("*/*"))
 
 
 @pytest.mark.parametrize(

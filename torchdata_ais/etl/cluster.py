@@ -55,7 +55,8 @@ def ensure_etl(
 
     Raises:
         UsageError: A name or class that cannot be; other code under this name; too much to send.
-        JobError: The cluster could not start it; the message has the end of the log, if there is one.
+        JobError: The cluster could not start it, or asks for a token (the embedded one always does: pass the
+            `LocalCluster` itself, or set ``AIS_AUTHN_TOKEN``); the message has the end of the log, if there is one.
         TransportError: The cluster cannot be asked.
 
     Example:
