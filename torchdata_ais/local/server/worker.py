@@ -39,7 +39,7 @@ def guarded(server: Any, port: int) -> Any:
         return server
 
     class Guarded(server):  # type: ignore[misc]  # untyped
-        class RequestHandler(server.RequestHandler):  # type: ignore[misc, name-defined]
+        class RequestHandler(server.RequestHandler):  # type: ignore[misc]
             def parse_request(self) -> bool:
                 if not super().parse_request():
                     return False
