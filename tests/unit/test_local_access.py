@@ -223,6 +223,7 @@ def test_a_fork_of_the_process_uses_the_cluster(cluster: LocalCluster) -> None:
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=_in_a_fork, args=(cluster, there))
     process.start()
+    there.close()  # so that its end there is the end
     try:
         assert here.poll(30)
         assert here.recv() == (True, cluster.endpoint, 0, b"cat")
