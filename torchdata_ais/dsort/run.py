@@ -54,7 +54,7 @@ def run_dsort(
     """Run a dSort job and wait until it is done.
 
     Args:
-        cluster: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
         spec: A `DsortSpec`; or a specification as the ``ais`` command takes it, of any age, as a dict or the path of
             its JSON or YAML file.
         check: Read the old and the new shards, and compare: the same samples, whole, each as often as before.

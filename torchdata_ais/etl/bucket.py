@@ -52,7 +52,7 @@ def transform_bucket(
     """Put all objects of a bucket through a transform and store what comes out, and wait until it is done.
 
     Args:
-        cluster: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
         etl_name: The transform. (Arguments of requests are for reading: the server takes none here.)
         source: ``ais://bucket`` or ``ais://bucket/prefix``, or an SDK bucket.
         target: ``ais://bucket``, or ``ais://bucket/prefix`` for a text before each name; made if it is missing.
@@ -77,8 +77,8 @@ def transform_bucket(
         ...     bucket = cluster.client().bucket("b").create()
         ...     for number, shard in enumerate(example_shards()):
         ...         _ = bucket.object(f"s-{number}.tar").get_writer().put_file(shard)
-        ...     name = ensure_etl(cluster.endpoint, "no-change", shard_etl(lambda sample: sample))
-        ...     transform_bucket(cluster.endpoint, name, "ais://b", "ais://copy").objects
+        ...     name = ensure_etl(cluster, "no-change", shard_etl(lambda sample: sample))
+        ...     transform_bucket(cluster, name, "ais://b", "ais://copy").objects
         3
     """
     options = cluster_options(cluster)

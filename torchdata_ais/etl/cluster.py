@@ -42,7 +42,7 @@ def ensure_etl(
     Made if it is missing, started if it was stopped, left alone if it runs with the same code.
 
     Args:
-        cluster: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
         name: 6 to 32 of ``a-z 0-9 -``.
         server: What `shard_etl` returns, or any server class of the SDK.
         replace_other: Replace a transform of this name that runs other code. Otherwise that is an error. (Compared is
@@ -56,14 +56,15 @@ def ensure_etl(
 
     Raises:
         UsageError: A name or class that cannot be; other code under this name; too much to send.
-        JobError: The cluster could not start it; the message has the end of the log, if there is one.
+        JobError: The cluster could not start it, or asks for a token (the embedded one always does: pass the
+            `LocalCluster` itself, or set ``AIS_AUTHN_TOKEN``); the message has the end of the log, if there is one.
         TransportError: The cluster cannot be asked.
 
     Example:
         >>> from torchdata_ais.etl import shard_etl
         >>> from torchdata_ais.local import LocalCluster
         >>> with LocalCluster(etl=True) as cluster:
-        ...     ensure_etl(cluster.endpoint, "no-change", shard_etl(lambda sample: sample))
+        ...     ensure_etl(cluster, "no-change", shard_etl(lambda sample: sample))
         'no-change'
     """
     options = cluster_options(cluster)
