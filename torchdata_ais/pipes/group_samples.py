@@ -46,7 +46,7 @@ class TarSampleGrouper(Pipe[Sample]):
         That of the members.
 
     Memory:
-        One sample, and for each open shard 1 MB or 22 bytes a sample, to notice keys that come back.
+        One sample, and for each open shard 2 MB or 22 bytes a sample, to notice keys that come back.
 
     Raises:
         DuplicateFieldError: Two members have the same key and field (``a.jpg``, ``a.JPG``).
@@ -174,7 +174,7 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
     A run ends where `MemberPath.ends` says so, or, where that member was left out and for plain paths, where key
     or shard changes.
     """
-    url, run = "", Run(None, [], -1, -1)
+    url, run, has_begun = "", Run(None, [], -1, -1), False
     for item in members:
         try:
             item_path, data = item
@@ -189,20 +189,20 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
         parts = split_name(path.member)
         other_shard = path.url != url or path.shard != run.shard
         other_key = parts is not None and run.key not in (None, parts[0])
-        if run.members and (other_shard or other_key):
+        if has_begun and (other_shard or other_key):
             yield url, run
-            run = Run(None, [], -1, -1)
-        if not run.members:
-            run.offset, run.shard = path.offset, path.shard
+            run, has_begun = Run(None, [], -1, -1), False
+        if not has_begun:
+            run.offset, run.shard, has_begun = path.offset, path.shard, True
         url = path.url
-        if parts is not None:
+        if parts is not None:  # members without a key belong to no sample: nothing of them is kept
             run.key = parts[0]
-        run.members.append(RunMember(path.member, data, path.offset, parts[1] if parts is not None else None))
+            run.members.append(RunMember(path.member, data, path.offset, parts[1]))
         if path.ends:
             run.last = path.ends == "shard"
             yield url, run
-            run = Run(None, [], -1, -1)
-    if run.members:
+            run, has_begun = Run(None, [], -1, -1), False
+    if has_begun:
         yield url, run
 
 

@@ -7,12 +7,13 @@ out as members, and an archive that is cut, damaged or followed by something els
 from __future__ import annotations
 
 from torchdata_ais.tar.compression import decompress, is_compressed
-from torchdata_ais.tar.link import Link, TooLarge
+from torchdata_ais.tar.link import Link, LinkTargets, TooLarge
 from torchdata_ais.tar.reader import Member, TarReader, read_members
 from torchdata_ais.tar.writer import TarBuilder, archive_size, encode_archive
 
 __all__ = [
     "Link",
+    "LinkTargets",
     "Member",
     "TarBuilder",
     "TarReader",
