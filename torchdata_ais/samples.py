@@ -19,7 +19,16 @@ from typing import Any, NamedTuple
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
 from torchdata_ais.tar import Link, LinkTargets, Member
 
-__all__ = ["Run", "RunMember", "Sample", "pack_place", "split_name", "unpack_place", "whole_runs"]
+__all__ = [
+    "Run",
+    "RunMember",
+    "Sample",
+    "pack_place",
+    "shown_fields",
+    "split_name",
+    "unpack_place",
+    "whole_runs",
+]
 
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)\Z", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|\Z)")
@@ -30,6 +39,8 @@ _MEMBER_BYTES = 512
 _CHAR_BYTES = 8
 _FREE_BYTES = 64 << 10  # so much of that does not count, so that small bounds are bounds on data
 _LOOSE_BYTES = 1 << 20
+
+_SHOWN_FIELDS = 20
 
 
 class Sample(dict[str, Any]):
@@ -150,6 +161,19 @@ def split_name(name: str) -> tuple[str, str] | None:
     # Rare names (dot files in folders, leading underscores): the letter of the rule decides.
     found = _KEY.match(name)
     return (found[1], found[2].lower()) if found else None
+
+
+def shown_fields(sample: Iterable[str]) -> str:
+    """Return the fields of a sample for a message: sorted, the first 20.
+
+    Example:
+        >>> shown_fields({"__key__": "a", "jpg": b"", "cls": b""})
+        "['cls', 'jpg']"
+    """
+    fields = sorted(field for field in sample if not field.startswith("__"))
+    if len(fields) <= _SHOWN_FIELDS:
+        return str(fields)
+    return f"{fields[:_SHOWN_FIELDS]} and {len(fields) - _SHOWN_FIELDS} more"
 
 
 def is_apple_double(name: str) -> bool:

@@ -6,13 +6,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
 from torchdata_ais.pipes._keyset import KeySet
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage, upstream
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.samples import Run, RunMember, Sample, pack_place, split_name
+from torchdata_ais.samples import Run, RunMember, Sample, pack_place, shown_fields, split_name
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["TarSampleGrouper"]
@@ -76,6 +77,7 @@ class TarSampleGrouper(Pipe[Sample]):
         super().__init__(source)
         if adjacent not in ("error", "split"):
             raise UsageError.at(f"adjacent={adjacent!r}", todo='use "error" or "split"')
+        check_text(require if isinstance(require, (list, tuple)) else [require], "group_samples(require=)")
         self._source = source
         self._require = tuple(require.split()) if isinstance(require, str) else tuple(require)
         self._adjacent = adjacent
@@ -140,9 +142,8 @@ class TarSampleGrouper(Pipe[Sample]):
             sample[field] = data
         for wanted in self._require:
             if wanted not in sample and not any(name in sample for name in wanted.split(";")):
-                there = [name for name in sample if not name.startswith("__")]
                 raise MissingFieldError.at(
-                    f"the sample {run.key!r} has no field {wanted!r}, only {there}",
+                    f"the sample {run.key!r} has no field {wanted!r}, only {shown_fields(sample)}",
                     todo="mend the shard, or skip such samples with group_samples(on_error='skip')",
                     url=url, offset=run.offset, key=run.key, field=wanted,
                 )  # fmt: skip

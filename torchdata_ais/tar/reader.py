@@ -8,6 +8,7 @@ from torchdata_ais.tar.faults import Faults
 from torchdata_ais.tar.header import NUL, is_ustar, link_target, pax_records, read_header, text_field
 from torchdata_ais.tar.link import Link, TooLarge
 from torchdata_ais.tar.window import BLOCK, Window
+from torchdata_ais.tar.writer import MAX_NAME_BYTES
 
 __all__ = ["Member", "TarReader", "read_members"]
 
@@ -15,7 +16,6 @@ Member = tuple[str, "bytes | Link | TooLarge", int, int]
 """Name, data, offset of the first header (extension headers included), offset of the next header."""
 
 _EXTENSION_LIMIT = 1 << 20  # bytes of one PAX header, which may hold attributes besides names
-_PATH_LIMIT = 64 << 10  # of one name or link target: 16 times what systems open
 _SHOWN = 100  # of a name that is too long
 
 # Kinds of member. Those that are not named here are regular files, as POSIX has it.
@@ -163,7 +163,7 @@ class TarReader:
     def _extend(self, kind: int, size: int, offset: int, name: str) -> None:
         """Read an extension header, and keep what it says of the next member or, if global, of all."""
         is_long_name = kind in _LONG_NAMES
-        limit = _PATH_LIMIT + 1 if is_long_name else _EXTENSION_LIMIT  # GNU's names end with a NUL
+        limit = MAX_NAME_BYTES + 1 if is_long_name else _EXTENSION_LIMIT  # GNU's names end with a NUL
         if size > limit:
             begins = text_field(self._window.take(_SHOWN)) if is_long_name else name
             raise self._faults.too_long(f"an extension header of {size} bytes", limit, offset, begins)
@@ -178,9 +178,9 @@ class TarReader:
             except ValueError as error:
                 raise self._faults.bad_header(str(error), offset) from None
         for word, value in said.items():
-            if len(value) > _PATH_LIMIT:
+            if len(value) > MAX_NAME_BYTES:
                 what = f"an extension header with a {word} of {len(value)} characters"
-                raise self._faults.too_long(what, _PATH_LIMIT, offset, value[:_SHOWN])
+                raise self._faults.too_long(what, MAX_NAME_BYTES, offset, value[:_SHOWN])
         if kind == _PAX_GLOBAL:
             self._all |= said
             self.seekable = self.seekable and not self._all
