@@ -26,7 +26,12 @@
     |   `-- WorkerDiedError     a worker process ended without saying why
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
-        `-- MissingLibraryError an optional library is not installed (also an ImportError)
+        |-- MissingLibraryError an optional library is not installed (also an ImportError)
+        |-- DecodeUsageError    decoding was asked for in a way that fails for any data (also a DecodeError)
+        `-- EncodeUsageError    likewise for writing (also an EncodeError)
+
+What is wrong with the call, the program or the machine, rather than with the data, is one of `NEVER_SKIPPED`, and
+passes every ``on_error=``, every handler and every loop over samples.
 
 Every error takes one string, so that it pickles and so that loaders, which rebuild exceptions from their
 text in another process, lose nothing: the place is written as the last line of the message in a fixed form
@@ -53,8 +58,10 @@ __all__ = [
     "ChecksumError",
     "ConnectError",
     "DecodeError",
+    "DecodeUsageError",
     "DuplicateFieldError",
     "EncodeError",
+    "EncodeUsageError",
     "LoaderError",
     "MissingFieldError",
     "MissingLibraryError",
@@ -281,3 +288,19 @@ class MissingLibraryError(UsageError, ImportError):
     def __str__(self) -> str:
         # ImportError has a text of its own, which would leave out everything but the message.
         return str(self.args[0]) if self.args else ""
+
+
+class DecodeUsageError(UsageError, DecodeError):
+    """Fields cannot be decoded as it was asked for, whatever they hold: a pickle is not allowed, a value no bytes."""
+
+
+class EncodeUsageError(UsageError, EncodeError):
+    """Values cannot be written as it was asked for: a pickle is not allowed."""
+
+
+NEVER_SKIPPED: tuple[type[Exception], ...] = (UsageError, StateError, MemoryError, ImportError, NameError)
+"""Errors of the call, the program or the machine: whoever catches errors to go on after them lets these pass.
+
+Skipped, they would make an empty data set, or an endless loop over one. What a function of the user raises besides is
+an error of its sample: the policy of the stage decides.
+"""

@@ -175,6 +175,16 @@ def test_an_object_that_fails_fails_the_job_or_is_named_in_the_result(
     new.delete()
 
 
+def test_a_transform_that_works_for_no_object_is_an_error_in_any_case(
+    cluster: LocalCluster, bucket: Any
+) -> None:
+    for number in range(3):
+        put(bucket, f"s-{number}.tar", ["bad"])
+    with pytest.raises(JobError, match="failed over 3 objects"):
+        transform_bucket(cluster.client(), "numbered", bucket, "ais://none", on_error="skip")
+    cluster.client().bucket("none").delete()
+
+
 def test_a_bucket_is_not_transformed_onto_itself(cluster: LocalCluster, bucket: Any) -> None:
     with pytest.raises(UsageError, match="would replace the old"):
         transform_bucket(cluster.client(), "numbered", bucket, "ais://texts")

@@ -33,6 +33,7 @@ _ARGUMENTS = {
     "resume=True": "--resume",
     "overwrite=True": "--overwrite",
     "manifest=": "--manifest",
+    "max_pixels=": "--max-pixels ",
 }
 
 

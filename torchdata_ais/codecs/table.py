@@ -15,7 +15,7 @@ import numpy as np
 from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, extension
-from torchdata_ais.errors import DecodeError
+from torchdata_ais.errors import DecodeError, DecodeUsageError
 from torchdata_ais.tar import kind_of
 
 
@@ -138,8 +138,9 @@ def _pickle(data: bytes, table: FieldTable) -> Any:
     return pickle.loads(data)  # noqa: S301 -- the caller said allow_pickle
 
 
-def _refused(what: str) -> DecodeError:
-    return DecodeError.at(
+def _refused(what: str) -> DecodeUsageError:
+    # Of the call, not of the sample: all samples have the field, and without an error there would be none.
+    return DecodeUsageError.at(
         f"{what} can run code when it is loaded, which is not allowed here",
         todo="Pass allow_pickle=True if you trust whoever wrote the shards, or leave it out with only=",
     )

@@ -57,7 +57,8 @@ def transform_bucket(
         source: ``ais://bucket`` or ``ais://bucket/prefix``, or an SDK bucket.
         target: ``ais://bucket``, or ``ais://bucket/prefix`` for a text before each name; made if it is missing.
         ext: New endings of names by the old ones, as in ``{"tgz": "tar"}``.
-        on_error: ``"skip"`` goes on after an object that fails; it is in the result, and logged as a warning.
+        on_error: ``"skip"`` goes on after an object that fails; it is in the result, and logged as a warning. If all
+            fail it is an error in any case: then it is the transform that cannot work.
         num_workers: Objects at a time on each target; 0 is one for each disk.
         timeout: For one object.
         progress: Called with each new `Progress` in objects.
@@ -113,7 +114,8 @@ def transform_bucket(
             errors = _errors(client, etl_name, job_id, options)
             raise _with_log(error, client, options, etl_name, errors) from None
         errors = _errors(client, etl_name, job_id, options)
-        if errors and on_error == "raise":
+        # All of them: the transform cannot work, and it is no matter of single objects.
+        if errors and (on_error == "raise" or len(errors) >= total):
             failed = JobError.at(f"{name} failed over {len(errors)} objects")
             raise _with_log(failed, client, options, etl_name, errors)
     for object_name, why in errors.items():

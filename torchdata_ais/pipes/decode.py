@@ -42,7 +42,7 @@ class SampleDecoder(Pipe[Any]):
             Python's lock.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
         max_errors: How many samples to give up: a count, or a share of all.
-        **options: ``size=``, ``shorter=``, ``pre=``, ``post=``, ``allow_pickle=`` and the other options of
+        **options: ``size=``, ``shorter=``, ``max_pixels=``, ``pre=``, ``post=``, ``allow_pickle=`` and others of
             `torchdata_ais.codecs.build_decoder`.
 
     Yields:
@@ -52,11 +52,14 @@ class SampleDecoder(Pipe[Any]):
         That of the source, also with threads.
 
     Memory:
-        One sample; ``16 * threads`` samples with threads.
+        One sample, as bytes and decoded; ``16 * threads`` samples with threads, of which those that are under way, at
+        most ``8 * threads``, are there as bytes and decoded. What decoding takes for each of them is bounded by
+        ``max_pixels=`` and ``max_gz_bytes=``; see `torchdata_ais.codecs.build_decoder`.
 
     Raises:
-        DecodeError: Names key, field, URL, offset and cause.
-        UsageError: A spec that does not exist, or whose library is not installed; when the pipe is built.
+        DecodeError: Names key, field, URL, offset and cause. An image of more than ``max_pixels=`` is one.
+        UsageError: A spec that does not exist, or whose library is not installed, when the pipe is built; a pickle
+            that is not allowed, or a value that is no bytes, with the first sample. Never skipped.
 
     Example:
         >>> pipe = SampleDecoder([{"__key__": "a", "cls": b"3", "json": b"[1, 2]", "raw": b"x"}])

@@ -8,7 +8,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from torchdata_ais.errors import AISError, SampleError, UsageError
+from torchdata_ais.arguments import check_number
+from torchdata_ais.errors import AISError, SampleError
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
@@ -41,7 +42,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         That of the source.
 
     Memory:
-        ``prefetch_bytes + open_objects * block_bytes + 2 * max(object)``.
+        ``prefetch_bytes + open_objects * block_bytes + 2 * max(object)``: its blocks, and the whole they make.
 
     Raises:
         TransportError: As for `load_tar`.
@@ -75,8 +76,8 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
     ) -> None:
         source = as_pipe(source)
         super().__init__(source)
-        if open_objects < 1:
-            raise UsageError.at(f"open_objects={open_objects}", todo="request at least one object at a time")
+        check_number(open_objects, 1, "open_objects")
+        check_number(max_object_bytes, 0, "max_object_bytes", optional=True)
         self._source = ensure_sharded(source)
         self._open_objects = open_objects
         self._max_object_bytes = max_object_bytes

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.pipes._load_state import LoadState, Resume
 from torchdata_ais.pipes._meter import meter_of, metered
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
@@ -48,7 +48,8 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         rename_files: Function applied to member names before anything else looks at them.
         select_files: Function that says, by (renamed) name, which members to read; the rest is passed over.
         require_end: Whether a shard without end-of-archive block is an error.
-        max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`.
+        max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`. Names and
+            records count, too, beyond 64 KiB: 512 bytes a member and 8 a character of its name.
         max_ratio: Bound on decompressed to compressed bytes.
         prefetch_bytes: Bytes fetched ahead, for all open shards of the process together.
         retry: `Retry` for broken requests.
@@ -72,13 +73,16 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         alternate, in an order that depends on nothing but the order of the shards.
 
     Memory:
-        ``prefetch_bytes + open_shards * (max(sample) + max(member) + block_bytes)``, whatever the shard's size.
+        ``prefetch_bytes + open_shards * (max(sample) + max(member) + block_bytes + 3 MiB)``, whatever the shard's
+        size. A sample is its data, and 512 bytes a member and 8 a character of its name; the 3 MiB are members
+        without a key and extension headers. A compressed shard takes 2 MiB more and the window of its format (gz
+        32 KiB, bz2 4 MiB, xz up to 256 MiB, zst up to 128 MiB).
 
     Raises:
         TransportError: `ConnectError`, `ReadError`, `StallError`, `ObjectChangedError`, `NotFoundError`, `AuthError`.
         ShardError: `TruncatedShardError`, `BadHeaderError`, `ChecksumError`, `NotATarError`.
         SampleError: A sample larger than `max_sample_bytes`.
-        UsageError: An item that is no URL.
+        UsageError: An item that is no URL; an argument that cannot work, when the pipe is made.
 
     Example:
         >>> from torchdata_ais.testing import write_shard
@@ -119,8 +123,14 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     ) -> None:
         source = as_pipe(source)
         super().__init__(source)
-        if open_shards < 1:
-            raise UsageError.at(f"open_shards={open_shards}", todo="read at least one shard at a time")
+        check_number(open_shards, 1, "open_shards")
+        check_number(max_sample_bytes, 0, "max_sample_bytes", optional=True)
+        check_number(max_ratio, 1, "max_ratio", whole=False)
+        check_number(cache_bytes, 0, "cache_bytes", whole=False)
+        if rename_files is not None:
+            check_function(rename_files, 1, "load_tar(rename_files=)")
+        if select_files is not None:
+            check_function(select_files, 1, "load_tar(select_files=)")
         self._source = ensure_sharded(source)
         self._open_shards = open_shards
         cache = None if cache_dir is None else ObjectCache(os.fspath(cache_dir), cache_bytes)

@@ -36,7 +36,7 @@ class Shuffler(Pipe[Any]):
         A function of (order of the source, seed, epoch, worker); new in each epoch.
 
     Memory:
-        ``bufsize`` items.
+        ``bufsize`` items, whatever they hold: for samples, ``bufsize * max(sample)``.
 
     Example:
         >>> sorted(Shuffler(range(5), 3)) == list(range(5))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from torchdata_ais.tar.compression import decompress, is_compressed
 from torchdata_ais.tar.kinds import kind_of
-from torchdata_ais.tar.link import Link, TooLarge
+from torchdata_ais.tar.link import Link, LinkTargets, TooLarge
 from torchdata_ais.tar.reader import Member, TarReader, read_members
 from torchdata_ais.tar.writer import TarBuilder, archive_size, encode_archive
 
 __all__ = [
     "Link",
+    "LinkTargets",
     "Member",
     "TarBuilder",
     "TarReader",

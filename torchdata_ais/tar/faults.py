@@ -43,6 +43,16 @@ class Faults:
         what = f"{what} cannot be read from a stream"
         return BadHeaderError.at(what, todo=_PLAIN, url=self._url, member=member, offset=offset)
 
+    def too_long(self, what: str, limit: int, offset: int, member: str) -> BadHeaderError:
+        """An extension header, or a name in it, is longer than any real one; `member` is how the name begins."""
+        return BadHeaderError.at(
+            f"{what}, more than {limit}, at byte {offset}",
+            todo="write the shard again with shorter names, and without large attributes (tar: no --xattrs)",
+            url=self._url,
+            member=member,
+            offset=offset,
+        )
+
     def lone_zeros(self, offset: int) -> BadHeaderError:
         """One block of zeros, where an end marker has two: most likely a header that was wiped."""
         return self.bad_header("one block of zeros stands alone before more data", offset)

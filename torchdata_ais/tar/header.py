@@ -15,7 +15,7 @@ __all__ = ["NUL", "is_ustar", "link_target", "pax_records", "read_header", "text
 NUL = b"\0"
 
 _OCTAL = re.compile(rb" *([0-7]*) *")
-_RECORD = re.compile(rb"([1-9][0-9]*) ([^=]+)=")
+_RECORD = re.compile(rb"([1-9][0-9]{0,9}) ([^=]+)=")
 
 
 def read_header(header: bytes) -> tuple[int, int, str]:

@@ -64,7 +64,7 @@ def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
         allow_pickle: Whether whoever wrote it may run code here.
 
     Raises:
-        DecodeError: It is not allowed.
+        DecodeUsageError: It is not allowed.
     """
     return _decoded("pkl", data, allow_pickle=allow_pickle)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import NEVER_SKIPPED, UsageError
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.store import StoreOptions, resolve_options
 from torchdata_ais.urls import ObjectURL, parse_url
@@ -60,6 +60,8 @@ class StreamingOpen:
             url = url_of(item)
             try:
                 opened = self._open(url)
+            except NEVER_SKIPPED:
+                raise
             except Exception as error:  # noqa: BLE001 - the handler decides
                 if not self.handler(error):
                     return
@@ -89,7 +91,7 @@ class FileCache(StreamingOpen):
 
     Raises:
         TransportError, ChecksumError: An object could not be fetched whole.
-        UsageError: The validator refused a file.
+        UsageError: The validator refused a file; the handler is not asked.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.errors import NEVER_SKIPPED, AISError
 from torchdata_ais.store import Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.urls import ObjectURL, parse_url
 from torchdata_ais.webdataset.handlers import Handler
@@ -50,7 +50,7 @@ def kept_web_files(
         if parse_url(shard).kind == "http":
             try:
                 kept = keeper.fetch(ObjectURL(shard), options)
-            except UsageError:
+            except NEVER_SKIPPED:
                 raise
             except AISError as error:
                 if not handler(error):
