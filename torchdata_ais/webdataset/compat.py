@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,15 @@ from torchdata_ais.webdataset.pipeline import DataPipeline
 from torchdata_ais.webdataset.shardlists import (
     ResampledShards,
     SimpleShardList,
-    non_empty,
     single_node_only,
     split_by_worker,
 )
 from torchdata_ais.webdataset.shuffling import detshuffle as _detshuffle
 from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
 from torchdata_ais.webdataset.tariterators import tarfile_to_samples
+from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
-__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader"]
+__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -230,7 +230,62 @@ class WebDataset(DataPipeline, FluidInterface):
             )
         )
         if empty_check:
-            self.append(non_empty)
+            listed = self.pipeline[0]
+            shards = len(listed.urls) if isinstance(listed, SimpleShardList) else None
+            self.append(EmptyCheck(shards))
+
+
+class EmptyCheck:
+    """Pass samples on; without any, raise an error that says how many shards and workers there are.
+
+    Args:
+        shards: How many shards the data set has, where that is known.
+
+    Example:
+        >>> list(EmptyCheck(3)(["a", "b"]))
+        ['a', 'b']
+    """
+
+    __name__ = "check_empty"
+
+    def __init__(self, shards: int | None = None) -> None:
+        self._shards = shards
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of `source`."""
+        empty = True
+        for item in source:
+            empty = False
+            yield item
+        if empty:
+            raise self._error(pytorch_worker_info())
+
+    def _error(self, place: Place) -> UsageError:
+        workers = f"{place.num_workers} worker{'s' if place.num_workers > 1 else ''}"
+        if place.world_size > 1:
+            workers = f"{place.world_size} ranks with {workers} each"
+        shards = (
+            "" if self._shards is None else f"{self._shards} shard{'s' if self._shards != 1 else ''} for "
+        )
+        who = (
+            f"worker {place.worker} of rank {place.rank}"
+            if place.num_workers * place.world_size > 1
+            else "the data set"
+        )
+        few = self._shards is not None and self._shards < place.num_workers * place.world_size
+        check = (
+            "use no more workers than there are shards"
+            if few
+            else (
+                "check what the shards hold, and what handler=, select_files= and the stages in front leave out"
+            )
+        )
+        return UsageError.at(
+            f"{who} has no sample at all ({shards}{workers})", todo=f"{check}; empty_check=False allows it"
+        )
+
+
+check_empty = EmptyCheck()
 
 
 def _cache(folder: Any, size: float) -> dict[str, Any]:
