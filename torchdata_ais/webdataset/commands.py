@@ -33,10 +33,10 @@ EXPLANATION = (
 def direct_url(url: str) -> str:
     """Return `url`, and for a ``pipe:`` URL the file, web page or object that its command would print.
 
-    Nothing is run. Understood are ``cat``, ``curl``, ``wget -O-``, ``gsutil cat``, ``gcloud storage cat``, ``aws s3 cp``,
-    ``s5cmd cat``, ``ais get`` of one source, with the options that do not change what they print. Settings of a store
-    (``--profile``, ``--endpoint-url``) are AIStore's own here. An ``|| true`` behind them, which hides errors, is left
-    out.
+    Nothing is run. Understood are ``cat``, ``curl``, ``wget -O-``, ``gsutil cat``, ``gcloud storage cat``,
+    ``aws s3 cp``, ``s5cmd cat``, ``ais get`` of one source, with the options that do not change what they print.
+    Settings of a store (``--profile``, ``--endpoint-url``) are AIStore's own here. An ``|| true`` behind them, which
+    hides errors, is left out.
 
     Raises:
         UsageError: Another command, or an option that changes what is printed or who may read it.
@@ -192,6 +192,8 @@ os._exit(status if status >= 0 else 128 - status)
 
 _SECRET = re.compile(r"(?i)token|secret|passw|credential|authorization|signature|api-?key")
 
+_SECRET_OPTIONS = ("-u", "-U", "-b", "--user", "--proxy-user", "--cookie", "--oauth2-bearer")  # curl's
+
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
     """Return the words without the value of what is named like a secret."""
@@ -202,6 +204,15 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
         if hide:
             kept.append("***")
             hide = False
+        elif kept and kept[-1] in ("-H", "--header"):
+            kept.append(word.partition(":")[0] + ":***")
+        elif word in _SECRET_OPTIONS:
+            kept.append(word)
+            hide = True
+        elif re.match("-[uUbH].", word):
+            kept.append(word[:2] + "***")
+        elif re.match("[^/@]*:[^/@]*@", word):
+            kept.append("***@" + word.rpartition("@")[2])
         elif re.match(r"\w+://", word):
             kept.append(redact(word))
         elif secret and (value := re.search("[:=]", word[secret.end() :])):

@@ -14,6 +14,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.currying import without_example
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.pipeline import DataPipeline
 from torchdata_ais.webdataset.shardlists import (
     ResampledShards,
@@ -261,28 +262,20 @@ class EmptyCheck:
             raise self._error(pytorch_worker_info())
 
     def _error(self, place: Place) -> UsageError:
-        workers = f"{place.num_workers} worker{'s' if place.num_workers > 1 else ''}"
-        if place.world_size > 1:
-            workers = f"{place.world_size} ranks with {workers} each"
-        shards = (
-            "" if self._shards is None else f"{self._shards} shard{'s' if self._shards != 1 else ''} for "
-        )
-        who = (
-            f"worker {place.worker} of rank {place.rank}"
-            if place.num_workers * place.world_size > 1
-            else "the data set"
-        )
-        few = self._shards is not None and self._shards < place.num_workers * place.world_size
-        check = (
-            "use no more workers than there are shards"
-            if few
-            else (
-                "check what the shards hold, and what handler=, select_files= and the stages in front leave out"
-            )
-        )
-        return UsageError.at(
-            f"{who} has no sample at all ({shards}{workers})", todo=f"{check}; empty_check=False allows it"
-        )
+        readers = place.world_size * place.num_workers
+        who = f"worker {place.worker} of rank {place.rank}" if readers > 1 else "the data set"
+        there = [] if self._shards is None else [_counted(self._shards, "shard")]
+        there += [_counted(place.world_size, "rank")] if place.world_size > 1 else []
+        there.append(_counted(place.num_workers, "worker"))
+        if self._shards is not None and self._shards < readers:
+            todo = "use no more workers than there are shards, or let it have none with empty_check=False"
+        else:
+            todo = "check what the shards hold and what handler= and select_files= leave out, or pass empty_check=False"
+        return UsageError.at(f"{who} has no sample at all: {', '.join(there)}", todo=todo)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 check_empty = EmptyCheck()
@@ -292,7 +285,8 @@ def _cache(folder: Any, size: float) -> dict[str, Any]:
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise UsageError.at(f"the folder {path} for the cache does not exist", todo="make it first")
-    return {"cache_dir": str(path), "cache_bytes": 1 << 62 if size < 0 else int(size)}
+    most = 1 << 62 if size < 0 else int(size)
+    return {"cache_dir": str(path), "cache_bytes": most, "keeper": FileKeeper(str(path), most)}
 
 
 def _say_ignored(**arguments: Any) -> None:

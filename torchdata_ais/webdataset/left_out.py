@@ -4,7 +4,10 @@ from __future__ import annotations
 
 __all__ = ["REASONS", "missing"]
 
-_SCHEMES = "a table that any import can change decides what a URL runs; pass open files: {'url': ..., 'stream': ...} to tariterators.tar_file_expander"
+_SCHEMES = (
+    "a table that any import can change decides what a URL runs;"
+    " give open files to tariterators.tar_file_expander: {'url': name, 'stream': file}"
+)
 _PROGRAM = (
     "no program is run to read a URL; wds.gopen reads it, and Command([...]) runs what the program names"
 )

@@ -51,7 +51,7 @@ class ShardStream(io.RawIOBase):
 
 
 def stream_in(item: Any) -> Any:
-    """Return the open stream of ``{"url", "stream"}``; None where there is none, or one that nobody has begun to read."""
+    """Return the open stream of ``{"url", "stream"}``; None where there is none, or a `ShardStream` not yet read."""
     stream = item.get("stream") if isinstance(item, Mapping) else None
     return None if isinstance(stream, ShardStream) and not stream.opened else stream
 

@@ -44,6 +44,7 @@ def tarfile_samples(
     adjacent: Literal["error", "split"] = "error",
     require: str = "",
     local_path: bool = False,
+    keeper: FileKeeper | None = None,
     **loading: Any,
 ) -> Iterator[Sample]:
     """Yield the samples of shards, only whole ones.
@@ -57,6 +58,7 @@ def tarfile_samples(
         adjacent: A key that comes back later in its shard is an error, or a sample of its own (``"split"``).
         require: Fields that every sample must have.
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
+        keeper: Where web files are kept; by default made of ``cache_dir=`` and ``cache_bytes=`` for each pass.
         **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry require_end
             max_errors cache_dir cache_bytes endpoint client token options ...``.
 
@@ -67,7 +69,7 @@ def tarfile_samples(
     names: dict[str, str] = {}
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
     if loading.get("cache_dir") is not None:
-        keeper = FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
+        keeper = keeper or FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
         shards = kept_web_files(shards, keeper, loading.get("options") or resolve_options(), names, handler)
     first = next(shards, None)
     if first is None:
@@ -157,8 +159,8 @@ def tar_file_expander(
     """Yield ``{"fname", "data", "__url__"}`` for each member, and `eof_value` behind each shard.
 
     Args:
-        data: ``{"url", "stream"}``: what is read is the stream, from where it stands; it stays open. Or URLs, paths,
-            ``{"url": ...}``.
+        data: ``{"url", "stream"}``: what is read is the stream, from where it stands; it stays open, but for one of a
+            cache (with ``"local_path"``). Or URLs, paths, ``{"url": ...}``.
         handler: Called with what is wrong: True gives up the rest of the shard.
         select_files: Function of a (renamed) member name: whether to read it.
         rename_files: Function applied to member names before all else.
@@ -189,8 +191,12 @@ def tar_file_expander(
                 if item.get("local_path") is not None:
                     more["__local_path__"] = item["local_path"]
                 stream = item["stream"]
-                for run in _readable_runs(stream, more["__url__"], checked, select_files, rename_files):
-                    yield from _files(run, more, eof_value)
+                try:
+                    for run in _readable_runs(stream, more["__url__"], checked, select_files, rename_files):
+                        yield from _files(run, more, eof_value)
+                finally:
+                    if "__local_path__" in more:
+                        stream.close()  # opened by a cache, for whoever reads it
                 if stop:
                     break
         if stop:
@@ -226,7 +232,7 @@ def _readable_runs(
 
 
 def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Sample]:
-    """Group the members that `tar_file_expander` gives into samples; a mark of the end of a shard ends a sample, too."""
+    """Group the members that `tar_file_expander` gives into samples; the end of a shard ends a sample, too."""
     places: dict[str, str] = {}
     for sample in TarSampleGrouper(as_pipe(_members(data, places)), on_error=handler):
         path = places.get(sample["__url__"])
