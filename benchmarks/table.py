@@ -112,10 +112,10 @@ def render(results):
     lines += [
         "",
         (
-            f"Two processes that decode and resize the same JPEGs out of memory, and do nothing else, reach {limit} images"
-            " a second. The checksum of every shard is compared in all rows of this package; without that, bytes as stored"
-            f" come at {unchecked} a second. webdataset compares none, and reads through a `curl` for each shard unless a"
-            " row says otherwise."
+            "Two processes that decode and resize the same JPEGs out of memory, and do nothing else, reach"
+            f" {limit} images a second. The checksum of every shard is compared in all rows of this package;"
+            f" without that, bytes as stored come at {unchecked} a second. webdataset compares none, and reads"
+            " through a `curl` for each shard unless a row says otherwise."
         ),
     ]
     return "\n".join(lines) + "\n"

@@ -28,6 +28,7 @@ def arguments_of(about: str) -> argparse.Namespace:
     parser.add_argument("--stock", action="store_true", help="run the project's own classes, to compare")
     parser.add_argument("--timeout", type=int, default=240, help="seconds a test may take (default 240)")
     parser.add_argument("--known", type=Path, default=KNOWN, help="the list of differences")
+    parser.add_argument("--lax", action="store_true", help="begin even if libraries are missing")
     parser.add_argument(
         "-k", dest="select", default="", help="only these tests, as for pytest; nothing is compared"
     )
@@ -104,8 +105,10 @@ def report(project: str, outcomes: Mapping[str, str], options: argparse.Namespac
     return int(bool(wrong))
 
 
-def demand(modules: Sequence[str]) -> None:
+def demand(modules: Sequence[str], options: argparse.Namespace) -> None:
     """End with a sentence if a library is missing that the project's tests need."""
+    if options.lax:
+        return
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise SystemExit(f"the tests need {', '.join(missing)}: pip install {' '.join(missing)}")

@@ -14,7 +14,7 @@ import harness
 
 def main() -> int:
     options = harness.arguments_of(__doc__.splitlines()[0])
-    harness.demand(["expecttest", "torchdata", "pytest_timeout"])
+    harness.demand(["expecttest", "torchdata", "pytest_timeout"], options)
     plugin = "outcomes" if options.stock else "torchdata_plugin"
     folder = options.checkout / "test"
     outcomes = harness.run(folder, "dataloader2", plugin, options.timeout, options.select)

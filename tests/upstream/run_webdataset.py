@@ -15,7 +15,7 @@ import webdataset_data
 
 def main() -> int:
     options = harness.arguments_of(__doc__.splitlines()[0])
-    harness.demand(["imageio", "lmdb", "msgpack", "pytest_timeout", "torchvision"])
+    harness.demand(["imageio", "lmdb", "msgpack", "pytest_timeout", "torchvision"], options)
     webdataset_data.add_missing(options.checkout)
     plugin = "outcomes" if options.stock else "webdataset_plugin"
     with webdataset_data.proxy(options.checkout) as address:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from outcomes import pytest_collection_finish, pytest_runtest_logreport
 
-from torchdata_ais import MultiProcessingReadingService  # first: it keeps torchdata's banner away
+__all__ = ["pytest_collection_finish", "pytest_configure", "pytest_runtest_logreport"]
 
-import torchdata.dataloader2  # isort: skip
-import torchdata.dataloader2.reading_service  # isort: skip
 
-__all__ = ["pytest_collection_finish", "pytest_runtest_logreport"]
+def pytest_configure() -> None:
+    from torchdata_ais import MultiProcessingReadingService  # first: it keeps torchdata's banner away
 
-assert torchdata.dataloader2.MultiProcessingReadingService is not MultiProcessingReadingService
-torchdata.dataloader2.MultiProcessingReadingService = MultiProcessingReadingService
-torchdata.dataloader2.reading_service.MultiProcessingReadingService = MultiProcessingReadingService
+    import torchdata.dataloader2  # isort: skip
+    import torchdata.dataloader2.reading_service  # isort: skip
+
+    for module in (torchdata.dataloader2, torchdata.dataloader2.reading_service):
+        assert module.MultiProcessingReadingService is not MultiProcessingReadingService
+        module.MultiProcessingReadingService = MultiProcessingReadingService

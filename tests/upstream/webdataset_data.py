@@ -21,7 +21,9 @@ REMOTE_SAMPLES = 100
 
 def picture(kind: str, size: tuple[int, int], number: int) -> bytes:
     stream = io.BytesIO()
-    noise = random.Random(number).randbytes(size[0] * size[1] * 3)  # does not shrink: tests cut the shard short
+    noise = random.Random(number).randbytes(
+        size[0] * size[1] * 3
+    )  # does not shrink: tests cut the shard short
     Image.frombytes("RGB", size, noise).save(stream, kind)
     return stream.getvalue()
 

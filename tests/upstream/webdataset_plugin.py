@@ -8,12 +8,12 @@ import sys
 
 from outcomes import pytest_collection_finish, pytest_runtest_logreport
 
-import torchdata_ais.webdataset
+__all__ = ["pytest_collection_finish", "pytest_configure", "pytest_runtest_logreport"]
 
-__all__ = ["pytest_collection_finish", "pytest_runtest_logreport"]
 
-sys.modules["webdataset"] = torchdata_ais.webdataset
-for _module in pkgutil.iter_modules(torchdata_ais.webdataset.__path__):
-    sys.modules[f"webdataset.{_module.name}"] = importlib.import_module(
-        f"torchdata_ais.webdataset.{_module.name}"
-    )
+def pytest_configure() -> None:
+    ours = importlib.import_module("torchdata_ais.webdataset")
+    sys.modules["webdataset"] = ours
+    for module in pkgutil.iter_modules(ours.__path__):
+        name = f"torchdata_ais.webdataset.{module.name}"
+        sys.modules[f"webdataset.{module.name}"] = importlib.import_module(name)
