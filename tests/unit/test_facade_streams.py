@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import torchdata_ais.webdataset as wds
-from torchdata_ais.errors import ReadError, TruncatedShardError, UsageError
+from torchdata_ais.errors import ReadError, ShardError, TruncatedShardError, UsageError
 from torchdata_ais.testing import example_shards
 
 pytestmark = pytest.mark.timeout(60)
@@ -93,6 +93,18 @@ def test_what_is_wrong_with_a_stream_goes_to_the_handler(shards: list[str]) -> N
     assert [sample["__key__"] for sample in stopped] == ["00002"]
     with pytest.raises(TruncatedShardError):
         list(expand(items(io.BytesIO(b""))))
+
+
+def test_a_stream_that_swells_is_no_exception() -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        info = tarfile.TarInfo("a.bin")
+        info.size = 32 << 20
+        tar.addfile(info, io.BytesIO(bytes(info.size)))
+    small = io.BytesIO(gzip.compress(stream.getvalue()))
+    with pytest.raises(ShardError, match="above max_ratio=1000") as caught:
+        list(expand([{"url": "bomb", "stream": small}]))
+    assert caught.value.url == "bomb"
 
 
 @pytest.mark.parametrize("wrong", [io.StringIO("text"), 7, "text"])
