@@ -173,7 +173,7 @@ def samples_of(case, row):
         return None
     shape = row.shape or case.shape
     samples = shape.shards * shape.samples * case.repeat
-    return min(samples, BATCH) if case.metric == "first ms" else samples
+    return min(samples // max(1, row.workers), BATCH) if case.metric == "first ms" else samples
 
 
 def check_samples(case, row, result):

@@ -92,11 +92,12 @@ def ratio(ours, peer):
 def render(results):
     """Return what stands between the marks in the README."""
     where = results["surroundings"]
+    commit = "/".join(name[:7] for name in where["commit"].split("/"))
     lines = [
         (
             f"Samples a second against webdataset {where['versions']['webdataset']} with as many workers, medians of"
             f" {results['rounds']} interleaved rounds on {where['cpus']} cores ({where['processor']}), served by"
-            f" `{where['server']}` on the same cores; measured on {where['date']} at commit {where['commit'][:15]}."
+            f" `{where['server']}` on the same cores; measured on {where['date']} at commit {commit}."
         ),
         "",
         "| case | this package | webdataset | ratio |",
@@ -130,11 +131,11 @@ def put(readme, table):
     return before + BEGIN + table + END + after
 
 
-def main():
+def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="measure first, and write table.json")
     parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.measure:
         import run
 

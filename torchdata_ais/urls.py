@@ -218,9 +218,7 @@ def parse_url(url: str) -> Location:
     scheme, colon, rest = url.partition("://")
     if not colon:
         scheme, colon, rest = url.partition(":")
-        if scheme.lower() == "file":
-            return _parse_file(url)
-        if scheme not in PROVIDERS or not rest:
+        if not colon or scheme not in (*PROVIDERS, "file", "FILE"):
             return Location("file", url)
     scheme = scheme.lower()
     if scheme == "file":

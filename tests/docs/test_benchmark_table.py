@@ -35,6 +35,29 @@ def test_the_table_of_the_readme_is_that_of_the_json(benchmark: Any) -> None:
     assert re.search(r"measured on \d{4}-\d\d-\d\d at commit [0-9a-f]{7}", made)
 
 
+def test_one_command_measures_and_writes_the_table(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table, run = benchmark("table"), benchmark("run")
+    results = json.loads(table.JSON.read_text())
+    results["surroundings"]["commit"] = "0123456789abcdef"
+    asked: list[str] = []
+
+    def measure(words: list[str]) -> None:
+        asked.extend(words)
+        Path(words[-1]).write_text(json.dumps(results))
+
+    readme = tmp_path / "README.md"
+    readme.write_text(table.README.read_text())
+    monkeypatch.setattr(table, "README", readme)
+    monkeypatch.setattr(table, "JSON", tmp_path / "table.json")
+    monkeypatch.setattr(run, "main", measure)
+    table.main(["--measure", "--rounds", "3"])
+    assert "at commit 0123456." in readme.read_text()
+    assert {case for _, case, *_ in table.ROWS} <= set(asked)
+    assert asked[-4:-2] == ["--rounds", "3"]
+
+
 def test_the_table_asks_for_rows_that_are_measured(benchmark: Any) -> None:
     """And shows the slow link with one connection beside that with four."""
     table, run = benchmark("table"), benchmark("run")

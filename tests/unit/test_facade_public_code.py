@@ -333,6 +333,9 @@ def test_torchdatas_form_of_a_prefix(ais_bucket: Any, ais_cluster: Any) -> None:
         assert [data for _, data in pipe] == [b"1"]
     assert parse_url("aws:bucket/prefix/").uri == "s3://bucket/prefix/"
     assert parse_url("gcp:bucket").bucket == "bucket"
-    assert [parse_url(name).kind for name in ("./aws:x", "C:x", "aws:")] == ["file"] * 3
+    assert [parse_url(name).kind for name in ("./aws:x", "C:x", "ais", "file")] == ["file"] * 4
+    for name in ("ais:", "aws:/x", "ais://"):
+        with pytest.raises(UsageError, match="names no bucket"):
+            parse_url(name)
     with pytest.raises(NotFoundError, match="404"):
         list(AISSourceLister("ais:none-such/x/", **options))
