@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
+from torchdata_ais.pipes._policy import ErrorPolicy
 from torchdata_ais.pipes._shard import ShardOptions
+from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.samples import Run, whole_runs
 from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.webdataset.gopen import gopen
+from torchdata_ais.webdataset.handlers import Handler
 
-__all__ = ["ShardStream", "runs_of_stream", "stream_in"]
+__all__ = ["ShardStream", "readable_runs", "runs_of_stream", "stream_in"]
 
 _BLOCK_BYTES = 256 << 10
 
@@ -87,6 +90,27 @@ def runs_of_stream(
         want=options.want,
     )
     return whole_runs(reader, url=url, rename=rename_files, max_bytes=options.max_sample_bytes)
+
+
+def readable_runs(
+    stream: Any,
+    url: str,
+    handler: Handler,
+    select_files: Callable[[str], bool] | None,
+    rename_files: Callable[[str], str] | None,
+) -> Iterator[Run]:
+    """Yield the runs of a stream, up to what is wrong with it: that is the handler's."""
+    policy, stats = ErrorPolicy(handler), StageStats()
+    try:
+        for run in runs_of_stream(stream, url, select_files, rename_files):
+            if run.error is None:
+                yield run
+            elif not policy.goes_on(run.error, stats, "tar_file_expander"):
+                return
+    except GeneratorExit:
+        raise
+    except Exception as error:  # noqa: BLE001 - the policy decides
+        policy.goes_on(error, stats, "tar_file_expander")
 
 
 def _blocks(stream: Any, url: str) -> Iterator[bytes]:

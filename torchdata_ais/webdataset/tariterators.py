@@ -10,8 +10,6 @@ from typing import Any, Literal, NoReturn
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.pipes._pipe import as_pipe
-from torchdata_ais.pipes._policy import ErrorPolicy
-from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.store import resolve_options
 from torchdata_ais.urls import MemberPath, parse_url
@@ -21,7 +19,7 @@ from torchdata_ais.webdataset.errors import as_read_errors
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
 from torchdata_ais.webdataset.left_out import missing
-from torchdata_ais.webdataset.streams import ShardStream, runs_of_stream, stream_in
+from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
 __all__ = [
     "base_plus_ext",
@@ -143,7 +141,7 @@ def tar_file_iterator(
         rename_files: Function applied to member names before all else.
     """
     name = str(getattr(fileobj, "name", "")) or "a stream"
-    for run in _readable_runs(fileobj, name, as_read_errors(handler), select_files, rename_files):
+    for run in readable_runs(fileobj, name, as_read_errors(handler), select_files, rename_files):
         for member in run.members:
             if skip_meta is None or not re.match(skip_meta, member.name):
                 yield {"fname": member.name, "data": member.data}
@@ -192,7 +190,7 @@ def tar_file_expander(
                     more["__local_path__"] = item["local_path"]
                 stream = item["stream"]
                 try:
-                    for run in _readable_runs(stream, more["__url__"], checked, select_files, rename_files):
+                    for run in readable_runs(stream, more["__url__"], checked, select_files, rename_files):
                         yield from _files(run, more, eof_value)
                 finally:
                     if "__local_path__" in more:
@@ -208,27 +206,6 @@ def _files(run: Run, more: dict[str, Any], eof_value: Any) -> Iterator[dict[str,
         yield {"fname": member.name, "data": member.data, **more}
     if run.last and eof_value is not None:
         yield eof_value
-
-
-def _readable_runs(
-    stream: Any,
-    url: str,
-    handler: Handler,
-    select_files: Callable[[str], bool] | None,
-    rename_files: Callable[[str], str] | None,
-) -> Iterator[Run]:
-    """Yield the runs of a stream, up to what is wrong with it."""
-    policy, stats = ErrorPolicy(handler), StageStats()
-    try:
-        for run in runs_of_stream(stream, url, select_files, rename_files):
-            if run.error is None:
-                yield run
-            elif not policy.goes_on(run.error, stats, "tar_file_expander"):
-                return
-    except GeneratorExit:
-        raise
-    except Exception as error:  # noqa: BLE001 - the policy decides
-        policy.goes_on(error, stats, "tar_file_expander")
 
 
 def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Sample]:
