@@ -3,8 +3,9 @@
 Two kinds of names stand side by side. *Object URIs* (``ais://bucket/name``, ``s3://bucket/name``) say what an
 object is; the name after the bucket is taken letter by letter, nothing in it is an escape or a query.
 *Object URLs* (``http://proxy:51080/v1/objects/bucket/name?provider=ais``) say where to fetch it; names are
-percent-encoded there. Everything else is a local file (``/data/s.tar``, ``file:///data/s.tar``), a plain
-web file (``http://host/s.tar``) or standard input (``-``).
+percent-encoded there. Everything else is a local file (``/data/s.tar``, ``file:///data/s.tar``, ``file:s.tar``), a
+plain web file (``http://host/s.tar``) or standard input (``-``). torchdata's ``aws:bucket/name`` is ``aws://bucket/name``;
+a local file of such a name is ``./aws:bucket/name``.
 """
 
 from __future__ import annotations
@@ -202,18 +203,20 @@ def parse_url(url: str) -> Location:
     """Return what `url` names.
 
     Args:
-        url: An object URI, an object URL, another web URL, ``file://``, a local path, or ``-``.
+        url: An object URI, an object URL, another web URL, ``file:``, a local path, or ``-``.
 
     Raises:
-        UsageError: No bucket, an unknown scheme, or an empty string.
+        UsageError: No bucket, an unknown scheme, another host's file, or an empty string.
 
     Example:
         >>> parse_url("ais://pets/train-000.tar")
         Location(kind='object', name='train-000.tar', bucket='pets', provider='ais', namespace='', endpoint='', params={})
         >>> parse_url("http://h:51080/v1/objects/pets/a%20b.tar?provider=ais&etl_name=x").params
         {'etl_name': 'x'}
-        >>> parse_url("/data/s.tar").kind
-        'file'
+        >>> parse_url("/data/s.tar").kind, parse_url("file:s.tar").name
+        ('file', 's.tar')
+        >>> parse_url("aws:bucket/prefix/").uri
+        's3://bucket/prefix/'
     """  # noqa: E501 - the output of a doctest cannot be folded
     if not url:
         raise UsageError.at(
@@ -223,10 +226,12 @@ def parse_url(url: str) -> Location:
         return Location("stdin", "-")
     scheme, colon, rest = url.partition("://")
     if not colon:
-        return Location("file", url)
+        scheme, colon, rest = url.partition(":")
+        if not colon or scheme not in (*PROVIDERS, "file", "FILE"):
+            return Location("file", url)
     scheme = scheme.lower()
     if scheme == "file":
-        return Location("file", unquote(urlsplit(url).path))
+        return _parse_file(url)
     if scheme in ("http", "https"):
         return _parse_http(url)
     if scheme not in PROVIDERS:
@@ -246,6 +251,20 @@ def parse_url(url: str) -> Location:
     if not bucket:
         raise UsageError.at("the URL names no bucket", todo=f"write {scheme}://bucket/object", url=url)
     return Location("object", name, bucket, PROVIDERS[scheme], namespace)
+
+
+def _parse_file(url: str) -> Location:
+    """Take ``file:path``, ``file:/path``, ``file:///path`` and ``file://localhost/path`` apart."""
+    parts = urlsplit(url)
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise UsageError.at(
+            f"the URL names the host {parts.netloc.rpartition('@')[2]!r}, and files are read on this machine",
+            todo="write file:///path, with three slashes, or file:path",
+            url=redact(url),
+        )
+    if not parts.path:
+        raise UsageError.at("the URL names no file", todo="write file:///path", url=redact(url))
+    return Location("file", unquote(parts.path))
 
 
 def _parse_http(url: str) -> Location:

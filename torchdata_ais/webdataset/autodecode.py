@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from torchdata_ais.codecs import (
     IMAGE_EXTENSIONS,
@@ -22,6 +22,7 @@ from torchdata_ais.codecs import (
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
+from torchdata_ais.webdataset.left_out import missing
 
 __all__ = [
     "IMAGE_EXTENSIONS",
@@ -126,3 +127,7 @@ class Decoder:
 
         pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
         return pipeline.compose(map_stage(self.decode))
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)
