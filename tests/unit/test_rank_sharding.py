@@ -243,3 +243,21 @@ def test_local_folders_and_lists_have_a_digest(tmp_path: Path) -> None:
     }
     assert len(digests) == 1
     assert list_pipe(chain(IterableWrapper(urls[:-1]))).digest not in digests
+
+
+def test_the_listing_of_another_rank_is_read_at_the_own_endpoint_without_listing(
+    cluster: LocalCluster,
+) -> None:
+    tables = list_pipe(lister(cluster)).tables
+    assert "127.0.0.1" not in str(tables)
+    digest = list_pipe(lister(cluster)).digest
+    cluster.reset_stats()
+    pipe = AISSourceLister("ais://listed/s-", endpoint="http://me:s3cret@other:8080")
+    listing = list_pipe(pipe, tables)
+    with listing.on(pipe):
+        urls: list[Any] = list(pipe)
+    assert urls[0] == "http://me:s3cret@other:8080/v1/objects/listed/s-0.tar?provider=ais"
+    assert all(url.size and url.checksum for url in urls)
+    assert listing.digest == digest
+    assert listings(cluster) == 0
+    assert "s3cret" not in str(listing.tables)

@@ -81,7 +81,8 @@ class PipeDataset(IterableDataset[Any]):
         self._seed = seed
         found = world.find()
         self._rank, self._ranks = found.rank, found.size
-        self._listing, _ = begin_together(pipe, found, {"seed": seed}, rank_timeout_s)
+        settings = {"loader": "as_dataset", "seed": seed}
+        self._listing, _ = begin_together(pipe, found, settings, rank_timeout_s)
         self._runs = 0
         # In shared memory, so that set_epoch reaches workers that live on between epochs.
         self._epoch = torch.full((1,), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]

@@ -258,6 +258,7 @@ class AISLoader:
             if world.size > 1:
                 self._look_at_steps(world)
             settings = {
+                "loader": "ais_loader",
                 "seed": self._seed,
                 "num_workers": self._num_workers,
                 "epoch_steps": self._epoch_steps,

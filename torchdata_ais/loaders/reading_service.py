@@ -227,7 +227,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             self._world, listing = self.joined
         else:
             self._world = self._world_options.find() if self.shard_by_rank else World(0, 1)
-            settings = {"num_workers": self.num_workers}
+            settings = {"loader": "DataLoader2", "num_workers": self.num_workers}
             listing, self._ranks = begin_together(datapipe, self._world, settings, self.rank_timeout_s)
         listing.give(datapipe)
 
