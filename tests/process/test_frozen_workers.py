@@ -123,6 +123,7 @@ def backtrack(number: int) -> int:
     return number
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("way", ["ais_loader", "dataloader"])
 def test_promise_6_a_worker_in_one_endless_call_is_named(way: str) -> None:
     loader = make(way, numbers(100).map(backtrack))
@@ -132,6 +133,7 @@ def test_promise_6_a_worker_in_one_endless_call_is_named(way: str) -> None:
     assert "py-spy" in str(error)
 
 
+@pytest.mark.ci
 def test_promise_6_a_stopped_worker_is_named_while_it_is_to_pause() -> None:
     loader = make("DataLoader2", numbers(100_000).map(pipes.short_sleep))
     _, pids = begin(loader)
@@ -142,6 +144,7 @@ def test_promise_6_a_stopped_worker_is_named_while_it_is_to_pause() -> None:
     assert not any(map(is_living, pids))
 
 
+@pytest.mark.ci
 def test_promise_6_a_stopped_dispatching_process_is_named() -> None:
     pipe = numbers(100_000).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
     loader = load(pipe.map(pipes.short_sleep), 2, None, 2, 2, stall_after=STALL_S)
@@ -156,6 +159,7 @@ def test_promise_6_a_stopped_dispatching_process_is_named() -> None:
     assert not any(map(is_living, pids))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("way", WAYS)
 def test_promise_6_without_stall_after_a_stopped_worker_is_told_then_an_error(
     way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -488,3 +488,22 @@ def test_instances_that_had_not_begun_are_whole_states_too(urls: list[str]) -> N
     with ais_loader(make_pipe(urls)) as loader:
         loader.load_state_dict(state)
         assert loader.state_dict() == state
+
+
+def test_promise_7_states_within_states_have_a_bound(urls: list[str]) -> None:
+    """Each level is a resume without an item: what goes deeper than any run was made by somebody."""
+    inner = msgspec.msgpack.decode(pack_fresh(1, 0))
+    common: dict[str, Any] = {
+        "stages": stage_names(make_pipe(urls)),
+        "seed": 0,
+        "epoch": 0,
+        "rank": 0,
+        "ranks": 1,
+    }
+    for depth in range(1, 67):
+        inner = {"of": [inner], "share": [0, 1]}
+        state = make_state(workers=1, instances=[msgspec.msgpack.encode(inner)], **common)
+        if depth == 64:
+            read_on(state, urls)
+    with pytest.raises(StateError, match="more than 64 resumes in a row"):
+        read_on(state, urls)
