@@ -20,6 +20,9 @@ import pytest
 PATIENCE_S = 30
 """How long processes that were told to end may take to do so, on a machine that is busy."""
 
+TORCHS = "torchinductor_"
+"""torch's own cache of compiled code, one a user, which it keeps on purpose."""
+
 PROC, SHARED = Path("/proc"), Path("/dev/shm")
 
 
@@ -42,7 +45,11 @@ class LeftBehind:
         new = [name for name in names(SHARED) if name not in self.shared]
         self.found = [
             *(f"process {line}" for line in alive),
-            *(f"file {self.folder}/{name}" for name in names(Path(self.folder))),
+            *(
+                f"file {self.folder}/{name}"
+                for name in names(Path(self.folder))
+                if not name.startswith(TORCHS)
+            ),
             *(f"shared memory {name}" for name in new if f"{SHARED / name}\n" not in mapped),
         ]
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -67,7 +67,11 @@ def flat(answers: list[dict[str, Any]], epoch: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("engine", "workers"),
-    [("dataloader2", 2), pytest.param("dataloader", 2, marks=pytest.mark.ci), ("auto", 0)],
+    [
+        ("dataloader2", 2),
+        pytest.param("dataloader", 2, marks=pytest.mark.ci),
+        pytest.param("auto", 0, marks=pytest.mark.ci),
+    ],
 )
 def test_promise_3_ranks_and_workers_give_every_sample_once(
     urls: list[str], tmp_path: Path, engine: str, workers: int

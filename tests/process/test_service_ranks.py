@@ -116,6 +116,7 @@ def test_promise_6_a_rank_that_goes_on_alone_is_told_that_rank_0_has_closed() ->
     assert "rank 0 has closed its loader" in answers[1]["error"]
 
 
+@pytest.mark.ci
 def test_promise_6_a_rank_waits_for_rank_0_only_so_long() -> None:
     answers = run_ranks(rank_0_sleeps_at=1, timeout_s=3)
     assert "rank 0 did not begin epoch 1 within 3 s" in answers[1]["error"]

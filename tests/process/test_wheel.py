@@ -119,6 +119,7 @@ def run(command: list[Path | str], cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.ci
 def test_the_installed_wheel_is_what_is_imported_with_its_guides(installed: Path, tmp_path: Path) -> None:
     answer = json.loads(run([installed / "bin" / "python", "-c", PROGRAM], tmp_path))
     assert Path(answer["file"]).is_relative_to(site_packages(installed))
