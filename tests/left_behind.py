@@ -20,8 +20,9 @@ import pytest
 PATIENCE_S = 30
 """How long processes that were told to end may take to do so, on a machine that is busy."""
 
-TORCHS = "torchinductor_"
-"""torch's own cache of compiled code, one a user, which it keeps on purpose."""
+NOT_OURS = ("torchinductor_", "pymp-")
+"""torch's own cache of compiled code, one a user, which it keeps on purpose; and multiprocessing's folder of a
+process, which one that is killed cannot remove."""
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")
 
@@ -48,7 +49,7 @@ class LeftBehind:
             *(
                 f"file {self.folder}/{name}"
                 for name in names(Path(self.folder))
-                if not name.startswith(TORCHS)
+                if not name.startswith(NOT_OURS)
             ),
             *(f"shared memory {name}" for name in new if f"{SHARED / name}\n" not in mapped),
         ]
@@ -61,6 +62,14 @@ class LeftBehind:
             terminalreporter.section("the tests left something behind", red=True, bold=True)
             for line in self.found:
                 terminalreporter.line(line)
+
+
+@pytest.fixture(autouse=True)
+def _folder_of_a_doctest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an example that makes a temporary folder make it among pytest's own: it would not remove it."""
+    if isinstance(request.node, pytest.DoctestItem):
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("doctest")
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
 
 
 def names(folder: Path) -> list[str]:

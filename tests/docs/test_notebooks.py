@@ -6,9 +6,11 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(
         os.pathsep
     )
+    # A notebook keeps its data, for whoever goes on with it; here they are removed.
+    environment["TMPDIR"] = data = tempfile.mkdtemp()
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -45,6 +49,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        shutil.rmtree(data)
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 

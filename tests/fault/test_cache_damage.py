@@ -153,7 +153,7 @@ def test_without_verify_the_size_alone_is_compared_as_documented(
     os.truncate(victim, 700)
     assert list(pipe(cluster, tmp_path, verify=False)) == whole
     victim.write_bytes(b"E" * victim.stat().st_size)
-    with pytest.raises(NotATarError, match="EEE"):
+    with pytest.raises(NotATarError, match="plain text"):
         list(pipe(cluster, tmp_path, verify=False))
     assert list(pipe(cluster, tmp_path, verify=False)) == whole  # what could not be proven is not kept
     assert "size alone is compared" in (ObjectCache.__doc__ or "").replace("\n    ", " ")

@@ -169,12 +169,15 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("named", ["", "http://127.0.0.1:9"])
-def test_the_host_of_a_url_gets_no_token_by_any_way(way, named, monkeypatch):
+def test_the_host_of_a_url_gets_no_token_by_any_way(way, named, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("AIS_AUTHN_TOKEN", TOKEN)
     monkeypatch.setenv("AIS_ENDPOINT", named) if named else monkeypatch.delenv("AIS_ENDPOINT", raising=False)
 
     def script(request):
-        (status(204) if request.method in ("PUT", "DELETE", "POST") else whole(SHARD))(request)
+        (status(204, "Ais-Version: 1") if request.method in ("PUT", "DELETE", "POST") else whole(SHARD))(
+            request
+        )
 
     with RawServer(script) as server:
         WAYS[way](server.url())

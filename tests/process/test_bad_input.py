@@ -72,7 +72,7 @@ def said(error: AISError) -> str:
         ("ais://{bucket}/s-{{0..3}}.tar", NotFoundError, "does not exist", "check the spelling"),
         ("aix://{bucket}", UsageError, "unknown scheme 'aix'", "use one of ais"),
         ("ais://", UsageError, "names no bucket", "write ais://bucket"),
-        ("ais:/{bucket}/s.tar", NotFoundError, "no such file", "for an object write ais://bucket/name"),
+        ("ais:/{bucket}/s.tar", UsageError, "names no bucket", "write ais://bucket"),
         ("ais://{bucket}/s-{{000..003.tar", UsageError, "braces", "write name-{000..099}.tar"),
         ("ais://{bucket}/html.tar", NotATarError, "an HTML page", "regex="),
         ("ais://{bucket}/notes.txt", NotATarError, "plain text", "regex="),

@@ -97,11 +97,22 @@ def test_promise_2_a_shard_that_samples_are_held_of_is_named_when_rewritten(buck
     assert "/s-0.tar" in (caught.value.url or "")
 
 
-def test_a_shard_rewritten_before_it_was_begun_or_after_it_was_done_is_read_as_it_is(bucket: Any) -> None:
-    head, state = stopped_at(lambda: chain(bucket), SAMPLES + 3)
+@pytest.mark.parametrize("shard", [0, 3], ids=["done", "not begun"])
+def test_promise_5_a_listing_with_a_rewritten_shard_is_refused(bucket: Any, shard: int) -> None:
+    _, state = stopped_at(lambda: chain(bucket), SAMPLES + 3)
+    put(bucket, shard, "b")
+    with ais_loader(chain(bucket)) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(StateError, match="the digest of their names, sizes and versions was"):
+            list(loader)
+
+
+def test_a_shard_that_a_template_names_is_read_as_it_is_unless_it_was_begun(bucket: Any) -> None:
+    template = f"s-{{0..{SHARDS - 1}}}.tar"
+    head, state = stopped_at(lambda: chain(bucket, template=template), SAMPLES + 3)
     for shard in (0, 3):
         put(bucket, shard, "b")
-    with ais_loader(chain(bucket)) as loader:
+    with ais_loader(chain(bucket, template=template)) as loader:
         loader.load_state_dict(state)
         rest = texts(loader)
     assert head + rest == [

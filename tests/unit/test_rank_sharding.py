@@ -188,7 +188,7 @@ def test_promise_5_a_state_of_the_old_numbering_is_refused() -> None:
         next(iter(loader))
         state = loader.state_dict()
         for old in ({**state, "version": 1}, {"merged": [state], **state, "version": 1}):
-            with pytest.raises(StateError, match="the state has version 1"):
+            with pytest.raises(StateError, match=r"saved by torchdata_ais 0\.1"):
                 loader.load_state_dict(old)
 
 
@@ -256,7 +256,7 @@ def test_the_listing_of_another_rank_is_read_at_the_own_endpoint_without_listing
     listing = list_pipe(pipe, tables)
     with listing.on(pipe):
         urls: list[Any] = list(pipe)
-    assert urls[0] == "http://me:s3cret@other:8080/v1/objects/listed/s-0.tar?provider=ais"
+    assert urls[0] == "http://other:8080/v1/objects/listed/s-0.tar?provider=ais"
     assert all(url.size and url.checksum for url in urls)
     assert listing.digest == digest
     assert listings(cluster) == 0

@@ -9,14 +9,15 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.errors import ObjectChangedError, StateError, UsageError
 from torchdata_ais.pipes._held import held_runs
 from torchdata_ais.pipes._order import ShardOrder, bitmap, find_sharder, gives_at_once, left_of, unsharded
 from torchdata_ais.pipes._pipe import IterDataPipe
 from torchdata_ais.pipes._shard import OpenShard, ShardOptions
 from torchdata_ais.samples import SHARD_SHIFT, Run
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import parse_url
+from torchdata_ais.store.facts import Facts
+from torchdata_ais.urls import ObjectURL, parse_url
 
 __all__ = ["LoadState", "Resume", "url_of"]
 
@@ -256,6 +257,7 @@ class Resume:
                         url=urls[position],
                     )
             _check_positions(load, urls)
+            _check_unchanged(load, urls)
         whole = Resume(self._states)
         to_read = [*whole.left(len(urls)), *(entry[0] for entry in whole.open())]
         if len(set(to_read)) != len(to_read):
@@ -296,6 +298,23 @@ def _check_positions(load: dict[str, Any], urls: list[str]) -> None:
             "the state is damaged: it names a held sample twice",
             todo="pass the checkpoint as it was saved, or another one",
         )
+
+
+def _check_unchanged(load: dict[str, Any], urls: list[str]) -> None:
+    """Raise `ObjectChangedError` for a shard that samples are still to be read of, if the listing has another one."""
+    begun = [(entry[0], entry[2], entry[3]) for entry in load["open"]]
+    for position, version, checksum in [*begun, *load["versions"]]:
+        url = urls[position] if position < len(urls) else None
+        if not isinstance(url, ObjectURL):
+            continue
+        now = Facts(version=url.version, checksum=url.checksum)
+        difference = Facts(version=version, checksum=checksum).difference(now)
+        if difference:
+            raise ObjectChangedError.at(
+                f"{parse_url(url).uri} was written anew since the checkpoint was taken: {difference}",
+                todo="restore the object as it was, or begin the epoch anew",
+                url=url,
+            )
 
 
 def _too_few(position: int, urls: list[str]) -> StateError:

@@ -56,7 +56,9 @@ class EpochSeed:
         return [self.epoch, self._current]
 
     def restore(self, state: Sequence[int]) -> None:
-        """Make the next epoch the one that was current when `save` was called."""
+        """Make the next epoch the one that was current when `save` was called, if one had begun."""
+        if not state[0]:
+            return
         self.epoch = state[0] - 1
         self._next = state[1]
         self.was_sent = True
