@@ -221,7 +221,13 @@ class _Channel:
                     self._ahead = True
                     self._ready.notify_all()
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is under way any more, and nothing will be."""
+        return self._done and not self._blocks
+
     def _end(self) -> BaseException:
+        self._share.close()
         error = self._error
         if error is None:
             return StopIteration()
@@ -308,7 +314,16 @@ class BlockSource:
                 todo="open objects in the process that reads them",
                 url=redact(self.url),
             )
-        return self._channel.take()
+        try:
+            return self._channel.take()
+        except StopIteration:
+            raise
+        except BaseException:
+            if self._channel.over:
+                # It holds the channel, which holds the error, which holds the frames it went through, this one among
+                # them: a source that nobody closes would never be collected.
+                self._finalizer.detach()
+            raise
 
     def close(self) -> None:
         """End the fetching within half a second, from any thread; a consumer that waits gets an error."""
