@@ -96,9 +96,21 @@ def limit(job):
 # -- webdataset
 
 
-def webdataset(job, handler=None):
+def _by_requests(url, *_):
+    """An opener for webdataset as its users write it: no curl, no check of the length."""
+    import requests
+
+    response = requests.get(url, stream=True, timeout=60)
+    response.raise_for_status()
+    response.raw.auto_close = False  # the buffer asks once more after the end
+    return io.BufferedReader(response.raw, 1 << 18)
+
+
+def webdataset(job, handler=None, opener=None):
     import webdataset as wds
 
+    if opener is not None:
+        wds.gopen_schemes["http"] = opener
     url = f"{job['endpoint']}/v1/objects/{shards.BUCKET}/{job['template']}?provider=ais"
     urls = wds.shardlists.expand_urls(url) * job["repeat"]
     dataset = wds.WebDataset(urls, shardshuffle=False).shuffle(job["buffer"])
@@ -221,6 +233,7 @@ def ours_dataloader(job):
 PIPELINES = {
     "limit": limit,
     "webdataset": webdataset,
+    "webdataset + requests": partial(webdataset, opener=_by_requests),
     "webdataset + fast decoder": partial(webdataset, handler=fast_handler),
     "torchdata": torchdata,
     "AISShardReader": shard_reader,

@@ -4,11 +4,14 @@
 
 Pipelines take turns in each round, each time in a fresh process, over the same shards on the same server, so that
 whatever else the machine does hits all of them. Shown are median [smallest-largest] of the rounds; the ratio to
-webdataset is taken within each round. How to read the table, and what did not help: README.md beside this file.
+webdataset is taken within each round. A row that does not give every sample once ends the run. How to read the table,
+and what did not help: README.md beside this file.
 """
 
 import argparse
+import datetime as dt
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -16,7 +19,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import measure
 import shards
@@ -54,7 +57,11 @@ class Case:
 
 
 BOTH = (0, 2)
-PEERS = ("webdataset", "torchdata", "AISShardReader")
+CURL = "webdataset"  # as it is: a curl for each shard
+REQUESTS = "webdataset + requests"
+NEEDS = {"AISShardReader": "alive_progress", "torchdata": "torchdata.dataloader2"}
+PEERS = (CURL, "torchdata", "AISShardReader")
+BATCH = 64  # as in peers.py
 MEMORY_MB = (10, 100, 500, 2000)
 
 CASES = {
@@ -76,7 +83,7 @@ CASES = {
     "undecoded": Case(
         shards.JPEG,
         (
-            *(Row(name, workers) for workers in BOTH for name in PEERS),
+            *(Row(name, workers) for workers in BOTH for name in (*PEERS, REQUESTS)),
             Row("ours"),
             Row("ours", label="no checksum", options={"verify": False}),
             *(Row("ours, DataLoader2", workers) for workers in (0, 1, 2)),
@@ -87,7 +94,7 @@ CASES = {
     "small": Case(
         shards.SMALL,
         (
-            *(Row(name, workers) for workers in BOTH for name in PEERS),
+            *(Row(name, workers) for workers in BOTH for name in (*PEERS, REQUESTS)),
             Row("ours"),
             Row("ours, DataLoader2", 2),
         ),
@@ -113,7 +120,8 @@ CASES = {
     "slow-link": Case(
         shards.JPEG,
         (
-            Row("webdataset"),
+            Row(CURL),
+            Row(REQUESTS),
             *(Row("ours", label=f"{n} open", options={"open_shards": n}) for n in (1, 2, 4)),
         ),
         faults=(Bandwidth(60e6),),
@@ -121,7 +129,7 @@ CASES = {
     "first-batch": Case(
         shards.JPEG,
         (
-            *(Row("webdataset", workers) for workers in BOTH),
+            *(Row(name, workers) for workers in BOTH for name in (CURL, REQUESTS)),
             Row("ours"),
             Row("ours, DataLoader2", 2),
             Row("ours, DataLoader", 2),
@@ -159,6 +167,22 @@ def job_of(case, row, endpoint):
     }
 
 
+def samples_of(case, row):
+    """How many samples the row must give; None for the limit, which reads no shards."""
+    if row.pipeline == "limit":
+        return None
+    shape = row.shape or case.shape
+    samples = shape.shards * shape.samples * case.repeat
+    return min(samples // max(1, row.workers), BATCH) if case.metric == "first ms" else samples
+
+
+def check_samples(case, row, result):
+    """End the run if a row has lost or doubled samples: it did another work than the others."""
+    wanted = samples_of(case, row)
+    if wanted is not None and result["samples"] != wanted:
+        raise SystemExit(f"\n{row.name}: {result['samples']} samples instead of {wanted}; nothing is shown")
+
+
 def metric_of(case, result):
     if case.metric == "first ms":
         return 1e3 * result["first_s"]
@@ -172,9 +196,9 @@ def measured(case, rows, rounds, endpoint):
     for number in range(rounds):
         for row in rows if number % 2 == 0 else reversed(rows):
             print(f"\rround {number + 1}: {row.name:60}", end="", file=sys.stderr, flush=True)
-            results[row.name].append(
-                measure.run(job_of(case, row, endpoint), 0.05 if case.metric == "PSS MB" else 0)
-            )
+            result = measure.run(job_of(case, row, endpoint), 0.05 if case.metric == "PSS MB" else 0)
+            check_samples(case, row, result)
+            results[row.name].append(result)
     print("\r" + " " * 72 + "\r", end="", file=sys.stderr)
     return results
 
@@ -202,6 +226,13 @@ def report(case, rows, results):
         line = {"metric": summary([metric_of(case, result) for result in own])}
         line["cpu_ms_per_sample"] = summary([1e3 * result["cpu_s"] / result["samples"] for result in own])
         line["first_ms"] = summary([1e3 * result["first_s"] for result in own])
+        line["ratios"] = {
+            peer: statistics.median(
+                metric_of(case, a) / metric_of(case, b) for a, b in zip(own, results[peer], strict=True)
+            )
+            for peer in results
+            if peer.startswith(case.base) and peer != row.name
+        }
         base = base_of(case, row, results)
         if base:
             pairs = list(zip(own, results[base], strict=True))
@@ -253,23 +284,57 @@ def surroundings():
         "load_before": os.getloadavg()[0],
         "server": "AIS_ENDPOINT" if os.environ.get("AIS_ENDPOINT") else "LocalCluster",
         "commit": commit.stdout.strip(),
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
     }
 
 
-def main():
+def smaller(case, samples):
+    """The case with about so many samples in each of its shapes."""
+
+    def cut(shape):
+        return shape and replace(shape, samples=max(1, samples // shape.shards))
+
+    rows = tuple(replace(row, shape=cut(row.shape)) for row in case.rows)
+    return replace(case, shape=cut(case.shape), rows=rows)
+
+
+def is_there(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=[], help="only rows whose names begin with one of these")
     parser.add_argument("--repeat", type=int, help="read the shards so many times (shorter or steadier runs)")
+    parser.add_argument(
+        "--samples", type=int, help="so many samples in each kind of data (to try a case out)"
+    )
     parser.add_argument("--json", type=pathlib.Path, help="write numbers, versions and machine to this file")
-    arguments = parser.parse_args()
-    everything = {"surroundings": surroundings(), "rounds": arguments.rounds, "cases": {}}
+    arguments = parser.parse_args(words)
+    left_out = {name: module for name, module in NEEDS.items() if not is_there(module)}
+    for name, module in left_out.items():
+        print(
+            f"{name} is left out: {module} is not there. pip install 'torchdata-ais[bench]'", file=sys.stderr
+        )
+    everything = {
+        "surroundings": surroundings(),
+        "rounds": arguments.rounds,
+        "left_out": sorted(left_out),
+        "cases": {},
+    }
     for name in arguments.case:
         case = CASES[name]
         if arguments.repeat:
-            case = Case(**{**vars(case), "repeat": arguments.repeat})
+            case = replace(case, repeat=arguments.repeat)
+        if arguments.samples:
+            case = smaller(case, arguments.samples)
         rows = [row for row in case.rows if not arguments.only or row.name.startswith(tuple(arguments.only))]
+        rows = [row for row in rows if row.pipeline not in left_out]
         with shards.served({row.shape or case.shape for row in rows}, case.faults) as endpoint:
             results = measured(case, rows, arguments.rounds, endpoint)
         lines = report(case, rows, results)

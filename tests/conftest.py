@@ -1,4 +1,11 @@
-pytest_plugins = ["torchdata_ais.pytest_plugin"]
+from hypothesis import settings
+
+pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
 
 # Programs that tests run in interpreters of their own: importing them for their doctests would run them here.
 collect_ignore_glob = ["*/*_program.py"]
+
+# The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones.
+settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")

@@ -10,7 +10,14 @@ only by those who use its DataLoader2.
 
 from __future__ import annotations
 
+import os as _os
+import sys as _sys
 from typing import TYPE_CHECKING, Any
+
+if _os.path.basename(_sys.argv[0] if _sys.argv else "") == "torchdata-ais":  # noqa: PTH119 - the command, importing
+    from torchdata_ais._interrupt import quit_at_once
+
+    quit_at_once()
 
 from torchdata_ais import errors
 from torchdata_ais.errors import AISError

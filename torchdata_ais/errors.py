@@ -27,20 +27,30 @@
     |-- SampleIndexError        a sample index that is damaged, or of another form
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
-        `-- MissingLibraryError an optional library is not installed (also an ImportError)
+        |-- MissingLibraryError an optional library is not installed (also an ImportError)
+        |-- DecodeUsageError    decoding was asked for in a way that fails for any data (also a DecodeError)
+        `-- EncodeUsageError    likewise for writing (also an EncodeError)
+
+What is wrong with the call, the program or the machine, rather than with the data, is one of `NEVER_SKIPPED`, and
+passes every ``on_error=``, every handler and every loop over samples.
 
 Every error takes one string, so that it pickles and so that loaders, which rebuild exceptions from their
 text in another process, lose nothing: the place is written as the last line of the message in a fixed form
 (``[at] {json}``), and ``error.url``, ``.member``, ``.offset``, ``.key`` read it back from there.
+
+No error shows a secret or a control character: all of them take their text through `redaction.clean`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import Any, ClassVar
 
 from typing_extensions import Self
+
+from torchdata_ais.redaction import RedactingFilter, clean, redact
 
 __all__ = [
     "AISError",
@@ -49,8 +59,10 @@ __all__ = [
     "ChecksumError",
     "ConnectError",
     "DecodeError",
+    "DecodeUsageError",
     "DuplicateFieldError",
     "EncodeError",
+    "EncodeUsageError",
     "LoaderError",
     "MissingFieldError",
     "MissingLibraryError",
@@ -70,6 +82,8 @@ __all__ = [
     "UsageError",
     "WorkerDiedError",
 ]
+
+logging.getLogger("torchdata_ais").addFilter(RedactingFilter())
 
 _PLACE = re.compile(r"^\[at\] (\{.*\})$", re.MULTILINE)
 
@@ -92,7 +106,7 @@ class AISError(Exception):
     """Whether trying the same request again can help: a property of the class."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message)
+        super().__init__(clean(str(message)))
 
     @classmethod
     def at(cls, what: str, *, todo: str = "", **place: Any) -> Self:
@@ -105,6 +119,8 @@ class AISError(Exception):
         """
         text = f"{what}. {todo}" if todo else what
         known = {name: value for name, value in place.items() if value is not None}
+        if "url" in known:
+            known["url"] = redact(str(known["url"]))  # known to be one URL, whatever stands in it
         if known:
             text += f"\n[at] {json.dumps(known, default=str)}"
         return cls(text)
@@ -278,3 +294,19 @@ class MissingLibraryError(UsageError, ImportError):
     def __str__(self) -> str:
         # ImportError has a text of its own, which would leave out everything but the message.
         return str(self.args[0]) if self.args else ""
+
+
+class DecodeUsageError(UsageError, DecodeError):
+    """Fields cannot be decoded as it was asked for, whatever they hold: a pickle is not allowed, a value no bytes."""
+
+
+class EncodeUsageError(UsageError, EncodeError):
+    """Values cannot be written as it was asked for: a pickle is not allowed."""
+
+
+NEVER_SKIPPED: tuple[type[Exception], ...] = (UsageError, StateError, MemoryError, ImportError, NameError)
+"""Errors of the call, the program or the machine: whoever catches errors to go on after them lets these pass.
+
+Skipped, they would make an empty data set, or an endless loop over one. What a function of the user raises besides is
+an error of its sample: the policy of the stage decides.
+"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.store import StoreOptions, resolve_options
@@ -70,12 +70,16 @@ def wait_for_job(
         StallError: Nothing moved for `stall_timeout` seconds.
     """
     last: Progress | None = None
+    most: dict[str, int] = {}  # by phase: what goes back and forth makes no progress
     moved = time.monotonic()
     pause = _FIRST_POLL_S
     while True:
         state = look()
+        phase, done, _ = state.progress
+        if done > most.get(phase, -1):
+            most[phase], moved = done, time.monotonic()
         if state.progress != last:
-            last, moved = state.progress, time.monotonic()
+            last = state.progress
             if progress is not None:
                 progress(state.progress)
         if state.error:
@@ -91,17 +95,29 @@ def wait_for_job(
         pause = min(_POLL_S, pause * 1.5)
 
 
+@runtime_checkable
+class _Cluster(Protocol):
+    """A `LocalCluster`, or what else makes clients of itself."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def client(self) -> Any: ...
+
+
 def cluster_options(cluster: Any) -> StoreOptions:
-    """Return how to reach a cluster: one given by address or SDK object, or that of the environment for None.
+    """Return how to reach a cluster: a `LocalCluster`, an address, an SDK object, or that of the environment for None.
 
     Raises:
         UsageError: None is known.
     """
-    options = (
-        resolve_options(endpoint=cluster) if isinstance(cluster, str) else resolve_options(client=cluster)
-    )
+    if isinstance(cluster, str):
+        options = resolve_options(endpoint=cluster)
+    else:
+        options = resolve_options(client=cluster.client() if isinstance(cluster, _Cluster) else cluster)
     if not options.endpoint:
         raise UsageError.at(
-            "no cluster is known", todo="pass an SDK client or an address, or set AIS_ENDPOINT"
+            "no cluster is known",
+            todo="pass an SDK client, a LocalCluster or an address, or set AIS_ENDPOINT",
         )
     return options

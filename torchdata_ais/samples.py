@@ -12,18 +12,39 @@ incomplete, run instead of passing it on.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
-from torchdata_ais.tar import Link, Member
+from torchdata_ais.tar import Link, LinkTargets, Member
 
-__all__ = ["Run", "RunMember", "Sample", "pack_place", "split_name", "unpack_place", "whole_runs"]
+__all__ = [
+    "SHARD_SHIFT",
+    "Run",
+    "RunMember",
+    "Sample",
+    "pack_place",
+    "shown_fields",
+    "split_name",
+    "unpack_place",
+    "whole_runs",
+]
+
+SHARD_SHIFT = 40
+"""Bits of a place below those of its shard."""
 
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)\Z", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|\Z)")
+
+# What a member takes in memory besides its data: its records here and in the sample, the dictionary that links are
+# looked up in; and its name, which is kept twice, as a whole and as its field, in up to 4 bytes a character.
+_MEMBER_BYTES = 512
+_CHAR_BYTES = 8
+_FREE_BYTES = 64 << 10  # so much of that does not count, so that small bounds are bounds on data
+_LOOSE_BYTES = 1 << 20
+
+_SHOWN_FIELDS = 20
 
 
 class Sample(dict[str, Any]):
@@ -73,12 +94,12 @@ def pack_place(shard: int, offset: int) -> int:
 
     Headers stand at multiples of 512, so this reaches 8 million shards of 512 TiB.
     """
-    return -1 if shard < 0 or offset < 0 else (shard << 40) | (offset >> 9)
+    return -1 if shard < 0 or offset < 0 else (shard << SHARD_SHIFT) | (offset >> 9)
 
 
 def unpack_place(place: int) -> tuple[int, int]:
     """Return ``(shard, offset)`` of a packed place; ``(-1, -1)`` for -1."""
-    return (-1, -1) if place < 0 else (place >> 40, (place & 0xFF_FFFF_FFFF) << 9)
+    return (-1, -1) if place < 0 else (place >> SHARD_SHIFT, (place & 0xFF_FFFF_FFFF) << 9)
 
 
 class RunMember(NamedTuple):
@@ -146,6 +167,19 @@ def split_name(name: str) -> tuple[str, str] | None:
     return (found[1], found[2].lower()) if found else None
 
 
+def shown_fields(sample: Iterable[str]) -> str:
+    """Return the fields of a sample for a message: sorted, the first 20.
+
+    Example:
+        >>> shown_fields({"__key__": "a", "jpg": b"", "cls": b""})
+        "['cls', 'jpg']"
+    """
+    fields = sorted(field for field in sample if not field.startswith("__"))
+    if len(fields) <= _SHOWN_FIELDS:
+        return str(fields)
+    return f"{fields[:_SHOWN_FIELDS]} and {len(fields) - _SHOWN_FIELDS} more"
+
+
 def is_apple_double(name: str) -> bool:
     """Return whether macOS made this member beside the real one (``._cat.jpg``): it is never data."""
     return name.startswith("._", name.rfind("/") + 1)
@@ -165,19 +199,24 @@ def whole_runs(
             passed over for their size a `TooLarge`.
         url: The shard, for errors.
         rename: Applied to each name before the key rule.
-        max_bytes: A run that holds more is given up: it is yielded without members and with an error.
+        max_bytes: A run that holds more is given up: it is yielded without members and with an error. Counted are
+            the data, and of what else is kept (512 bytes a member, 8 a character of its name, 12 if it was renamed)
+            all beyond 64 KiB.
 
     Yields:
-        `Run`. If `members` raises, the run begun is dropped and the error passes through.
+        `Run`. If `members` raises, the run begun is dropped and the error passes through. Members without a key
+        beyond 1 MiB are yielded before the run they stand in, as a run without a key.
 
     Memory:
-        One run: at most `max_bytes` plus its largest member.
+        One run: at most ``max_bytes + 64 KiB`` and its largest member; 1 MiB of members without a key, or one.
     """
     key: str | None = None
     held: list[RunMember] = []
-    stored: list[str] = []  # the names of `held` as they stand in the shard: links go by them
+    stored: list[str] = []  # the names of `held` as they stand in the shard, if renamed: links go by them
+    loose: list[_Loose] = []  # members without a key, which never count against the sample they stand in
+    targets: LinkTargets | None = None  # made when the first link of the run comes
     begin = end = 0
-    size = 0
+    size = records = loose_bytes = 0
     error: AISError | None = None
     new = tuple.__new__  # RunMember(...) takes twice as long
     for stored_name, data, offset, after in members:
@@ -188,17 +227,22 @@ def whole_runs(
         field: str | None = None
         if parts is not None:
             if parts[0] != key and key is not None:
-                yield Run(key, held, begin, offset, error)
-                held, stored, size, error = [], [], 0, None
+                yield Run(key, _merged(held, loose) if loose else held, begin, offset, error)
+                held, stored, loose, targets, error = [], [], [], None, None
+                size = records = loose_bytes = 0
                 begin = offset
             key, field = parts
-        if not held and error is None:
+        if not held and not loose and error is None:
             begin = offset
         end = after
+        if error is not None and parts is not None:
+            continue
         problem: AISError | None = None
         if not isinstance(data, bytes):
             if isinstance(data, Link):
-                linked = _resolve(stored_name, data, stored, held)
+                if targets is None:
+                    targets = _targets_among(held, stored, loose)
+                linked = targets.find(stored_name, data)
                 if linked is None:
                     problem = _bad_link(data, name, url, offset, key if parts else None)
                 data = linked or b""  # noqa: PLW2901
@@ -206,29 +250,69 @@ def whole_runs(
                 problem = _too_large("member", data, max_bytes, name, url, offset, key if parts else None)
                 data = b""  # noqa: PLW2901
             if problem is not None and parts is None:  # it belongs to no sample: none is lost for it
-                yield Run(None, [], offset, begin if held or error else after, problem)
+                yield Run(None, [], offset, begin if held or loose or error else after, problem)
                 continue
+        if error is not None:
+            continue
+        member = new(RunMember, (name, data, offset, field))
+        if targets is not None:
+            targets.add(stored_name, data)
+        if parts is None:
+            loose.append(_Loose(len(held), stored_name, member))
+            loose_bytes += len(data) + _MEMBER_BYTES + _CHAR_BYTES * len(name)
+            if loose_bytes > _LOOSE_BYTES:
+                if targets is not None:
+                    for early in loose:
+                        targets.forget(early.stored, early.member.data)
+                yield Run(
+                    None, [early.member for early in loose], loose[0].member.offset, begin if held else after
+                )
+                loose, loose_bytes = [], 0
+            continue
         size += len(data)
-        if max_bytes is not None and size > max_bytes and problem is None:
-            problem = _too_large("sample", size, max_bytes, name, url, begin, key)
-        error = error or problem
-        if error is None:
-            held.append(new(RunMember, (name, data, offset, field)))
-            stored.append(stored_name)
+        records += _MEMBER_BYTES + _CHAR_BYTES * len(name)
+        if rename is not None:
+            records += _CHAR_BYTES // 2 * len(stored_name)  # kept, too
+        if max_bytes is not None and (size > max_bytes or size + records > max_bytes + _FREE_BYTES):
+            problem = problem or _too_large("sample", size + records, max_bytes, name, url, begin, key)
+        if problem is None:
+            held.append(member)
+            if rename is not None:
+                stored.append(stored_name)
         else:
-            held, stored = [], []
-    if held or error is not None:
-        yield Run(key, held, begin, end, error, last=True)
+            error = problem
+            held, stored, loose, targets = [], [], [], None
+    if held or loose or error is not None:
+        yield Run(key, _merged(held, loose), begin, end, error, last=True)
 
 
-def _resolve(name: str, link: Link, stored: list[str], held: list[RunMember]) -> bytes | None:
-    """Return the bytes a link stands for, or None: its target must be a member of the same run, read before."""
-    target = posixpath.join(posixpath.dirname(name), link) if link.symbolic else str(link)
-    target = posixpath.normpath(target)
-    for other, member in zip(reversed(stored), reversed(held), strict=True):
-        if posixpath.normpath(other) == target:
-            return member.data
-    return None
+class _Loose(NamedTuple):
+    """A member without a key: how many of the run stand before it, its name in the shard, and itself."""
+
+    position: int
+    stored: str
+    member: RunMember
+
+
+def _merged(held: list[RunMember], loose: list[_Loose]) -> list[RunMember]:
+    """Return all members of a run in the shard's order."""
+    merged: list[RunMember] = []
+    at = 0
+    for position, _, member in loose:
+        merged += held[at:position]
+        merged.append(member)
+        at = position
+    return merged + held[at:]
+
+
+def _targets_among(held: list[RunMember], stored: list[str], loose: list[_Loose]) -> LinkTargets:
+    """Return what links can point to: members of the same run, read before."""
+    targets = LinkTargets()
+    for name, member in zip(stored or [member.name for member in held], held, strict=True):
+        targets.add(name, member.data)
+    for _, name, member in loose:
+        targets.add(name, member.data)
+    return targets
 
 
 def _bad_link(link: Link, name: str, url: str, offset: int, key: str | None) -> AISError:
@@ -243,7 +327,8 @@ def _too_large(
     what: str, size: int, limit: int | None, name: str, url: str, offset: int, key: str | None
 ) -> AISError:
     return SampleError.at(
-        f"the {what} holds {'at least ' if what == 'sample' else ''}{size} bytes, more than max_sample_bytes={limit}",
+        f"the {what} holds {'at least ' if what == 'sample' else ''}{size} bytes"
+        f"{', names and records included' if what == 'sample' else ''}, more than max_sample_bytes={limit}",
         todo="raise max_sample_bytes, or check that keys differ between samples",
         url=url, member=name, offset=offset, key=key,
     )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -44,14 +46,14 @@ def example_shards(
     """Write small shards and return their paths: sample ``n`` has key ``0000n``, ``cls`` n and ``txt`` n times "x".
 
     Args:
-        folder: Where to write; default a new temporary folder.
+        folder: Where to write; default a new temporary folder, which is removed when the process ends.
         counts: Samples of each shard.
 
     Example:
         >>> [os.path.basename(path) for path in example_shards()]
         ['shard-000.tar', 'shard-001.tar', 'shard-002.tar']
     """
-    root = Path(tempfile.mkdtemp(prefix="torchdata_ais-") if folder is None else folder)
+    root = _temporary_folder() if folder is None else Path(folder)
     number = 0
     paths = []
     for index, count in enumerate(counts):
@@ -61,6 +63,18 @@ def example_shards(
             number += 1
         paths.append(write_shard(root / f"shard-{index:03d}.tar", members))
     return paths
+
+
+def _temporary_folder() -> Path:
+    """Make a folder that is removed at the end of this process, not at that of a child forked from it."""
+    folder, owner_pid = tempfile.mkdtemp(prefix="torchdata_ais-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner_pid:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(folder)
 
 
 def check_resume(

@@ -3,8 +3,9 @@
 Two kinds of names stand side by side. *Object URIs* (``ais://bucket/name``, ``s3://bucket/name``) say what an
 object is; the name after the bucket is taken letter by letter, nothing in it is an escape or a query.
 *Object URLs* (``http://proxy:51080/v1/objects/bucket/name?provider=ais``) say where to fetch it; names are
-percent-encoded there. Everything else is a local file (``/data/s.tar``, ``file:///data/s.tar``), a plain
-web file (``http://host/s.tar``) or standard input (``-``).
+percent-encoded there. Everything else is a local file (``/data/s.tar``, ``file:///data/s.tar``, ``file:s.tar``), a
+plain web file (``http://host/s.tar``) or standard input (``-``). torchdata's ``aws:bucket/name`` is ``aws://bucket/name``;
+a local file of such a name is ``./aws:bucket/name``.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.redaction import redact, redact_text
 
 __all__ = [
     "PROVIDERS",
@@ -33,6 +35,7 @@ __all__ = [
     "object_url",
     "parse_url",
     "redact",
+    "shown_url",
 ]
 
 PROVIDERS: Mapping[str, str] = {
@@ -84,6 +87,9 @@ class ObjectURL(str):
         self.checksum = checksum
         self.version = version
         return self
+
+    def __repr__(self) -> str:
+        return repr(redact(str(self)))  # the text itself has to be fetched with all that stands in it
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, int | None, str | None, str | None]]:
         return type(self), (str(self), self.size, self.checksum, self.version)
@@ -163,6 +169,10 @@ class Location:
     endpoint: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        shown = (f"{one.name}={vars(self)[one.name]!r}" for one in fields(self))
+        return redact_text(f"Location({', '.join(shown)})")
+
     @property
     def uri(self) -> str:
         """The short form for people: ``ais://bucket/name``, or the path or URL itself."""
@@ -193,18 +203,20 @@ def parse_url(url: str) -> Location:
     """Return what `url` names.
 
     Args:
-        url: An object URI, an object URL, another web URL, ``file://``, a local path, or ``-``.
+        url: An object URI, an object URL, another web URL, ``file:``, a local path, or ``-``.
 
     Raises:
-        UsageError: No bucket, an unknown scheme, or an empty string.
+        UsageError: No bucket, an unknown scheme, another host's file, or an empty string.
 
     Example:
         >>> parse_url("ais://pets/train-000.tar")
         Location(kind='object', name='train-000.tar', bucket='pets', provider='ais', namespace='', endpoint='', params={})
         >>> parse_url("http://h:51080/v1/objects/pets/a%20b.tar?provider=ais&etl_name=x").params
         {'etl_name': 'x'}
-        >>> parse_url("/data/s.tar").kind
-        'file'
+        >>> parse_url("/data/s.tar").kind, parse_url("file:s.tar").name
+        ('file', 's.tar')
+        >>> parse_url("aws:bucket/prefix/").uri
+        's3://bucket/prefix/'
     """  # noqa: E501 - the output of a doctest cannot be folded
     if not url:
         raise UsageError.at(
@@ -214,10 +226,12 @@ def parse_url(url: str) -> Location:
         return Location("stdin", "-")
     scheme, colon, rest = url.partition("://")
     if not colon:
-        return Location("file", url)
+        scheme, colon, rest = url.partition(":")
+        if not colon or scheme not in (*PROVIDERS, "file", "FILE"):
+            return Location("file", url)
     scheme = scheme.lower()
     if scheme == "file":
-        return Location("file", unquote(urlsplit(url).path))
+        return _parse_file(url)
     if scheme in ("http", "https"):
         return _parse_http(url)
     if scheme not in PROVIDERS:
@@ -237,6 +251,20 @@ def parse_url(url: str) -> Location:
     if not bucket:
         raise UsageError.at("the URL names no bucket", todo=f"write {scheme}://bucket/object", url=url)
     return Location("object", name, bucket, PROVIDERS[scheme], namespace)
+
+
+def _parse_file(url: str) -> Location:
+    """Take ``file:path``, ``file:/path``, ``file:///path`` and ``file://localhost/path`` apart."""
+    parts = urlsplit(url)
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise UsageError.at(
+            f"the URL names the host {parts.netloc.rpartition('@')[2]!r}, and files are read on this machine",
+            todo="write file:///path, with three slashes, or file:path",
+            url=redact(url),
+        )
+    if not parts.path:
+        raise UsageError.at("the URL names no file", todo="write file:///path", url=redact(url))
+    return Location("file", unquote(parts.path))
 
 
 def _parse_http(url: str) -> Location:
@@ -346,7 +374,11 @@ def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Loc
 
 def _endpoint_of(cluster: Any) -> str:
     """Return ``http://host:port`` of an address, of an SDK client, or of the environment."""
-    found = os.environ.get("AIS_ENDPOINT", "") if cluster is None else cluster
+    found = cluster
+    if cluster is None:  # whoever reads these URLs has its user name and password from there, too
+        scheme, mark, rest = os.environ.get("AIS_ENDPOINT", "").partition("://")
+        host, slash, path = rest.partition("/")
+        found = scheme + mark + host.rpartition("@")[2] + slash + path
     if not isinstance(found, str):
         request = getattr(cluster, "_request_client", cluster)
         found = str(getattr(request, "base_url", "")).rstrip("/").removesuffix("/v1")
@@ -372,30 +404,19 @@ def expand_template(template: str) -> Iterator[str]:
     """
     try:
         yield from braceexpand(template, escape=False)
-    except UnbalancedBracesError as error:
-        raise UsageError.at(
-            f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
-        ) from error
+        return
+    except UnbalancedBracesError:
+        pass  # its own text says no more than the template, with all that stands in it
+    raise UsageError.at(
+        f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
+    )
 
 
-def redact(url: str) -> str:
-    """Return `url` without what must not be shown: user information and values of secret-like parameters.
+def shown_url(url: str) -> str:
+    """Return the name that samples carry of the shard `url`: a URL without its secrets, a path as it is.
 
     Example:
-        >>> redact("https://me:secret@h/x?X-Amz-Signature=abc&provider=aws")
-        'https://***@h/x?X-Amz-Signature=***&provider=aws'
+        >>> shown_url("http://me:pass@h/s.tar?sig=a1"), shown_url("a:b@c.tar")
+        ('http://***@h/s.tar?sig=***', 'a:b@c.tar')
     """
-    if "://" not in url or not ("@" in url or "?" in url):
-        return url
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        return url
-    netloc = parts.netloc
-    if "@" in netloc:
-        netloc = "***@" + netloc.rpartition("@")[2]
-    query = re.sub(
-        r"(?i)((?:^|&)[^=&]*(?:token|signature|secret|password|credential|key)[^=&]*=)[^&]*",
-        r"\1***",
-        parts.query,
-    )
-    return urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
+    return redact(url) if "://" in url else url

@@ -134,6 +134,9 @@ def cases(context: str) -> list[str]:
     return list(CASES) if context == "fork" else ["unreadable"]
 
 
+METHODS = ["fork", *(pytest.param(method, marks=pytest.mark.ci) for method in ("spawn", "forkserver"))]
+
+
 def test_promise_9_in_process(cluster: LocalCluster) -> None:
     for case in CASES:
         with pytest.raises(AISError) as caught:
@@ -141,7 +144,7 @@ def test_promise_9_in_process(cluster: LocalCluster) -> None:
         check(caught.value, cluster, case)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", METHODS)
 def test_promise_9_out_of_the_worker_processes_of_a_reading_service(
     cluster: LocalCluster, context: str
 ) -> None:
@@ -153,7 +156,7 @@ def test_promise_9_out_of_the_worker_processes_of_a_reading_service(
         check(caught.value, cluster, case)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", METHODS)
 def test_promise_9_out_of_the_worker_processes_of_a_data_loader(cluster: LocalCluster, context: str) -> None:
     for case in cases(context):
         loader: Any = DataLoader(
@@ -170,6 +173,7 @@ def test_promise_8_no_error_shows_the_token(cluster: LocalCluster) -> None:
         pipe = make_pipe(cluster, case, token=secret)
         with pytest.raises(AISError) as caught:
             list(pipe)
+        check(caught.value, cluster, case)
         error: BaseException | None = caught.value
         while error is not None:
             assert secret not in f"{error!r} {error}"

@@ -140,7 +140,7 @@ def test_promise_9_a_target_killed_in_mid_shard(cluster: Cluster) -> None:
     check_told(error, cluster, keys)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.ci)])
 def test_promise_9_told_through_a_reading_service(cluster: Cluster, context: str) -> None:
     service = MultiProcessingReadingService(1, context, worker_prefetch_cnt=2)
     with DataLoader2(chain(cluster), reading_service=service) as loader:
@@ -148,7 +148,7 @@ def test_promise_9_told_through_a_reading_service(cluster: Cluster, context: str
     check_told(error, cluster, keys)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.ci)])
 def test_promise_9_told_through_a_data_loader(cluster: Cluster, context: str) -> None:
     loader = DataLoader(chain(cluster), batch_size=None, num_workers=1, multiprocessing_context=context)
     keys, error = read(loader, cluster.kill_target)

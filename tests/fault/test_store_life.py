@@ -9,12 +9,13 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 from store_rawserver import RawServer, raw, silent, stall, status, whole
 
-from torchdata_ais.errors import ReadError, StallError, UsageError
+from torchdata_ais.errors import NotFoundError, ReadError, StallError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, budget, open_blocks
 
 BODY = random.Random(0).randbytes(1 << 20)
@@ -101,6 +102,19 @@ def test_a_handshake_that_does_not_come_is_an_error():
         url = f"https://127.0.0.1:{listener.getsockname()[1]}/v1/objects/b/o?provider=ais"
         with open_blocks(url, quick) as source, pytest.raises((StallError, ConnectionError)):
             next(source)
+
+
+def test_a_source_that_ended_with_an_error_is_collected_though_nobody_closed_it():
+    with RawServer(status(404)) as server:
+        source = open_blocks(server.url(), PATIENT)
+        for _ in range(2):  # and the error comes again
+            with pytest.raises(NotFoundError):
+                next(source)
+        gone = weakref.ref(source)
+        del source
+        gc.collect()
+        assert gone() is None
+        assert budget._budget.shares == 0
 
 
 def test_close_by_another_thread_frees_a_waiting_consumer():
@@ -231,7 +245,7 @@ def test_an_error_comes_after_the_bytes_before_it():
         options = StoreOptions(stall_timeout=0.2, retry=Retry(attempts=1), block_bytes=1000)
         got = []
         with open_blocks(server.url(), options) as source:
-            time.sleep(0.6)
+            wait_until(lambda: source._channel._done)  # the error is there before its bytes are wanted
             with pytest.raises(StallError):
                 got.extend(source)
             with pytest.raises(StallError):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from store_rawserver import RawServer, Request, cut, head_of, redirect, status, whole
 
-from torchdata_ais.errors import AISError
+from torchdata_ais.errors import AISError, NotFoundError
 from torchdata_ais.store import Retry, StoreOptions, open_blocks
 from torchdata_ais.store.pools import Cancel
 
@@ -176,8 +176,9 @@ def test_a_connection_given_back_is_no_longer_the_readers() -> None:
             while not node.requests and time.monotonic() < end:
                 time.sleep(0.005)
             gate.set()
-            with pytest.raises(AISError):
+            with pytest.raises(NotFoundError, match="404") as caught:
                 next(source)
+            assert caught.value.url == proxy.url("1")
             source.close()
     # Told of the proxy's socket, then of none, and only then of the target's.
     first = next(sock for sock in sockets if sock is not None)

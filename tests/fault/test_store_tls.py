@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from store_rawserver import RawServer, cut, redirect, silent, stall, whole
 
-from torchdata_ais.errors import AISError, ConnectError
+from torchdata_ais.errors import ConnectError
 from torchdata_ais.store import Retry, StoreOptions, list_objects, open_blocks, put_object
 
 BODY = random.Random(0).randbytes(100_000)
@@ -69,8 +69,9 @@ def test_the_certificate_of_the_client_is_shown(files, tls):
     with RawServer(whole(BODY), tls=tls) as server:
         for client_cert in (pair, str(files / "both.pem")):
             assert read(server.url(), StoreOptions(ca_cert=ca, client_cert=client_cert, retry=QUICK)) == BODY
-        with pytest.raises(AISError):
+        with pytest.raises(ConnectError, match=r"TLS with 127\.0\.0\.1:") as caught:
             read(server.url(), StoreOptions(ca_cert=ca, retry=QUICK))
+        assert caught.value.url == server.url()
 
 
 @pytest.mark.parametrize("script", [silent, stall(BODY, 1000)])

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import pickle
+import tempfile
+from base64 import b64encode
 
 import pytest
+from aistore.sdk import Client
 from store_rawserver import RawServer, redirect, status, whole
+from typer.testing import CliRunner
 
-from torchdata_ais.errors import AuthError
-from torchdata_ais.store import Retry, StoreOptions, open_blocks, resolve_options
+import torchdata_ais.webdataset as wds
+from torchdata_ais import AISFileLoader, AISObjectLoader, AISSourceLister, ObjectURL
+from torchdata_ais.cli import app
+from torchdata_ais.errors import AISError, AuthError, UsageError
+from torchdata_ais.pipes._pipe import as_pipe
+from torchdata_ais.store import (
+    ObjectCache,
+    Retry,
+    StoreOptions,
+    delete_object,
+    head_object,
+    list_objects,
+    open_blocks,
+    put_object,
+    resolve_options,
+)
+from torchdata_ais.store.tokens import origin
+from torchdata_ais.testing import shard_bytes
+from torchdata_ais.writing._read import read_samples
 
 BODY = b"body"
 TOKEN = "very-secret-token"
@@ -78,9 +100,9 @@ def test_an_object_of_another_cluster_does_not_get_the_token():
     with RawServer(smap()) as mine, RawServer(whole(BODY)) as other:
         assert read(other.url(), StoreOptions(endpoint=mine.endpoint, token=TOKEN)) == BODY
         assert shown(other) == [None]
-        # Without an endpoint, the object's own host is the cluster the token is meant for.
+        # Nor without an endpoint: the host of a URL is data.
         assert read(other.url(), StoreOptions(token=TOKEN)) == BODY
-        assert shown(other)[1] == f"Bearer {TOKEN}"
+        assert shown(other) == [None, None]
 
 
 def test_web_files_do_not_get_the_token():
@@ -110,3 +132,209 @@ def test_the_token_is_in_no_text(caplog):
     for text in (repr(options), str(options), str(caught.value), repr(caught.value), caplog.text):
         assert TOKEN not in text
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+# A URL is data: whatever way it comes, its host gets no token unless program or environment named it.
+
+SHARD = shard_bytes({"a.txt": b"1"})
+
+
+def samples_of_load_tar(url, **given):
+    return list(AISFileLoader([url], **given).group_samples())
+
+
+WAYS = {
+    "open_blocks": lambda url: read(url, resolve_options()),
+    "open_blocks, token=": lambda url: read(url, StoreOptions(token=TOKEN)),
+    "head_object": lambda url: head_object(url, resolve_options()),
+    "head_object, token=": lambda url: head_object(url, StoreOptions(token=TOKEN)),
+    "put_object": lambda url: put_object(url, b"x", resolve_options()),
+    "delete_object": lambda url: delete_object(url, resolve_options()),
+    "load_tar": samples_of_load_tar,
+    "load_tar, token=": lambda url: samples_of_load_tar(url, token=TOKEN),
+    "load_tar, dict": lambda url: samples_of_load_tar({"url": url}),
+    "load_objects": lambda url: list(AISObjectLoader([url])),
+    "lister": lambda url: list(AISSourceLister(url).load_tar()),
+    "lister of a pipe, token=": lambda url: list(AISSourceLister(as_pipe([url]), token=TOKEN).load_tar()),
+    "facade": lambda url: list(wds.WebDataset([url], shardshuffle=False)),
+    "facade, pipe:curl": lambda url: list(wds.WebDataset([f"pipe:curl -s '{url}'"], shardshuffle=False)),
+    "facade, gopen": lambda url: wds.gopen(url).read(),
+    "convert": lambda url: list(read_samples(url, resolve_options())),
+    "cache": lambda url: ObjectCache(tempfile.mkdtemp(), 1 << 20).fetch(ObjectURL(url), resolve_options()),
+    "inspect": lambda url: CliRunner().invoke(app, ["inspect", url]),
+    "lint": lambda url: CliRunner().invoke(app, ["lint", url]),
+    "put": lambda url: CliRunner().invoke(app, ["put", __file__, url.replace("s.tar", "t.tar")]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("named", ["", "http://127.0.0.1:9"])
+def test_the_host_of_a_url_gets_no_token_by_any_way(way, named, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("AIS_AUTHN_TOKEN", TOKEN)
+    monkeypatch.setenv("AIS_ENDPOINT", named) if named else monkeypatch.delenv("AIS_ENDPOINT", raising=False)
+
+    def script(request):
+        (status(204, "Ais-Version: 1") if request.method in ("PUT", "DELETE", "POST") else whole(SHARD))(
+            request
+        )
+
+    with RawServer(script) as server:
+        WAYS[way](server.url())
+        assert server.requests
+        assert [request.headers.get("authorization") for request in server.requests] == [None] * len(
+            server.requests
+        )
+
+
+@pytest.mark.parametrize("path", ["/page/v1/objects/b/s.tar", "/v1/objects/b/s.tar?x=/v1/objects/", "/s.tar"])
+def test_a_web_page_that_looks_like_an_object_gets_no_token(path, monkeypatch):
+    monkeypatch.setenv("AIS_AUTHN_TOKEN", TOKEN)
+    monkeypatch.delenv("AIS_ENDPOINT", raising=False)
+    with RawServer(whole(SHARD)) as server:
+        samples_of_load_tar(f"{server.endpoint}{path}")
+        assert shown(server) == [None]
+
+
+@pytest.mark.parametrize("how", ["environment", "endpoint=", "client=", "options=", "lister with its URL"])
+def test_the_host_that_program_or_environment_named_gets_the_token(how, monkeypatch):
+    monkeypatch.delenv("AIS_ENDPOINT", raising=False)
+    with RawServer(whole(SHARD)) as server:
+        url = server.url()
+        if how == "environment":
+            monkeypatch.setenv("AIS_AUTHN_TOKEN", f"  {TOKEN}\n")
+            monkeypatch.setenv("AIS_ENDPOINT", server.endpoint)
+            samples_of_load_tar(url)
+        elif how == "endpoint=":
+            samples_of_load_tar(url, endpoint=server.endpoint, token=f"{TOKEN}\r\n")
+        elif how == "client=":
+            samples_of_load_tar(url, client=Client(server.endpoint, token=TOKEN))
+        elif how == "options=":
+            samples_of_load_tar(url, options=StoreOptions(endpoint=server.endpoint, token=f"\t{TOKEN}"))
+        else:
+            list(AISSourceLister(url, token=TOKEN).load_tar())
+        assert shown(server) == [f"Bearer {TOKEN}"]
+
+
+def test_a_lister_of_urls_of_two_hosts_names_none(monkeypatch):
+    monkeypatch.delenv("AIS_ENDPOINT", raising=False)
+    with RawServer(whole(SHARD)) as one, RawServer(whole(SHARD)) as other:
+        list(AISSourceLister([one.url(), other.url()], token=TOKEN).load_tar())
+        assert shown(one) == shown(other) == [None]
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_401_says_what_to_set(token, monkeypatch):
+    monkeypatch.delenv("AIS_ENDPOINT", raising=False)
+    with RawServer(status(401)) as server:
+        with pytest.raises(AuthError) as caught:
+            read(server.url(), StoreOptions(token=token))
+        assert ("AIS_AUTHN_TOKEN" in str(caught.value)) == (token is None)
+        assert "endpoint=" in str(caught.value)
+        assert "AIS_ENDPOINT" in str(caught.value)
+        assert token is None or f"if {server.endpoint} is yours" in str(caught.value)
+        with pytest.raises(AuthError, match="check that the token is valid"):
+            read(server.url(), StoreOptions(endpoint=server.endpoint, token=TOKEN))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("http://h", "http://h:80", True),
+        ("https://h", "HTTPS://H:443/v1/objects/b/x", True),
+        ("http://h.", "http://H:80/x", True),
+        ("http://[::1]:80", "http://[0:0:0:0:0:0:0:1]", True),
+        ("http://h", "http://me:pass@h", True),
+        ("http://h", "https://h", False),
+        ("http://h", "http://h:81", False),
+        ("https://h", "http://h:443", False),
+        ("http://h", "http://h.evil", False),
+        ("http://h", "http://h@evil", False),
+        ("http://h", "http://evil#@h/", False),
+        ("http://h", "http://evil?@h/", False),
+        ("http://h", "http://evil\\@h/", False),
+        ("http://h", "http://evil/@h/", False),
+        ("http://h", "//h", False),
+    ],
+)
+def test_which_hosts_are_the_same(one, other, same):
+    assert (origin(one) == origin(other)) is same
+
+
+@pytest.mark.parametrize(
+    "url", ["http://{good}\\@{evil}/x", "http://{evil}\\@{good}/x", "http://{good}@{evil}/x"]
+)
+def test_no_parser_is_tricked_into_sending_the_token_elsewhere(url):
+    with RawServer(whole(BODY)) as good, RawServer(whole(BODY)) as evil:
+        hosts = {"good": good.endpoint[7:], "evil": evil.endpoint[7:]}
+        url = url.format(**hosts).replace("/x", "/v1/objects/b/x?provider=ais")
+        with contextlib.suppress(AISError):
+            read(url, StoreOptions(endpoint=good.endpoint, token=TOKEN, retry=QUICK))
+        assert all(TOKEN not in str(request.headers) for request in evil.requests)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "LIST"])
+def test_user_and_password_of_the_endpoint_work_and_go_nowhere_else(method):
+    with RawServer(whole(BODY)) as target:
+
+        def script(request):
+            listing = "buckets" in request.target
+            (status(500) if listing else redirect(target.url()))(request)
+            return not listing  # which has a body, that nobody here reads
+
+        with RawServer(script) as proxy:
+            options = StoreOptions(endpoint=proxy.endpoint.replace("//", "//me:p%40ss-w0rd@"), retry=QUICK)
+            assert options.endpoint == proxy.endpoint
+            assert pickle.loads(pickle.dumps(options)) == options
+            with contextlib.suppress(AISError):
+                if method == "GET":
+                    assert read("ais://b/s.tar", pickle.loads(pickle.dumps(options))) == BODY
+                elif method == "PUT":
+                    put_object("ais://b/s.tar", b"x", options)
+                else:
+                    list_objects("ais://b/", options=options)
+            assert shown(proxy)
+            assert set(shown(proxy)) == {"Basic bWU6cEBzcy13MHJk"}
+        assert set(shown(target)) <= {None}
+
+
+def test_the_proxy_is_not_told_the_login_in_a_url(monkeypatch):
+    with RawServer(whole(BODY)) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.endpoint.replace("//", "//prx:päss€@"))
+        read("http://me:s3cr3t-pass@far.example/s.tar", StoreOptions(retry=QUICK))
+        (request,) = proxy.requests
+    assert request.target == "http://far.example/s.tar"
+    assert request.headers["proxy-authorization"].startswith("Basic ")
+    assert request.headers["authorization"] == "Basic " + b64encode(b"me:s3cr3t-pass").decode()
+
+
+BAD = ["a\nb", "a\r\nX-Evil: 1", "a\x00b", "a\x7fb", "a b", "a\u2028b", "a\u20acb", "a\x85b", "\x01"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("how", ["token=", "environment", "client=", "options", "facade"])
+def test_a_token_that_no_header_carries_is_refused_in_words_that_do_not_quote_it(bad, how, monkeypatch):
+    token = f"s3cr3t{bad}s3cr3t"
+    if how == "environment" and "\x00" in bad:
+        pytest.skip("no environment has it")
+    ways = {
+        "token=": lambda: AISSourceLister("ais://b/", endpoint="http://h", token=token),
+        "environment": lambda: list(AISSourceLister("ais://b/", endpoint="http://127.0.0.1:9")),
+        "client=": lambda: AISFileLoader(["ais://b/x"], client=Client("http://h", token=token)),
+        "options": lambda: StoreOptions(token=token),
+        "facade": lambda: list(
+            wds.WebDataset(["ais://b/x"], shardshuffle=False, endpoint="http://h", token=token)
+        ),
+    }
+    if how == "environment":
+        monkeypatch.setenv("AIS_AUTHN_TOKEN", token)
+    with pytest.raises(UsageError, match="the token has") as caught:
+        ways[how]()
+    assert "s3cr3t" not in f"{caught.value}{caught.value!r}{caught.value.__context__!r}"
+    assert "AIS_AUTHN_TOKEN" in str(caught.value)
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n", " ", "\t", "\u2028", "\x0b"])
+def test_white_space_around_a_token_is_dropped(blank):
+    assert StoreOptions(token=f"{blank}{TOKEN}{blank}").token == TOKEN
+    assert StoreOptions(token=blank).token is None

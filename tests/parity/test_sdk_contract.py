@@ -53,7 +53,7 @@ def test_buckets_are_made_listed_and_removed(ais_client: Any, ais_bucket: Any) -
     missing = ais_client.bucket(ais_bucket.name + "-none")
     with pytest.raises(ErrBckNotFound):
         missing.delete()
-    with pytest.raises(AISError):
+    with pytest.raises(AISError, match="STATUS:404"):
         missing.head()
 
 

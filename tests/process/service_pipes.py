@@ -125,6 +125,12 @@ def sleep_for_ever_at_six(number: int) -> int:
     return number
 
 
+def sleep_for_ever_at_six_and_say_so(number: int, said: Path) -> int:
+    if number == 6:
+        said.touch()
+    return sleep_for_ever_at_six(number)
+
+
 def short_sleep(number: int) -> int:
     time.sleep(0.002)
     return number

@@ -10,11 +10,17 @@ import time
 from service_pipes import numbers, short_sleep, sleep_for_ever_at_six
 from service_sessions import load
 
+from torchdata_ais import ais_loader
+
 
 def main(how: str, method: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off in the background
     function = sleep_for_ever_at_six if how == "exit-busy" else short_sleep
-    loader = load(numbers(100_000).map(function), 2, method)
+    pipe = numbers(100_000).map(function)
+    if how == "wait-dataloader":
+        loader = ais_loader(pipe, num_workers=2, engine="dataloader", multiprocessing_context=method)
+    else:
+        loader = load(pipe, 2, method)
     items = iter(loader)
     next(items)
     print("READY", flush=True)
@@ -25,7 +31,7 @@ def main(how: str, method: str) -> None:
     elif how == "interrupt":
         for _ in items:
             pass
-    elif how == "wait":
+    elif how.startswith("wait"):
         time.sleep(3600)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore")]
 lightning = pytest.importorskip("lightning")
 
 

@@ -65,7 +65,14 @@ def flat(answers: list[dict[str, Any]], epoch: int) -> list[int]:
     return sorted(number for answer in answers for batch in answer["epochs"][epoch] for number in batch)
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("dataloader2", 2), ("dataloader", 2), ("auto", 0)])
+@pytest.mark.parametrize(
+    ("engine", "workers"),
+    [
+        ("dataloader2", 2),
+        pytest.param("dataloader", 2, marks=pytest.mark.ci),
+        pytest.param("auto", 0, marks=pytest.mark.ci),
+    ],
+)
 def test_promise_3_ranks_and_workers_give_every_sample_once(
     urls: list[str], tmp_path: Path, engine: str, workers: int
 ) -> None:
@@ -86,6 +93,7 @@ def test_shortest_stops_all_ranks_together(urls: list[str], tmp_path: Path) -> N
     assert len(set(flat(answers, 0))) == len(flat(answers, 0))
 
 
+@pytest.mark.ci
 def test_pad_repeats_until_the_longest_rank_has_ended(urls: list[str], tmp_path: Path) -> None:
     answers = run_ranks(tmp_path, 2, urls=urls, workers=1, steps="pad")
     lengths = [len(answer["epochs"][0]) for answer in answers]
@@ -94,6 +102,7 @@ def test_pad_repeats_until_the_longest_rank_has_ended(urls: list[str], tmp_path:
     assert sum(answer["repeated"][0] for answer in answers) > 0
 
 
+@pytest.mark.ci
 def test_a_number_of_steps_goes_on_where_the_last_epoch_stopped(urls: list[str], tmp_path: Path) -> None:
     answers = run_ranks(tmp_path, 2, urls=urls, workers=1, steps=2, epochs=2)
     assert [len(epoch) for answer in answers for epoch in answer["epochs"]] == [2] * 4
@@ -106,7 +115,14 @@ def test_an_error_on_one_rank_ends_all_with_that_error(urls: list[str], tmp_path
     assert all("row 7 is bad" in answer["error"] for answer in answers)
 
 
-@pytest.mark.parametrize(("before", "after"), [((2, 1), (1, 2)), ((1, 2), (2, 1)), ((2, 2), (2, 2))])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2, 1), (1, 2)),
+        pytest.param((1, 2), (2, 1), marks=pytest.mark.ci),
+        pytest.param((2, 2), (2, 2), marks=pytest.mark.ci),
+    ],
+)
 def test_promise_5_resume_on_other_ranks_and_workers(
     urls: list[str], tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:

@@ -7,8 +7,8 @@ import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,13 @@ SOON_S = 5.0
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """Threads and descriptors are as many as before."""
+    """Threads and descriptors are no more than before: what an earlier test left to the collector may have gone."""
     gc.collect()
     threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
     yield
     gc.collect()
-    assert threading.active_count() == threads
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert threading.active_count() <= threads
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
 
 
 def untouched(loader: Any) -> None:
@@ -100,11 +100,15 @@ def ignore_terminate(pipe: Any, info: Any) -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"worker_init_fn": ignore_terminate}], ids=["", "ignores-SIGTERM"])
-def test_promise_6_an_item_that_never_ends_is_terminated_then_killed(options: dict[str, Any]) -> None:
-    loader = load(numbers(50).map(pipes.sleep_for_ever_at_six), 2, **options)
+def test_promise_6_an_item_that_never_ends_is_terminated_then_killed(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    arrived = tmp_path / "arrived"
+    function = partial(pipes.sleep_for_ever_at_six_and_say_so, said=arrived)
+    loader = load(numbers(50).map(function), 2, **options)
     items = iter(loader)
     next(items)
-    time.sleep(0.2)  # worker 0 arrives at item 6
+    assert becomes_true(arrived.exists, 20)
     pids = worker_pids(loader)
     loader.shutdown()
     assert not any(is_living(pid) for pid in pids)
@@ -118,8 +122,9 @@ def test_a_worker_whose_pipe_leaves_threads_behind_still_ends() -> None:
     assert not any(is_living(pid) for pid in pids)
 
 
-def test_promise_6_shutdown_in_one_thread_ends_the_wait_of_another() -> None:
-    loader = load(numbers(50).map(pipes.sleep_for_ever_at_six))
+def test_promise_6_shutdown_in_one_thread_ends_the_wait_of_another(tmp_path: Path) -> None:
+    arrived = tmp_path / "arrived"
+    loader = load(numbers(50).map(partial(pipes.sleep_for_ever_at_six_and_say_so, said=arrived)))
     caught: list[BaseException] = []
 
     def read() -> None:
@@ -130,7 +135,7 @@ def test_promise_6_shutdown_in_one_thread_ends_the_wait_of_another() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    time.sleep(0.5)
+    assert becomes_true(arrived.exists, 20)
     loader.shutdown()
     reader.join(20)
     assert not reader.is_alive()
@@ -138,13 +143,21 @@ def test_promise_6_shutdown_in_one_thread_ends_the_wait_of_another() -> None:
     assert "shut down" in str(caught[0])
 
 
-def test_promise_6_shutdown_in_a_signal_handler_ends_the_wait() -> None:
-    loader = load(numbers(50).map(pipes.sleep_for_ever_at_six))
+def test_promise_6_shutdown_in_a_signal_handler_ends_the_wait(tmp_path: Path) -> None:
+    arrived = tmp_path / "arrived"
+    loader = load(numbers(50).map(partial(pipes.sleep_for_ever_at_six_and_say_so, said=arrived)))
     before = signal.signal(signal.SIGUSR1, lambda *_: loader.shutdown())
+
+    def send() -> None:
+        if becomes_true(arrived.exists, 20):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    sender = threading.Thread(target=send)
     try:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        sender.start()
         with pytest.raises(LoaderError, match="shut down"):
             list(loader)
+        sender.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -241,9 +254,9 @@ def test_promise_6_ctrl_c_to_the_whole_group_ends_all(function: Any, prefetch: i
     ("how", "method", "code"),
     [
         ("exit-busy", "fork", 0),
-        ("exit-error", "fork", 1),
-        ("exit-thread", "fork", 0),
-        ("exit", "spawn", 0),
+        pytest.param("exit-error", "fork", 1, marks=pytest.mark.ci),
+        pytest.param("exit-thread", "fork", 0, marks=pytest.mark.ci),
+        pytest.param("exit", "spawn", 0, marks=pytest.mark.ci),
         ("exit", "forkserver", 0),
     ],
 )
@@ -257,7 +270,7 @@ def test_promise_6_scripts_that_never_shut_their_loader_down_end(how: str, metho
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.ci)])
 def test_promise_6_ctrl_c_in_a_terminal_ends_a_script_with_one_traceback(method: str) -> None:
     with program("interrupt", method) as process:
         assert process.stdout is not None
@@ -269,10 +282,21 @@ def test_promise_6_ctrl_c_in_a_terminal_ends_a_script_with_one_traceback(method:
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
-def test_promise_6_spawned_workers_do_not_outlive_a_killed_script() -> None:
-    with program("wait", "spawn") as process:
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        ("wait", "spawn"),
+        ("wait-dataloader", "fork"),
+        ("wait-dataloader", "spawn"),
+        ("wait-dataloader", "forkserver"),
+    ],
+)
+def test_promise_6_workers_do_not_outlive_a_killed_script(how: str, method: str) -> None:
+    with program(how, method) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "READY\n"
+        assert len(living_in(process.pid)) > 2
         process.kill()
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)

@@ -8,7 +8,6 @@ import pickle
 import resource
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 import service_pipes as pipes
 import torch
 from service_pipes import numbers
+from service_sessions import becomes_true, is_living
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
@@ -125,7 +125,7 @@ def test_promise_6_a_worker_that_ends_is_named_with_pid_and_exit_code(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.ci), "forkserver"])
 def test_promise_6_errors_and_ends_of_workers_under_other_start_methods(method: str) -> None:
     _, error = first_error(load(numbers(20).map(pipes.exit_at_five), 1, method))
     assert isinstance(error, WorkerDiedError)
@@ -163,8 +163,9 @@ def test_promise_6_a_worker_killed_while_the_caller_is_busy_is_seen_before_its_b
     loader = load(numbers(1000), 2, None, 100, 100)
     items = iter(loader)
     next(items)
-    os.kill(pids(loader)[0], signal.SIGKILL)
-    time.sleep(0.5)
+    victim = pids(loader)[0]
+    os.kill(victim, signal.SIGKILL)
+    assert becomes_true(lambda: not is_living(victim), 10)
     with loader, pytest.raises(WorkerDiedError, match="worker process 0"):
         list(itertools.islice(items, 10))
 

@@ -67,7 +67,11 @@ def together(answers: list[dict[str, Any]], epoch: int) -> list[tuple[int, ...]]
 
 
 @pytest.mark.parametrize(
-    "job", [{}, {"seed": 1, "workers": 0, "only_rank_0": True}], ids=["unseeded", "in-process"]
+    "job",
+    [
+        pytest.param({}, id="unseeded"),
+        pytest.param({"seed": 1, "workers": 0, "only_rank_0": True}, id="in-process", marks=pytest.mark.ci),
+    ],
 )
 def test_promise_3_ranks_share_out_every_item_though_their_own_seeds_differ(job: dict[str, Any]) -> None:
     answers = run_ranks(**job)
@@ -76,6 +80,7 @@ def test_promise_3_ranks_share_out_every_item_though_their_own_seeds_differ(job:
     assert answers[0]["epochs"][0] != answers[0]["epochs"][1] != answers[0]["epochs"][2]
 
 
+@pytest.mark.ci
 def test_after_a_distributed_reading_service_ranks_stay_disjoint_equally_long_and_new_each_epoch() -> None:
     answers = run_ranks(after_distributed=True)
     for epoch in range(3):
@@ -88,10 +93,13 @@ def test_after_a_distributed_reading_service_ranks_stay_disjoint_equally_long_an
 @pytest.mark.parametrize(
     "job",
     [
-        {"function": "raise", "step_s": 0.1},
-        {"function": "kill", "after_distributed": True},
+        pytest.param({"function": "raise", "step_s": 0.1}, id="alone"),
+        pytest.param(
+            {"function": "kill", "after_distributed": True},
+            id="killed-after-distributed",
+            marks=pytest.mark.ci,
+        ),
     ],
-    ids=["alone", "killed-after-distributed"],
 )
 def test_promise_6_one_ranks_error_ends_the_other_by_name(job: dict[str, Any]) -> None:
     answers = run_ranks(seed=3, **job)
@@ -101,12 +109,14 @@ def test_promise_6_one_ranks_error_ends_the_other_by_name(job: dict[str, Any]) -
     assert "SIGKILL" in answers[1 - failed]["error"] or "three" in answers[1 - failed]["error"]
 
 
+@pytest.mark.ci
 def test_promise_6_a_rank_that_goes_on_alone_is_told_that_rank_0_has_closed() -> None:
     answers = run_ranks(rank_0_stops_at=1)
     assert len(answers[0]["epochs"]) == 1
     assert "rank 0 has closed its loader" in answers[1]["error"]
 
 
+@pytest.mark.ci
 def test_promise_6_a_rank_waits_for_rank_0_only_so_long() -> None:
     answers = run_ranks(rank_0_sleeps_at=1, timeout_s=3)
     assert "rank 0 did not begin epoch 1 within 3 s" in answers[1]["error"]
@@ -114,7 +124,10 @@ def test_promise_6_a_rank_waits_for_rank_0_only_so_long() -> None:
 
 @pytest.mark.parametrize(
     ("dies", "after_distributed", "text"),
-    [(1, True, "another rank cannot be reached"), (0, False, "the store of torch.distributed is gone")],
+    [
+        (1, True, "another rank cannot be reached"),
+        pytest.param(0, False, "the store of torch.distributed is gone", marks=pytest.mark.ci),
+    ],
 )
 def test_promise_6_a_rank_that_is_killed_ends_the_other(
     dies: int, after_distributed: bool, text: str

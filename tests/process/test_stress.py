@@ -1,6 +1,6 @@
 """Random ends, many times over: no item lost or doubled, no hang, nothing left behind.
 
-40 rounds of each kind in every run; ``-m slow`` runs 1,000 early exits and 200 of each other kind.
+10 rounds of each kind in every run, 40 in ``.ci/run``; ``-m slow`` runs 1,000 early exits and 200 of each other kind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ GONE_WITHIN_S = 10.0
 
 
 def rounds(slow: int) -> Any:
-    return pytest.mark.parametrize("rounds", [40, pytest.param(slow, marks=pytest.mark.slow)])
+    return pytest.mark.parametrize(
+        "rounds", [10, pytest.param(40, marks=pytest.mark.ci), pytest.param(slow, marks=pytest.mark.slow)]
+    )
 
 
 def slow_tensor(item: tuple[int, int]) -> tuple[tuple[int, int], torch.Tensor]:

@@ -32,6 +32,7 @@ def torchrun(*arguments: str, timeout_s: float = 110) -> str:
     return out
 
 
+@pytest.mark.ci
 def test_two_ranks_train_stop_in_mid_epoch_and_resume(tmp_path: Path) -> None:
     common = ("--samples", "120", "--epochs", "1", "--batch", "4", "--every", "2")
     whole = torchrun(*common)

@@ -87,7 +87,7 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test_and_no_data_of_others(
     assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO", "tests/conftest.py"} <= names
     assert {name for name in names if name.startswith("torchdata_ais/")} == files_of(ROOT)
     folders = {name.partition("/")[0] for name in names if "/" in name}
-    assert folders <= {"torchdata_ais", "tests", "benchmarks", "notebooks", ".ci"}
+    assert folders <= {"torchdata_ais", "tests", "benchmarks", "notebooks", ".ci", ".github"}
     assert sdist.stat().st_size < 5e6
 
 
@@ -119,6 +119,7 @@ def run(command: list[Path | str], cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.ci
 def test_the_installed_wheel_is_what_is_imported_with_its_guides(installed: Path, tmp_path: Path) -> None:
     answer = json.loads(run([installed / "bin" / "python", "-c", PROGRAM], tmp_path))
     assert Path(answer["file"]).is_relative_to(site_packages(installed))
@@ -127,6 +128,7 @@ def test_the_installed_wheel_is_what_is_imported_with_its_guides(installed: Path
     assert run([installed / "bin" / "torchdata-ais", "--version"], tmp_path).strip()
 
 
+@pytest.mark.ci
 def test_readme_and_tests_pass_with_the_installed_wheel(built: Path, installed: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

@@ -236,6 +236,7 @@ def mirrored(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
+@pytest.mark.ci
 def test_d_processes_here_and_the_cluster_there_write_the_same_shards(etl_cluster: LocalCluster) -> None:
     client = etl_cluster.client()
     bucket = filled(client.bucket("originals").create())

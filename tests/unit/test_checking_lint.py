@@ -59,6 +59,17 @@ def found(report: Any) -> list[tuple[str, str | None, str | None, int | None]]:
     ]
 
 
+def test_the_first_of_the_samples_that_lack_a_field_is_named_whatever_else_they_have(tmp_path: Path) -> None:
+    content = members(0, 10)
+    content[5] = ("002.txt", b"instead of 002.jpg")
+    del content[15]  # 007.jpg
+    write_shard(tmp_path / "s-0.tar", content)
+    report = lint_shards(f"{tmp_path}/s-0.tar")
+    (problem,) = [problem for problem in report.problems() if problem.kind == "FieldsDiffer"]
+    assert "2 of 10 samples have no field 'jpg'" in problem.text
+    assert problem.key == "002"
+
+
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_each_fault_is_one_problem_that_names_shard_key_and_byte(bad: Path, jobs: int) -> None:
     report = lint_shards(f"{bad}/s-*.tar", jobs=jobs)

@@ -15,6 +15,7 @@ from torchdata_ais.codecs import MissingLibraryError, build_decoder, torch_audio
 from torchdata_ais.errors import DecodeError, UsageError
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("kind", "exact"), [("wav", True), ("flac", True), ("ogg", False), ("mp3", False)])
 def test_audio_is_channels_by_frames_and_the_rate(kind: str, exact: bool) -> None:
     soundfile = pytest.importorskip("soundfile")
@@ -33,6 +34,7 @@ def test_audio_is_channels_by_frames_and_the_rate(kind: str, exact: bool) -> Non
             assert np.abs(tensor.numpy().T - wave).max() < 1e-4
 
 
+@pytest.mark.ci
 def test_audio_that_is_none_is_a_decode_error_and_other_fields_are_left_alone() -> None:
     pytest.importorskip("soundfile")
     with pytest.raises(DecodeError, match="field 'wav'"):
@@ -60,6 +62,7 @@ def clip(frames: int = 6) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.ci
 def test_video_is_frames_audio_and_rates() -> None:
     data = clip()
     for spec in ("video", "torch_video", torch_video):
@@ -71,6 +74,7 @@ def test_video_is_frames_audio_and_rates() -> None:
         assert info == {"video_fps": 12.0, "audio_fps": 8000}
 
 
+@pytest.mark.ci
 def test_video_that_is_none_is_a_decode_error() -> None:
     pytest.importorskip("av")
     with pytest.raises(DecodeError, match="field 'mp4'"):

@@ -28,6 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def run(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("AIS_ENDPOINT", cluster.endpoint)
+    monkeypatch.setenv("AIS_AUTHN_TOKEN", cluster.token)
     return lambda *words: CliRunner().invoke(app, ["etl", *(str(word) for word in words)])
 
 

@@ -98,8 +98,9 @@ def test_a_failure_after_the_first_megabytes_breaks_the_answer_off(
         .group_samples()
     )
     seen: list[str] = []
-    with pytest.raises(AISError):
+    with pytest.raises(ReadError, match="the body broke off at byte") as caught:
         seen.extend(sample["__key__"] for sample in pipe)
+    assert "/objects/texts/s-1.tar" in str(caught.value.url)
     assert seen in (["s-1-0"], ["s-1-0", "s-1-1"], [])
     with pytest.raises(JobError, match="too late"):
         transform_bucket(cluster.client(), "swollen", "ais://texts/s-1", "ais://swollen")
@@ -174,6 +175,16 @@ def test_an_object_that_fails_fails_the_job_or_is_named_in_the_result(
     new.delete()
 
 
+def test_a_transform_that_works_for_no_object_is_an_error_in_any_case(
+    cluster: LocalCluster, bucket: Any
+) -> None:
+    for number in range(3):
+        put(bucket, f"s-{number}.tar", ["bad"])
+    with pytest.raises(JobError, match="failed over 3 objects"):
+        transform_bucket(cluster.client(), "numbered", bucket, "ais://none", on_error="skip")
+    cluster.client().bucket("none").delete()
+
+
 def test_a_bucket_is_not_transformed_onto_itself(cluster: LocalCluster, bucket: Any) -> None:
     with pytest.raises(UsageError, match="would replace the old"):
         transform_bucket(cluster.client(), "numbered", bucket, "ais://texts")
@@ -201,6 +212,7 @@ def test_a_cluster_without_etl_says_so(ais_local_cluster: LocalCluster) -> None:
         ensure_etl(ais_local_cluster.client(), "numbered", numbered)
 
 
+@pytest.mark.ci
 def test_the_sdk_alone_can_start_it_and_pull(
     cluster: LocalCluster, bucket: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

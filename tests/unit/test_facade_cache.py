@@ -16,7 +16,10 @@ import pytest
 import torchdata_ais.webdataset as wds
 from torchdata_ais.codecs import table
 from torchdata_ais.errors import DecodeError, UsageError
+from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards
+from torchdata_ais.webdataset.cache import url_to_cache_name
+from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -173,3 +176,22 @@ def test_the_functions_of_the_field_table() -> None:
         wds.autodecode.unpickle_loads(pickle.dumps(1))
     assert wds.autodecode.unpickle_loads(pickle.dumps(1), allow_pickle=True) == 1
     assert set(decoders) == set(table._LOADERS)
+
+
+@pytest.mark.parametrize("folders", [0, 1, 2, 9])
+@pytest.mark.parametrize("url", ["http://h/a/b/c/s.tar?x=1", "/a/b/c/s.tar", "s.tar", "pipe:cat a/b/s.tar"])
+def test_names_for_a_cache_are_those_of_webdataset(url: str, folders: int) -> None:
+    theirs = pytest.importorskip("webdataset.cache")
+    assert url_to_cache_name(url, folders) == theirs.url_to_cache_name(url, folders)
+
+
+def test_a_wrong_call_is_raised_whatever_the_handler_says(tmp_path: Path) -> None:
+    class Keeper(FileKeeper):
+        def fetch(self, url: Any, options: StoreOptions) -> Any:
+            raise UsageError.at("the call is wrong", url=url)
+
+    keeper = Keeper(str(tmp_path), 1)
+    kept = kept_web_files(iter(["http://h/s.tar"]), keeper, StoreOptions(), {}, wds.ignore_and_continue)
+    with pytest.raises(UsageError, match="the call is wrong") as caught:
+        list(kept)
+    assert caught.value.url == "http://h/s.tar"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice, product
@@ -20,6 +21,7 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import ShardError, TruncatedShardError, UsageError
 from torchdata_ais.testing import example_shards
+from torchdata_ais.webdataset.utils import pytorch_worker_seed
 
 pytestmark = [
     pytest.mark.timeout(90),
@@ -198,7 +200,7 @@ def test_fewer_shards_than_workers_is_an_error_unless_allowed(shards: list[str])
     assert sorted(loader) == [0, 1]
     error = error_of(wds.WebLoader(wds.WebDataset(shards[:1]), num_workers=2, batch_size=None))
     assert isinstance(error, ValueError)
-    assert "no items at all" in str(error)
+    assert "worker 1 of rank 0 has no sample at all: 1 shard, 2 workers" in str(error)
 
 
 def test_an_error_of_a_worker_keeps_its_class_and_place(tmp_path: Path, shards: list[str]) -> None:
@@ -269,3 +271,32 @@ def test_each_worker_draws_shards_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_epoch_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         wds.FluidWrapper([1]).with_epoch(0)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_resampled_shards_draw_every_shard_about_equally_often(deterministic: bool) -> None:
+    drawn = Counter(
+        item["url"] for item in wds.ResampledShards("s-{0..4}.tar", 5000, deterministic=deterministic)
+    )
+    assert sorted(drawn) == [f"s-{number}.tar" for number in range(5)]
+    assert all(800 < count < 1200 for count in drawn.values())  # seven standard deviations
+
+
+@pytest.mark.parametrize(("nsamples", "batches"), [(1, 1), (2, 1), (3, 2), (4, 2), (7, 4)])
+def test_repeatedly_stops_with_the_batch_that_makes_the_number_of_samples_full(
+    nsamples: int, batches: int
+) -> None:
+    source = [([0, 1],), ([2, 3],), ([4, 5],)]
+    expected = [*source, *source][:batches]
+    assert list(wds.repeatedly(source, nsamples=nsamples)) == expected
+
+
+def test_no_two_workers_of_any_rank_have_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("NUM_WORKERS", "16")
+    numbers = set()
+    for rank, worker in product(range(8), range(16)):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORKER", str(worker))
+        numbers.add(pytorch_worker_seed())
+    assert len(numbers) == 8 * 16

@@ -64,6 +64,7 @@ def test_etl_is_refused_unless_asked_for(ais_local_cluster: LocalCluster) -> Non
         ais_local_cluster.client().etl("upper-1").init_class()(Upper)
 
 
+@pytest.mark.ci
 def test_inline_transforms_with_arguments_and_in_a_row(cluster: LocalCluster, bucket: Any) -> None:
     client = cluster.client()
     thing = bucket.object("a.txt")
@@ -163,7 +164,7 @@ def workers_of(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("kill", marks=pytest.mark.ci)])
 def test_workers_end_with_the_cluster(how: str) -> None:
     cluster = LocalCluster(targets=1, etl=True).start()
     try:

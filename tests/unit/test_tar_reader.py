@@ -349,21 +349,36 @@ def test_an_extension_header_without_a_member_is_cut():
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "kind"),
     [
-        b"<!DOCTYPE html><html><body>502 Bad Gateway</body></html>",
-        b'{"status":404,"message":"no such object"}' * 40,
-        b"hello\n",
-        b"PK\3\4" + b"\x14\0\0\0\x08\0" * 200,
-        b"\xff\xd8\xff\xe0" + b"jpeg" * 200,
+        (b"<!DOCTYPE html><html><body>s3cret</body></html>", "an HTML page"),
+        (b'{"status":404,"message":"s3cret"}' * 40, "JSON"),
+        (b"root:x:0:0:s3cret:/root:/bin/bash\n", "plain text"),
+        (b"\xef\xbb\xbf<?xml version='1.0'?><a>s3cret</a>", "an XML document"),
+        (b"PK\3\4" + b"s3cret" * 200, "a zip archive"),
+        (b"PAR1" + b"s3cret" * 200, "a Parquet file"),
+        (b"\xff\xd8\xff\xe0" + b"s3cret" * 200, "a JPEG picture"),
+        (b"RIFF\x24\0\0\0WAVE" + b"s3cret" * 200, "a WAV file"),
+        (b"\0\1\2\3s3cret" * 60, "a file of unknown kind (it begins with the bytes 00 01 02 03)"),
     ],
 )
-def test_what_is_no_archive_is_shown(body):
+def test_of_what_is_no_archive_the_kind_is_named_and_nothing_is_quoted(body, kind):
     with pytest.raises(NotATarError, match="regex=") as caught:
         read(body)
     assert caught.value.url == URL
-    shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in body[:20])
-    assert shown in str(caught.value)
+    assert f"not a tar archive: {kind}." in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_damaged_number_is_shown_by_four_bytes_at_most():
+    damaged = bytearray(TWO)
+    at = 512
+    while damaged[at + 257 : at + 262] != b"ustar":  # the second header stands behind the first member
+        at += 512
+    damaged[at + 148 : at + 156] = b"s3cretzz"
+    with pytest.raises(BadHeaderError, match="number field") as caught:
+        read(bytes(damaged))
+    assert "s3cret" not in str(caught.value)
 
 
 def test_an_empty_object_says_so():

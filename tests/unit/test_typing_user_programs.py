@@ -23,6 +23,7 @@ def test_the_file_expects_mistakes() -> None:
     assert len(EXPECTED) >= 6
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="assert_type of unions")
 def test_mypy_accepts_the_programs_and_finds_each_mistake(tmp_path: Path) -> None:

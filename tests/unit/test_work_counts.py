@@ -1,8 +1,10 @@
 """How much work a sample costs, counted and not timed: a change that makes reading slower shows here on any machine.
 
-Counted are the calls of functions, Python's and C's, in the thread that reads. Each case runs with two sizes, and the
-difference counts, so that what happens once a run or once a shard does not matter. The limits are what was measured
-with CPython 3.10 to 3.13, and a twentieth more.
+Counted are the functions written in Python that are entered or gone on with, in the thread that reads: what C does in
+a call differs between versions of Python, this does not. Each case runs with two sizes, and the difference counts, so
+that what happens once a run or once a shard does not matter, and work that grows with what was read before shows.
+
+The limits are promises with head room, half as much again as was needed when they were made.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ def members(samples: int) -> dict[str, bytes]:
 
 
 def calls(run: Callable[[], Any]) -> int:
-    """Return how many functions are called while `run` runs, in this thread."""
+    """Return how many functions of Python are entered while `run` runs, in this thread."""
     count = 0
 
     def note(_frame: Any, event: str, _argument: Any) -> None:
         nonlocal count
-        count += event in ("call", "c_call")
+        count += event == "call"
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -88,13 +90,13 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 }
 
 LIMITS = {
-    "tar reader, a member": 14.7,
-    "load_tar and group_samples": 93,
-    "and to_tuple": 100,
-    "and batched": 107,
-    "and shuffled": 124,
-    "decode of two fields": 87,
-    "a block": 35,
+    "tar reader, a member": 8,
+    "load_tar and group_samples": 45,
+    "and to_tuple": 52,
+    "and batched": 54,
+    "and shuffled": 63,
+    "decode of two fields": 53,
+    "a block": 21,
 }
 
 

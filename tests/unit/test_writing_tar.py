@@ -389,6 +389,7 @@ def test_web_servers_are_no_targets():
         ({"__key__": "d\n/b", "txt": "x"}, UsageError, "would not find"),
         ({"__key__": "a", "x\n": b""}, UsageError, "cannot be the end of a member's name"),
         ({"__key__": "__meta__/b", "txt": "x"}, UsageError, "would not find"),
+        ({"__key__": "__", "0.__": b""}, UsageError, "field '0.__' of sample '__' cannot be the end"),
         ({"__key__": "a", "x/y": b""}, UsageError, "field 'x/y'"),
         ({"__key__": "a", "": b""}, UsageError, "field ''"),
         ({"__key__": "a", 3: b""}, UsageError, "name fields by str"),

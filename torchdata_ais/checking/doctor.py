@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
-import re
 import shutil
 import sys
 import time
@@ -153,9 +152,9 @@ def _cluster(options: StoreOptions) -> Iterator[Check]:
     began = time.monotonic()
     try:
         date = _date_of(options)
-    except Exception as error:  # noqa: BLE001 - anything may answer there
+    except AISError as error:
         todo = "check AIS_ENDPOINT, that the cluster is up, and proxies of the environment"
-        what = re.sub(r"^\w+\([^()]*\): ", "", _first(error))  # without the repr of urllib3's connection
+        what = _first(error).partition(". check")[0]
         yield Check("cluster", "bad", f"{where} cannot be reached: {what}", todo)
         return
     elapsed = time.monotonic() - began
@@ -171,12 +170,26 @@ def _cluster(options: StoreOptions) -> Iterator[Check]:
 
 def _date_of(options: StoreOptions) -> float | None:
     """Return the cluster's time, in seconds since the epoch."""
-    from torchdata_ais.store.pools import pool_for
+    from dataclasses import replace
+
+    from torchdata_ais.store import Retry
+    from torchdata_ais.store.attempts import Attempts, retried
+    from torchdata_ais.store.request import send
+    from torchdata_ais.store.wire import drain
 
     url = f"{options.endpoint}/v1/health"
-    answer = pool_for(url, options).request("GET", url, timeout=_TIMEOUT_S, retries=False, redirect=False)
-    stated = answer.headers.get("Date")
-    return parsedate_to_datetime(stated).timestamp() if stated else None
+    once = replace(options, first_byte_timeout=_TIMEOUT_S)
+
+    def ask(attempts: Attempts) -> str | None:
+        answer = send("GET", url, once, attempts, home="", follow=False)
+        drain(answer)
+        return answer.headers.get("Date")
+
+    stated = retried(ask, Retry(attempts=1, deadline=2 * _TIMEOUT_S), "health", redact(options.endpoint))
+    try:
+        return parsedate_to_datetime(stated).timestamp() if stated else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _buckets(options: StoreOptions, where: str, how: str) -> Check:
@@ -185,7 +198,7 @@ def _buckets(options: StoreOptions, where: str, how: str) -> Check:
     from torchdata_ais.store import Retry
     from torchdata_ais.store.sdk import call, sdk_client
 
-    once = replace(options, retry=Retry(attempts=1), first_byte_timeout=_TIMEOUT_S)
+    once = replace(options, retry=Retry(attempts=1, deadline=2 * _TIMEOUT_S), first_byte_timeout=_TIMEOUT_S)
     try:
         with sdk_client(once) as client:
             count = len(call(lambda: list(client.cluster().list_buckets()), once, "list of buckets", where))

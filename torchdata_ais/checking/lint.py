@@ -184,7 +184,7 @@ def _lint_one(
         try:
             if codec is not None:
                 codec(sample)
-        except UsageError as error:
+        except UsageError as error:  # before SampleError: some are both
             raise error.noting("lint can also leave decoding out: --no-decode, decode=False") from error
         except SampleError as error:
             noted(error)

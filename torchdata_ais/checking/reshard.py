@@ -10,7 +10,7 @@ from typing import Any
 from torchdata_ais.checking.across import lacking
 from torchdata_ais.checking.report import LintReport, ShardReport
 from torchdata_ais.codecs import build_decoder
-from torchdata_ais.errors import SampleError
+from torchdata_ais.errors import NEVER_SKIPPED, SampleError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import StoreOptions, resolve_options
 
@@ -89,6 +89,8 @@ def reshard(
                 try:
                     if codec is not None:
                         codec(sample)
+                except NEVER_SKIPPED:
+                    raise
                 except SampleError as error:
                     done.left_out[type(error).__name__] += 1
                     continue

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from torchdata_ais._interrupt import quit_at_once
+from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import ExitCodes
 from torchdata_ais.cli.bench import bench
 from torchdata_ais.cli.convert import convert
@@ -33,7 +35,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from torchdata_ais import __version__
 
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
@@ -53,4 +55,5 @@ app.add_typer(etl)
 
 def main() -> None:
     """Run the command line."""
+    quit_at_once()
     app()

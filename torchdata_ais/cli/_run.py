@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from torchdata_ais._interrupt import LINE, STATUS
+from torchdata_ais.cli._echo import echo, shown_line
 
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
@@ -28,6 +33,7 @@ _ARGUMENTS = {
     "resume=True": "--resume",
     "overwrite=True": "--overwrite",
     "manifest=": "--manifest",
+    "max_pixels=": "--max-pixels ",
 }
 
 
@@ -35,34 +41,51 @@ class ExitCodes:
     """What the command returns to the shell."""
 
     FAILED = 1
-    INTERRUPTED = 130
+    INTERRUPTED = STATUS
     HELP = "Exit codes: 0 done, 1 failed (the message says why), 2 wrong arguments, 130 interrupted."
 
 
 @contextmanager
-def reported(debug: bool = False) -> Iterator[None]:
+def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
     """Run a command: errors of this package become one message and exit code 1, signals 130.
 
     SIGTERM is handled like Ctrl-C, so that clusters are stopped and buckets removed.
+
+    Args:
+        debug: Let errors through.
+        libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
     """
     from torchdata_ais.errors import AISError
 
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    for name in libraries:
+        importlib.import_module(name)
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
     try:
         yield
     except KeyboardInterrupt:
+        echo(LINE, err=True)
         raise typer.Exit(ExitCodes.INTERRUPTED) from None
-    except (AISError, OSError) as error:
-        if debug:
+    except Exception as error:
+        if interrupted and not isinstance(error, typer.Exit):  # a library made an error of its own of it
+            echo(LINE, err=True)
+            raise typer.Exit(ExitCodes.INTERRUPTED) from None
+        if debug or not isinstance(error, AISError | OSError):
             raise
-        typer.echo(f"error: {sentence(error)}", err=True)
+        echo(*f"error: {sentence(error)}".split("\n"), err=True)
         raise typer.Exit(ExitCodes.FAILED) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def sentence(error: BaseException) -> str:
@@ -83,19 +106,27 @@ def sentence(error: BaseException) -> str:
     for argument, option in _ARGUMENTS.items():
         text = text.replace(argument, option)
     place: dict[str, Any] = getattr(error, "place", {})
-    return "\n".join([text, *(f"  {name}: {value}" for name, value in place.items())])
+    return "\n".join([text, *(f"  {name}: {shown_line(str(value))}" for name, value in place.items())])
 
 
-def options_for(endpoint: str = "") -> StoreOptions:
+def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     """Return how to reach the cluster: the one given, else that of ``AIS_ENDPOINT``.
+
+    Args:
+        endpoint: What ``--endpoint`` says.
+        host: The address in a URL, which is reached instead: without the token if it is not the same.
 
     Raises:
         UsageError: There is neither.
     """
     from torchdata_ais.errors import UsageError
     from torchdata_ais.store import resolve_options
+    from torchdata_ais.store.tokens import origin
 
     options = resolve_options(endpoint=endpoint or None)
+    if host:
+        named = options.endpoint and origin(options.endpoint) == origin(host)
+        return replace(options, endpoint=host, token=options.token if named else None)
     if not options.endpoint:
         raise UsageError.at(
             "no cluster is known",

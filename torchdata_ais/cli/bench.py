@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, size_text
 
 __all__ = ["bench"]
@@ -30,7 +30,7 @@ def bench(
     process. loader(n): the whole chain in n worker processes. Shards are read again and again, so the figures are those
     of a warm cluster; the first read is shown by itself. Take a few shards, on a machine that does nothing else.
     """
-    with reported(debug):
+    with reported(debug, "torchdata_ais.checking"):
         from torchdata_ais.checking import measure
         from torchdata_ais.errors import SampleError, ShardError, UsageError
         from torchdata_ais.urls import parse_url
@@ -56,15 +56,15 @@ def bench(
                 "bench needs sound shards: torchdata-ais lint finds all that are bad"
             ) from error
         if as_json:
-            typer.echo(json.dumps(speed.as_dict(), indent=1))
+            echo_json(speed.as_dict(), indent=1)
             return
         for rate in speed.rates:
             figures = [f"{rate.mb_s:9.1f} MB/s" if rate.bytes else " " * 14]
             figures += [f"{rate.samples_s:9.0f} samples/s"] if rate.samples else []
-            typer.echo(f"{rate.stage:<11}{'  '.join(figures)}")
-        typer.echo(f"{speed.cores} cores, samples of {size_text(round(speed.sample_bytes))} on average")
+            echo(f"{rate.stage:<11}{'  '.join(figures)}")
+        echo(f"{speed.cores} cores, samples of {size_text(round(speed.sample_bytes))} on average")
         for sentence in speed.advice:
-            typer.echo(f"suggested: {sentence}")
+            echo(f"suggested: {sentence}")
 
 
 def _say(stage: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 
 __all__ = ["convert"]
@@ -50,6 +50,14 @@ def convert(
     shorter: Annotated[
         int, typer.Option(help="Encode images anew, the shorter side so long.", show_default=False, min=0)
     ] = 0,
+    max_pixels: Annotated[
+        int,
+        typer.Option(
+            help="Refuse images of more pixels, as stored or as made. Default: 89478485.",
+            show_default=False,
+            min=0,
+        ),
+    ] = 0,
     quality: Annotated[int, typer.Option(help="Of JPEG and WebP files made here.", min=1, max=100)] = 95,
     map_with: Annotated[
         str,
@@ -85,8 +93,8 @@ def convert(
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
     """
-    with reported(debug), ExitStack() as stack:
-        from torchdata_ais.codecs import build_decoder
+    with reported(debug, "torchdata_ais.writing", "rich.progress"), ExitStack() as stack:
+        from torchdata_ais.codecs import MAX_PIXELS, build_decoder
         from torchdata_ais.urls import parse_url
         from torchdata_ais.writing import convert as run
 
@@ -97,7 +105,12 @@ def convert(
         if function is not None or size or shorter:
             # Without a function nothing but images changes: other fields stay the bytes they are.
             decode = build_decoder(
-                "pil", size=size or None, shorter=shorter or None, partial=True, post=None if function else []
+                "pil",
+                size=size or None,
+                shorter=shorter or None,
+                partial=True,
+                post=None if function else [],
+                max_pixels=max_pixels or MAX_PIXELS,
             )
         if options is not None and parse_url(target).kind == "object":
             _make_bucket(target, options)
@@ -134,10 +147,10 @@ def convert(
                 for shard in done.shards
             ]
             counts = {"dropped": done.dropped, "skipped": done.skipped}
-            typer.echo(json.dumps({"samples": done.samples, "size": done.size, **counts, "shards": rows}))
+            echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
             return
         skipped = sum(done.skipped.values())
-        typer.echo(
+        echo(
             f"wrote {counted(done.samples, 'sample')}, {size_text(done.size)}, in {counted(len(done.shards), 'shard')}"
             f" {target}"
             + (f"; {done.dropped} left out" if done.dropped else "")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def demo(
     Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
     it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
     """
-    with reported(debug):
+    with reported(debug, "torchdata_ais.loaders", "rich.progress"):
         started = time.perf_counter()
         _require_dataloader2()
         with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
@@ -76,13 +77,13 @@ def _require_dataloader2() -> None:
 @contextmanager
 def _cluster(endpoint: str) -> Iterator[StoreOptions]:
     if endpoint:
-        typer.echo(f"cluster   {endpoint}")
+        echo(f"cluster   {endpoint}")
         yield options_for(endpoint)
         return
     from torchdata_ais.local import LocalCluster
 
     with LocalCluster(targets=2) as cluster:
-        typer.echo(f"cluster   {cluster.endpoint}, embedded, 2 targets")
+        echo(f"cluster   {cluster.endpoint}, embedded, 2 targets")
         yield options_for(cluster.endpoint)
 
 
@@ -119,7 +120,7 @@ def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
                 stored += len(shard)
                 advance(sizes[index])
     smallest, *_, largest = sorted(parts["train"][1])
-    typer.echo(
+    echo(
         f"data      {samples} samples drawn, {size_text(stored)} stored in {bucket.uri} as {_TRAIN_SHARDS} + "
         f"{_HELD_OUT_SHARDS} shards of {smallest} to {largest} samples, {time.perf_counter() - begin:.1f} s"
     )
@@ -149,7 +150,7 @@ def _train(
     train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]
     train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, endpoint=options.endpoint, batchsize=_BATCH)
     measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, endpoint=options.endpoint, batchsize=_BATCH)
-    typer.echo(f"chain     {_chain(train)}")
+    echo(f"chain     {_chain(train)}")
 
     # More threads than free cores spend their time waiting for each other.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - workers))
@@ -172,12 +173,12 @@ def _train(
             _check_once("training", epoch, trained.keys, train_keys)
             _check_once("held-out", epoch, measured.keys, held_out_keys)
             accuracy = measured.accuracy
-            typer.echo(
+            echo(
                 f"epoch {epoch + 1}/{epochs} loss {trained.mean_loss:.3f}, held-out accuracy {accuracy:.3f}, "
                 f"{trained.samples_per_second:.0f} samples/s, "
                 f"{len(train_keys)} + {len(held_out_keys)} samples each exactly once"
             )
-        typer.echo(f"\nwhat the stages did on the training shards:\n{stats(train_loader)}\n")
+        echo("", "what the stages did on the training shards:", *str(stats(train_loader)).splitlines(), "")
     return accuracy
 
 
@@ -209,7 +210,7 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
             f"the accuracy {accuracy:.3f} on held-out shards is not far above chance ({chance:.3f})",
             todo="try more --epochs or --samples; with the defaults, please report this as a bug",
         )
-    typer.echo(
+    echo(
         f"passed    accuracy {accuracy:.3f} on shards the model never saw (chance {chance:.3f}), "
         f"every sample exactly once in {epochs}, {seconds:.0f} s"
     )
@@ -217,11 +218,12 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
 
 def _stay(options: StoreOptions, bucket: Bucket, *, wait: bool) -> None:
     """Say how to look at the data; an embedded cluster lives as long as this process."""
-    typer.echo(
-        f"\n{'The cluster stays up until Ctrl-C' if wait else 'The bucket stays'}. Look at it from another shell:\n"
-        f"  export AIS_ENDPOINT={options.endpoint}\n"
-        f"  torchdata-ais ls {bucket.uri}\n"
-        f"  torchdata-ais inspect {bucket.uri}/train-000.tar"
+    echo(
+        "",
+        f"{'The cluster stays up until Ctrl-C' if wait else 'The bucket stays'}. Look at it from another shell:",
+        f"  export AIS_ENDPOINT={options.endpoint}",
+        f"  torchdata-ais ls {bucket.uri}",
+        f"  torchdata-ais inspect {bucket.uri}/train-000.tar",
     )
     with suppress(KeyboardInterrupt):
         while wait:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from torchdata_ais.cli._run import Endpoint, ExitCodes
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._run import Endpoint, ExitCodes, reported
 
 __all__ = ["doctor"]
 
@@ -21,23 +21,22 @@ def doctor(
 
     The exit code is 1 if something will not work. Put the output into a bug report; it holds no token.
     """
-    from torchdata_ais.checking.doctor import Check, diagnose
-    from torchdata_ais.errors import AISError
-    from torchdata_ais.store import resolve_options
-    from torchdata_ais.versions import versions
+    with reported(False, "torchdata_ais.checking.doctor"):
+        from torchdata_ais.checking.doctor import Check, diagnose
+        from torchdata_ais.errors import AISError
+        from torchdata_ais.store import resolve_options
+        from torchdata_ais.versions import versions
 
-    try:
-        checks = diagnose(resolve_options(endpoint=endpoint) if endpoint else None)
-    except AISError as error:
-        checks = [Check("cluster", "bad", str(error).partition("\n[at] ")[0])]
+        try:
+            checks = diagnose(resolve_options(endpoint=endpoint) if endpoint else None)
+        except AISError as error:
+            checks = [Check("cluster", "bad", str(error).partition("\n[at] ")[0])]
     if as_json:
-        typer.echo(
-            json.dumps({"versions": versions(), "checks": [asdict(check) for check in checks]}, indent=1)
-        )
+        echo_json({"versions": versions(), "checks": [asdict(check) for check in checks]}, indent=1)
     else:
         for check in checks:
-            typer.echo(f"{check.state:<4}  {check.name:<8}  {check.text}")
+            echo(f"{check.state:<4}  {check.name:<8}  {check.text}")
             if check.todo:
-                typer.echo(f"{'':<16}-> {check.todo}")
+                echo(f"{'':<16}-> {check.todo}")
     if any(check.state == "bad" for check in checks):
         raise typer.Exit(ExitCodes.FAILED)

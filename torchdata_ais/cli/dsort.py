@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def dsort(
 
     With a specification file, as the ais command takes them, also in its old form, only --check and --overwrite count.
     """
-    with reported(debug):
+    with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress"):
         from torchdata_ais.cli._jobs import job_bars
         from torchdata_ais.dsort import DsortSpec, run_dsort
         from torchdata_ais.errors import UsageError
@@ -91,10 +91,10 @@ def _tell(result: DsortResult, *, as_json: bool) -> None:
     rows = [{"url": parse_url(shard).uri, "size": shard.size} for shard in result.shards]
     if as_json:
         facts = {"job": result.job_id, "samples": result.samples, "missing": result.missing}
-        typer.echo(json.dumps({**facts, "shards": rows}))
+        echo_json({**facts, "shards": rows})
         return
     for row in rows:
-        typer.echo(f"{size_text(int(row['size'] or 0)):>10}  {row['url']}")
+        echo(f"{size_text(int(row['size'] or 0)):>10}  {row['url']}")
     checked = (
         "not checked" if result.samples is None else f"checked: {counted(result.samples, 'sample')}, the same"
     )
@@ -103,4 +103,4 @@ def _tell(result: DsortResult, *, as_json: bool) -> None:
         if result.missing
         else ""
     )
-    typer.echo(f"{counted(len(rows), 'shard')}, {checked}{missing}", err=True)
+    echo(f"{counted(len(rows), 'shard')}, {checked}{missing}", err=True)

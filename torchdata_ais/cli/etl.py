@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
 
 __all__ = ["etl"]
@@ -49,7 +49,7 @@ def init(
     debug: Debug = False,
 ) -> None:
     """Start a transform, unless it runs already."""
-    with reported(debug):
+    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
         from torchdata_ais.cli.convert import _function
         from torchdata_ais.etl import ensure_etl, shard_etl
 
@@ -59,25 +59,25 @@ def init(
             made = shard_etl(decode=decode or None, **options)(made)
         where = options_for(endpoint).endpoint
         ensure_etl(where, name, made, dependencies=dependency or (), replace_other=replace)
-        typer.echo(f"{name} runs; read through it with AISSourceLister(..., etl_name={name!r})", err=True)
+        echo(f"{name} runs; read through it with AISSourceLister(..., etl_name={name!r})", err=True)
 
 
 @etl.command(name="ls", epilog=ExitCodes.HELP)
 def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = False) -> None:
     """List the transforms of the cluster."""
-    with reported(debug):
+    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
         from torchdata_ais.etl import list_etls
 
         rows = list_etls(options_for(endpoint).endpoint)
         if as_json:
-            typer.echo(json.dumps(rows, indent=1))
+            echo_json(rows, indent=1)
             return
         for row in rows:
-            typer.echo(
+            echo(
                 f"{row['stage']:<12} {row['name']:<32} {counted(row['objects'], 'object')}, "
                 f"{size_text(row['in_bytes'])} in, {size_text(row['out_bytes'])} out"
             )
-        typer.echo(counted(len(rows), "transform"), err=True)
+        echo(counted(len(rows), "transform"), err=True)
 
 
 @etl.command(epilog=ExitCodes.HELP)
@@ -93,7 +93,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Put all objects of a bucket through a transform into another bucket."""
-    with reported(debug):
+    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
         from torchdata_ais.cli._jobs import job_bars
         from torchdata_ais.etl import transform_bucket
 
@@ -102,11 +102,11 @@ def run(
         with job_bars() as show:
             result = transform_bucket(where, name, source, target, on_error=on_error, progress=show)
         if as_json:
-            typer.echo(json.dumps({"job": result.job_id, "objects": result.objects, "errors": result.errors}))
+            echo_json({"job": result.job_id, "objects": result.objects, "errors": result.errors})
             return
         for failed, why in result.errors.items():
-            typer.echo(f"left out {failed}: {why}", err=True)
-        typer.echo(f"{counted(result.objects, 'object')} written to {target}")
+            echo(f"left out {failed}: {why}", err=True)
+        echo(f"{counted(result.objects, 'object')} written to {target}")
 
 
 @etl.command(epilog=ExitCodes.HELP)
@@ -117,16 +117,16 @@ def logs(
     debug: Debug = False,
 ) -> None:
     """Show what a transform has logged."""
-    with reported(debug):
+    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
         from torchdata_ais.etl import etl_logs
 
-        typer.echo(etl_logs(options_for(endpoint).endpoint, name, lines))
+        echo(*etl_logs(options_for(endpoint).endpoint, name, lines).split("\n"))
 
 
 @etl.command(epilog=ExitCodes.HELP)
 def rm(name: Name, endpoint: Endpoint = "", debug: Debug = False) -> None:
     """Stop a transform and take it away."""
-    with reported(debug):
+    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
         from torchdata_ais.etl import delete_etl
 
         delete_etl(options_for(endpoint).endpoint, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json, shown_line
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, reported, sentence, size_text
 
 __all__ = ["inspect"]
@@ -43,7 +43,7 @@ def inspect(
     the object, and that the members of each sample stand together. If it is not sound, the exit code is 1, and
     what could be read is shown before the error.
     """
-    with reported(debug):
+    with reported(debug, "torchdata_ais.pipes"):
         from torchdata_ais.errors import AISError, NotFoundError, UsageError
         from torchdata_ais.urls import parse_url
 
@@ -66,7 +66,7 @@ def inspect(
         samples = list(_samples(members))
         if as_json:
             text = "" if problem is None else sentence(problem)
-            typer.echo(json.dumps({"url": url, "whole": problem is None, "error": text, "samples": samples}))
+            echo_json({"url": url, "whole": problem is None, "error": text, "samples": samples})
         elif members or problem is None:
             _show(url, members, samples, whole=problem is None)
         if problem is None:
@@ -100,13 +100,15 @@ def _draw(path: Path, samples: list[Any]) -> None:
     """Write a contact sheet of samples of bytes."""
     from torchdata_ais.display import contact_sheet
     from torchdata_ais.errors import UsageError
+    from torchdata_ais.store.naming import naming
 
     picture = contact_sheet(samples)
     try:
-        picture.save(path)
+        with naming(str(path)):
+            picture.save(path)
     except ValueError as error:
         raise UsageError.at(f"{path}: {error}", todo="name it out.png or out.jpg") from error
-    typer.echo(f"wrote {path}: {counted(len(samples), 'image')}", err=True)
+    echo(f"wrote {path}: {counted(len(samples), 'image')}", err=True)
 
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
@@ -128,13 +130,13 @@ def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
 
 
 def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], *, whole: bool) -> None:
-    keys = [sample["key"] if sample["key"] is not None else "(no key)" for sample in samples]
+    keys = [shown_line(sample["key"]) if sample["key"] is not None else "(no key)" for sample in samples]
     width = max((len(key) for key in keys), default=0)
     for key, sample in zip(keys, samples, strict=True):
         fields = "  ".join(
             f"{part['field'] or part['member']} {size_text(part['size'])}" for part in sample["fields"]
         )
-        typer.echo(f"{key:<{width}}  @{sample['offset']:<10}  {fields}")
+        echo(f"{key:<{width}}  @{sample['offset']:<10}  {fields}")
     count = sum(sample["key"] is not None for sample in samples)
     total = f"{counted(count, 'sample')}, {counted(len(members), 'member')}, {size_text(sum(m.size for m in members))}"
-    typer.echo(f"{url}: {'whole' if whole else 'not sound; read so far'}: {total}", err=not whole)
+    echo(f"{url}: {'whole' if whole else 'not sound; read so far'}: {total}", err=not whole)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def lint(
     missing or do not decode. Notes: fields that few samples have, keys that stand in several shards, uneven sizes.
     The exit code is 1 if there are errors, also with --fix.
     """
-    with reported(debug), ExitStack() as stack:
+    with reported(debug, "torchdata_ais.checking", "rich.progress"), ExitStack() as stack:
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.urls import parse_url
 
@@ -85,7 +85,7 @@ def lint(
             _show(report)
             if not (report.ok or fix) and any(shard.good for shard in report.shards):
                 todo = "--fix ais://BUCKET/good-%06d.tar writes what is good to new shards; the old ones stay"
-                typer.echo(f"next: {todo}", err=True)
+                echo(f"next: {todo}", err=True)
         written: Resharded | None = None
         if fix:
             _make_bucket(fix, options)
@@ -96,7 +96,7 @@ def lint(
             answer = report.as_dict()
             if written is not None:
                 answer["fixed"] = vars(written)
-            typer.echo(json.dumps(answer, indent=1))
+            echo_json(answer, indent=1)
         elif written is not None:
             _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if not report.ok or (strict and any(report.problems())):
@@ -109,13 +109,13 @@ def _show(report: LintReport) -> None:
         for problem in shard.problems:
             shown[problem.kind] += 1
             if shown[problem.kind] <= _SHOWN_ALIKE:
-                typer.echo(str(problem))
+                echo(str(problem))
         unseen = shard.errors - sum(min(count, _SHOWN_ALIKE) for count in shown.values())
         if unseen:
             kinds = ", ".join(kind for kind, count in shown.items() if count > _SHOWN_ALIKE)
-            typer.echo(f"error: {shard.url}: {counted(unseen, 'more error')} of this shard (such as {kinds})")
+            echo(f"error: {shard.url}: {counted(unseen, 'more error')} of this shard (such as {kinds})")
     for problem in report.across:
-        typer.echo(str(problem))
+        echo(str(problem))
     samples = sum(shard.samples for shard in report.shards)
     broken = sum(not shard.whole for shard in report.shards)
     errors = sum(shard.errors for shard in report.shards)
@@ -127,7 +127,7 @@ def _show(report: LintReport) -> None:
         if errors
         else "sound"
     )
-    typer.echo(
+    echo(
         f"{counted(len(report.shards), 'shard')}, {counted(samples, 'sample')},"
         f" {size_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
         f" ({report.seconds:.1f} s)"
@@ -138,7 +138,7 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
     out = [f"{count} {name}" for name, count in written.left_out.items()]
     if broken:
         out.append(f"what follows the break in {counted(broken, 'shard')}")
-    typer.echo(
+    echo(
         f"wrote {counted(written.samples, 'sample')} in {counted(len(written.shards), 'shard')} {target}"
         + (f"; {written.joined} put together" if written.joined else "")
         + (f"; {written.renamed} renamed" if written.renamed else "")

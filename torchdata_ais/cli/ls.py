@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 
 __all__ = ["ls"]
@@ -27,7 +27,7 @@ def ls(
     debug: Debug = False,
 ) -> None:
     """List the objects of a bucket or prefix, with their sizes."""
-    with reported(debug):
+    with reported(debug, "aistore.sdk"):
         from torchdata_ais.errors import UsageError
         from torchdata_ais.store import list_objects
         from torchdata_ais.urls import parse_url
@@ -47,10 +47,10 @@ def ls(
             for found in objects
         ]
         if as_json:
-            typer.echo(json.dumps(rows, indent=1))
+            echo_json(rows, indent=1)
             return
         for row, found in zip(rows, objects, strict=True):
             size = "?" if found.size is None else size_text(found.size)
-            typer.echo(f"{size:>10}  {row['url']}")
+            echo(f"{size:>10}  {row['url']}")
         total = sum(found.size or 0 for found in objects)
-        typer.echo(f"{counted(len(rows), 'object')}, {size_text(total)}", err=True)
+        echo(f"{counted(len(rows), 'object')}, {size_text(total)}", err=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 
 __all__ = ["put"]
@@ -29,10 +30,11 @@ def put(
 
     Names of a folder's files are their paths in it, put after the prefix as it stands.
     """
-    with reported(debug):
+    with reported(debug, "aistore.sdk", "rich.progress"):
         from torchdata_ais.cli._bucket import Bucket
         from torchdata_ais.cli._progress import progress
         from torchdata_ais.errors import NotFoundError, UsageError
+        from torchdata_ais.store.naming import naming
         from torchdata_ais.urls import parse_url
 
         if not source.exists():
@@ -47,15 +49,16 @@ def put(
         files = list(_named(source, where.name))
         if not files:
             raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
-        bucket = Bucket(options_for(where.endpoint or endpoint), where.bucket, where.provider)
+        bucket = Bucket(options_for(endpoint, where.endpoint), where.bucket, where.provider)
         bucket.create()
         total = 0
         with progress("put", "file", len(files)) as advance:
             for name, path in files:
-                bucket.put(name, path)
+                with naming(str(path)):
+                    bucket.put(name, path)
                 total += path.stat().st_size
                 advance(1)
-        typer.echo(f"stored {counted(len(files), 'object')}, {size_text(total)}, in {bucket.uri}")
+        echo(f"stored {counted(len(files), 'object')}, {size_text(total)}, in {bucket.uri}")
 
 
 def _named(source: Path, prefix: str) -> Iterator[tuple[str, Path]]:

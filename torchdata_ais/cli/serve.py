@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, reported
 
 __all__ = ["serve"]
@@ -27,19 +28,22 @@ def serve(
         ),
     ] = None,
     targets: Annotated[int, typer.Option(help="Number of targets.", min=1)] = 2,
+    etl: Annotated[bool, typer.Option("--etl", help="Run transforms: they may do all that you may.")] = False,
     debug: Debug = False,
 ) -> None:
     """Run an AIStore cluster on this machine until Ctrl-C.
 
-    It is embedded, in pure Python, for tests and trials. Use it in another shell by the line it prints.
+    It is embedded, in pure Python, for tests and trials. Use it in another shell by the lines it prints.
+    AIS_AUTHN_TOKEN is for making and changing transforms (--etl), which run code as you: keep it to yourself.
     """
-    with reported(debug):
+    with reported(debug, "torchdata_ais.local"):
         from torchdata_ais.errors import ConnectError
         from torchdata_ais.local import LocalCluster
 
-        with LocalCluster(targets=targets, root=root, port=port) as cluster:
-            typer.echo(f"export AIS_ENDPOINT={cluster.endpoint}")
-            typer.echo(f"data in {cluster.root}; stop with Ctrl-C", err=True)
+        with LocalCluster(targets=targets, root=root, port=port, etl=etl) as cluster:
+            echo(f"export AIS_ENDPOINT={cluster.endpoint}")
+            typer.echo(f"export AIS_AUTHN_TOKEN={cluster.token}")  # echo would hide it
+            echo(f"data in {cluster.root}; stop with Ctrl-C", err=True)
             try:
                 while cluster.running:
                     time.sleep(_LIVENESS_S)

@@ -13,6 +13,7 @@ from torchdata_ais.codecs.handlers import (
     handle_extension,
 )
 from torchdata_ais.codecs.image import IMAGE_EXTENSIONS, IMAGE_SPECS, ImageHandler, imagehandler
+from torchdata_ais.codecs.resize import MAX_PIXELS
 from torchdata_ais.codecs.table import FieldTable, basichandlers
 from torchdata_ais.codecs.video import torch_video
 from torchdata_ais.errors import EncodeError, MissingLibraryError
@@ -21,6 +22,7 @@ __all__ = [
     "IMAGE_EXTENSIONS",
     "IMAGE_SPECS",
     "MAX_GZ_BYTES",
+    "MAX_PIXELS",
     "Continue",
     "Decoded",
     "EncodeError",

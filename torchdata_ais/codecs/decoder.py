@@ -6,13 +6,14 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
+from torchdata_ais.arguments import check_function, check_number, check_text
 from torchdata_ais.codecs.audio import require_audio, torch_audio
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler
 from torchdata_ais.codecs.image import ImageHandler, SixteenBit, check_sixteen_bit, imagehandler
-from torchdata_ais.codecs.resize import Size, checked_size
+from torchdata_ais.codecs.resize import MAX_PIXELS, Size, checked_size
 from torchdata_ais.codecs.table import FieldTable
 from torchdata_ais.codecs.video import require_video, torch_video
-from torchdata_ais.errors import DecodeError, UsageError
+from torchdata_ais.errors import NEVER_SKIPPED, AISError, DecodeError, DecodeUsageError, UsageError
 
 _MEDIA: dict[str, Handler] = {
     "audio": torch_audio,
@@ -20,9 +21,6 @@ _MEDIA: dict[str, Handler] = {
     "video": torch_video,
     "torch_video": torch_video,
 }
-
-# The machine or the program is at fault, not the sample: never wrapped, so never skipped as a bad sample.
-_NOT_THE_DATA = (MemoryError, ImportError, NameError, UsageError)
 
 
 class SampleCodec:
@@ -41,6 +39,8 @@ class SampleCodec:
         Raises:
             DecodeError: A field cannot be decoded. It names the field, the key of the sample, its object and
                 offset, and what to do; the cause is chained.
+            UsageError: No sample can be decoded like this: `DecodeUsageError` (a pickle, a value that is no bytes),
+                `MissingLibraryError`.
         """
         if not isinstance(sample, dict):
             raise UsageError.at(
@@ -60,7 +60,9 @@ class SampleCodec:
                 elif isinstance(sample.get("__key__"), list):
                     raise UsageError.at("decoding was given a batch, not a sample", todo=_BATCH)
                 elif not self._partial or value is None:
-                    raise _failure(sample, field, f"its value is {type(value).__name__}, not bytes", _PARTIAL)
+                    kind = DecodeError if value is None else DecodeUsageError
+                    why = f"its value is {type(value).__name__}, not bytes"
+                    raise _failure(kind, sample, field, why, _PARTIAL)
         return decoded
 
     def decode_field(self, field: str, data: bytes) -> Any:
@@ -81,13 +83,17 @@ class SampleCodec:
     def _decode(self, sample: dict[str, Any], field: str, data: bytes) -> Any:
         try:
             return self.decode_field(field, data)
-        except _NOT_THE_DATA:
-            raise
-        except DecodeError as error:  # ours: it says what is wrong and what to do, but not where
-            why, dot, todo = str(error).partition(". ")
-            raise _failure(sample, field, why, todo if dot else _SKIP) from error
         except Exception as error:
-            raise _failure(sample, field, f"{type(error).__name__}: {error}", _SKIP) from error
+            if isinstance(error, AISError) and isinstance(error, (DecodeError, *NEVER_SKIPPED)):
+                # Ours: it says what is wrong and what to do, but mostly not where.
+                if error.place:
+                    raise
+                why, dot, todo = str(error).partition(". ")
+                raise _failure(type(error), sample, field, why, todo if dot else _SKIP) from error
+            if isinstance(error, NEVER_SKIPPED):
+                raise
+            why = f"{type(error).__name__}: {error}"
+            raise _failure(DecodeError, sample, field, why, _SKIP) from error
 
 
 _BATCH = "Put .decode() before .batched()"
@@ -95,10 +101,10 @@ _PARTIAL = "Decode once, or pass partial=True to leave decoded fields alone"
 _SKIP = 'Use on_error="skip" to go on without such samples, or name the fields to decode with only='
 
 
-def _failure(sample: dict[str, Any], field: str, why: str, todo: str) -> DecodeError:
+def _failure(kind: type[AISError], sample: dict[str, Any], field: str, why: str, todo: str) -> AISError:
     key = sample.get("__key__")
     offset = getattr(sample, "offset", None)
-    return DecodeError.at(
+    return kind.at(
         f"field {field!r} of sample {key!r} cannot be decoded: {why}",
         todo=todo,
         url=sample.get("__url__"),
@@ -127,6 +133,7 @@ def build_decoder(
     sixteen_bit: SixteenBit = "clip",
     exif: bool = False,
     max_gz_bytes: int = MAX_GZ_BYTES,
+    max_pixels: int = MAX_PIXELS,
 ) -> SampleCodec:
     """Return a function from samples of bytes to samples of values.
 
@@ -149,9 +156,12 @@ def build_decoder(
             does, ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
         exif: Turn images as their EXIF orientation says.
         max_gz_bytes: Most bytes a compressed field may unpack to.
+        max_pixels: Most pixels of an image, as it is stored and as `size` or `shorter` make it; looked at before
+            anything is decoded. Above 178,956,970 ``PIL.Image.MAX_IMAGE_PIXELS`` must be raised, too.
 
-    Memory: a decoded field, and the field unpacked; while resizing, also the image in full size (JPEGs at
-    least twice as large as asked for are decoded at half, a quarter or an eighth of it).
+    Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
+    in full size (JPEGs at least twice as large as asked for are decoded at half, a quarter or an eighth of it). An
+    image takes up to 16 bytes for each of at most `max_pixels` as stored, and as many for each of those asked for.
 
     Raises:
         UsageError: Unknown spec, option without an image spec to act on, contradictory sizes.
@@ -163,6 +173,8 @@ def build_decoder(
         {'__key__': '000', 'cls': 7, 'txt': 'a cat', 'bin': b'raw'}
     """
     pair = checked_size(size, shorter)
+    check_number(max_gz_bytes, 0, "max_gz_bytes")
+    check_number(max_pixels, 1, "max_pixels")
     chosen = [_handler(spec) for spec in specs] if specs else [imagehandler("pil")]
     if not any(isinstance(handler, ImageHandler) for handler in chosen):
         options = {"size": size, "shorter": shorter, "exif": exif, "sixteen_bit": sixteen_bit != "clip"}
@@ -170,7 +182,9 @@ def build_decoder(
             raise UsageError.at(f"{name}= has no image spec to act on", todo='Add one, such as "torchrgb8"')
     check_sixteen_bit(sixteen_bit)
     filled = [
-        handler.filled(pair, shorter, sixteen_bit, exif) if isinstance(handler, ImageHandler) else handler
+        handler.filled(pair, shorter, sixteen_bit, exif, max_pixels)
+        if isinstance(handler, ImageHandler)
+        else handler
         for handler in chosen
     ]
     return SampleCodec(
@@ -189,9 +203,10 @@ def _handler(spec: str | Handler) -> Handler:
         spec = _MEDIA[spec] if spec in _MEDIA else imagehandler(spec)
     if not callable(spec):
         raise UsageError.at(
-            f"{spec!r} is neither the name of a spec nor a function",
+            f"{spec!r:.80} is neither the name of a spec nor a function",
             todo='Pass names such as "torchrgb8" and functions of (name, bytes), one by one',
         )
+    check_function(spec, 2, "decode()")
     if spec is torch_audio:
         require_audio()
     if spec is torch_video:
@@ -202,15 +217,19 @@ def _handler(spec: str | Handler) -> Handler:
 def _several(handlers: Handler | Iterable[Handler] | None, default: Handler, option: str) -> list[Handler]:
     if handlers is None:
         return [default]
+    if not callable(handlers) and not isinstance(handlers, Iterable):
+        raise UsageError.at(f"{option}= takes functions of (name, bytes), not {handlers!r}")
     found = [handlers] if callable(handlers) else list(handlers)
     for handler in found:
         if not callable(handler):
             raise UsageError.at(f"{option}= takes functions of (name, bytes), not {handler!r}")
+        check_function(handler, 2, f"decode({option}=)")
     return found
 
 
 def _fields(only: Iterable[str] | str | None) -> frozenset[str] | None:
     if only is None:
         return None
-    exact = only.split() if isinstance(only, str) else list(only)
+    exact = only.split() if isinstance(only, str) else list(only) if isinstance(only, Iterable) else [only]
+    check_text(exact, "decode(only=)")
     return frozenset(exact) | frozenset(field.lstrip(".") for field in exact)

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from torchdata_ais.arguments import check_function
 from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.encode_image import FORMATS, encode_image
 from torchdata_ais.codecs.handlers import ends_with, extension
-from torchdata_ais.errors import EncodeError, UsageError
+from torchdata_ais.errors import NEVER_SKIPPED, AISError, EncodeError, EncodeUsageError, UsageError
 
 Encoder = Callable[[dict[str, Any]], dict[str, Any]]
 """From a sample to one whose fields are bytes; fields that begin with ``_`` are handed on as they are."""
@@ -43,11 +44,14 @@ class FieldEncoder:
     def _field(self, sample: dict[str, Any], field: str, value: Any) -> bytes:
         try:
             return self.encode_field(field, value)
-        except (MemoryError, ImportError, NameError):
-            raise
         except Exception as error:
+            kind: type[AISError] = EncodeError
+            if isinstance(error, NEVER_SKIPPED):
+                if not isinstance(error, AISError) or error.place:
+                    raise
+                kind = type(error)
             key = sample.get("__key__")
-            raise EncodeError.at(
+            raise kind.at(
                 f"field {field!r} of sample {key!r} cannot be written: {error or type(error).__name__}",
                 url=sample.get("__url__"),
                 key=key,
@@ -133,8 +137,15 @@ def build_encoder(
     if spec is False or spec is None:
         return FieldEncoder(bytes_only=True)
     if isinstance(spec, Mapping):
+        for ending, function in spec.items():
+            if not isinstance(ending, str):
+                raise UsageError.at(
+                    f"an encoder has {ending!r} for an ending", todo='write it as in {"cls": str}'
+                )
+            check_function(function, 1, f"the encoder of {ending!r}")
         return FieldEncoder(custom=dict(spec))
     if callable(spec):
+        check_function(spec, 1, "encoder=")
         return spec
     raise UsageError.at(f"an encoder is True, False, a dict of functions or a function, not {spec!r}")
 
@@ -231,7 +242,7 @@ def _torch(value: Any, _: FieldEncoder) -> bytes:
 
 def _pickle(value: Any, options: FieldEncoder) -> bytes:
     if not options.allow_pickle:
-        raise ValueError(
+        raise EncodeUsageError(
             "readers must run code to load a pickle; pass allow_pickle=True, or use json, npy or msgpack"
         )
     return pickle.dumps(value)

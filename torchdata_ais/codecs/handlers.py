@@ -6,6 +6,7 @@ The name comes with a leading dot (``".seg.png"``), as users of WebDataset expec
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ Handler = Callable[[str, bytes], Any]
 
 MAX_GZ_BYTES = 256 * 1024 * 1024
 """Most bytes a compressed field may unpack to, unless told otherwise: a 1 MB bomb becomes 1 GB."""
+
+_CHUNK_BYTES = 256 << 10
+_FIRST_FEED = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> ExtensionHan
 class GzipFilter:
     """Unpacks ``*.gz`` fields and lets the next handlers decode the rest: ``json.gz`` as ``json``.
 
-    Memory: at most `max_bytes` unpacked. All members of a gzip file are read, every checksum is verified.
+    Memory: at most `max_bytes` unpacked, and 2 MiB. All members of a gzip file are read, every checksum is verified.
 
     Raises:
         DecodeError: More than `max_bytes`, cut off, or not gzip.
@@ -127,28 +131,47 @@ gzfilter = GzipFilter()
 
 
 def gunzip(data: bytes, max_bytes: int) -> bytes:
-    """Unpack gzip data without ever holding more than `max_bytes` of it.
+    """Unpack gzip data without ever holding more than `max_bytes` of it and 2 MiB.
 
     Example:
         >>> import gzip
         >>> gunzip(gzip.compress(b"one ") + gzip.compress(b"two"), 100)
         b'one two'
     """
-    parts, room, rest = [], max_bytes, data
-    while True:
+    # BytesIO grows in place and hands its buffer over without a copy; zlib by itself would hold all of it twice.
+    unpacked = io.BytesIO()
+    rest = memoryview(data)
+    while rest:
         stream = zlib.decompressobj(wbits=31)  # 31: a gzip header and its CRC, nothing else
-        try:
-            parts.append(stream.decompress(rest, room + 1))
-        except zlib.error as error:
-            raise DecodeError.at(f"the gzip data are damaged ({error})") from error
-        room -= len(parts[-1])
-        if room < 0:
-            raise DecodeError.at(
-                f"{len(data)} bytes unpack to more than max_gz_bytes={max_bytes}",
-                todo="Raise max_gz_bytes= if the field may be that large",
-            )
+        step = _FIRST_FEED  # small at first: what follows the end of a member is copied
+        while rest and not stream.eof:
+            piece, rest = rest[:step], rest[step:]
+            step = min(4 * step, _CHUNK_BYTES)
+            while True:
+                try:
+                    chunk = stream.decompress(piece, _CHUNK_BYTES)
+                except zlib.error as error:
+                    raise DecodeError.at(f"the gzip data are damaged ({error})") from error
+                if unpacked.tell() + len(chunk) > max_bytes:
+                    raise DecodeError.at(
+                        f"{len(data)} bytes unpack to more than max_gz_bytes={max_bytes}",
+                        todo="Raise max_gz_bytes= if the field may be that large",
+                    )
+                unpacked.write(chunk)
+                if stream.eof or (not stream.unconsumed_tail and len(chunk) < _CHUNK_BYTES):
+                    break
+                piece = memoryview(stream.unconsumed_tail)
         if not stream.eof:
-            raise DecodeError.at(f"the gzip data end early, after {len(data)} bytes")
-        rest = stream.unused_data.lstrip(b"\0")  # tape-style padding may follow a member
+            break
+        rest = memoryview(data)[len(data) - len(rest) - len(stream.unused_data) :]
+        rest = _without_zeros(rest)  # tape-style padding may follow a member
         if not rest:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return unpacked.getvalue()
+    raise DecodeError.at(f"the gzip data end early, after {len(data)} bytes")
+
+
+def _without_zeros(rest: memoryview) -> memoryview:
+    while rest and not rest[0]:
+        head = bytes(rest[:_CHUNK_BYTES])
+        rest = rest[len(head) - len(head.lstrip(b"\0")) :]
+    return rest

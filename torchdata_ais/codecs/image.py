@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.codecs import jpeg, pillow
 from torchdata_ais.codecs.handlers import ends_with, extension, names
-from torchdata_ais.codecs.resize import Size, checked_size, resize_nearest, resize_pixels
+from torchdata_ais.codecs.resize import (
+    MAX_PIXELS,
+    Size,
+    check_asked,
+    checked_size,
+    resize_nearest,
+    resize_pixels,
+)
 from torchdata_ais.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,6 +90,7 @@ class ImageHandler:
     shorter: int | None = None
     sixteen_bit: SixteenBit | None = None
     exif: bool | None = None
+    max_pixels: int | None = None
 
     def __call__(self, name: str, data: bytes) -> Any:
         """Return the decoded image, or None where `name` is not one of the fields."""
@@ -95,7 +104,8 @@ class ImageHandler:
             out: For specs of tensors: write into this tensor, for example a slot of a batch, and return it.
         """
         container, numbers, mode = IMAGE_SPECS[self.spec]
-        options = pillow.Options(self.size, self.shorter, self.sixteen_bit == "scale", bool(self.exif))
+        most = MAX_PIXELS if self.max_pixels is None else self.max_pixels
+        options = pillow.Options(self.size, self.shorter, self.sixteen_bit == "scale", bool(self.exif), most)
         if container == "pil" and not (self.size or self.shorter):
             return pillow.load(data, mode, options, resize=False)[0]
         if mode == "mask":
@@ -112,17 +122,20 @@ class ImageHandler:
         return np.divide(pixels, np.float32(255), dtype=np.float32) if numbers == "float" else pixels
 
     def filled(
-        self, size: Size | None, shorter: int | None, sixteen_bit: SixteenBit, exif: bool
+        self, size: Size | None, shorter: int | None, sixteen_bit: SixteenBit, exif: bool, max_pixels: int
     ) -> ImageHandler:
         """Return the handler with these options where it has none of its own."""
         own_size = self.size is not None or self.shorter is not None
-        return replace(
+        filled = replace(
             self,
             size=self.size if own_size else size,
             shorter=self.shorter if own_size else shorter,
             sixteen_bit=self.sixteen_bit or sixteen_bit,
             exif=exif if self.exif is None else self.exif,
+            max_pixels=max_pixels if self.max_pixels is None else self.max_pixels,
         )
+        check_asked(filled.size, filled.shorter, filled.max_pixels or max_pixels)
+        return filled
 
     def _claims(self, name: str, data: bytes) -> bool:
         if self.fields is not None:
@@ -139,6 +152,7 @@ def imagehandler(
     shorter: int | None = None,
     sixteen_bit: SixteenBit | None = None,
     exif: bool | None = None,
+    max_pixels: int | None = None,
 ) -> ImageHandler:
     """Return a handler that decodes images as `spec` says, for all image fields or for some.
 
@@ -157,7 +171,7 @@ def imagehandler(
         spec: One of the names above.
         extensions: Fields to decode, such as ``"trimap.png"``; every image field if None. Put a handler with
             `extensions` before a spec for all images: the first one that knows the field decodes it.
-        size, shorter, sixteen_bit, exif: As for `build_decoder`; those not given are taken from there.
+        size, shorter, sixteen_bit, exif, max_pixels: As for `build_decoder`; those not given are taken from there.
 
     Raises:
         UsageError: Unknown spec, or options that contradict each other.
@@ -175,8 +189,9 @@ def imagehandler(
         )
         raise UsageError.at(f"there is no spec {spec!r} for decoding", todo=hint)
     check_sixteen_bit(sixteen_bit)
+    check_number(max_pixels, 1, "max_pixels", optional=True)
     fields = None if extensions is None else names(extensions, "the extensions")
-    return ImageHandler(spec, fields, checked_size(size, shorter), shorter, sixteen_bit, exif)
+    return ImageHandler(spec, fields, checked_size(size, shorter), shorter, sixteen_bit, exif, max_pixels)
 
 
 def check_sixteen_bit(choice: str | None) -> None:
@@ -188,7 +203,7 @@ def check_sixteen_bit(choice: str | None) -> None:
 def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np.uint8], Size]:
     """Decode to (H, W) or (H, W, C) pixels and the size they are still to be resized to."""
     if mode == "RGB" and not (options.exif and (b"Exif\0\0" in data or b"Orientation" in data)):
-        fast = jpeg.decode_rgb(data, options.size, options.shorter)
+        fast = jpeg.decode_rgb(data, options.size, options.shorter, options.max_pixels)
         if fast is not None:
             return fast
     # Pillow weighs colours by alpha when it resizes; torch does not know which channel is alpha.

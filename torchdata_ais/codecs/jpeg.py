@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from torchdata_ais.codecs.resize import Size, dct_scale, target_size
+from torchdata_ais.codecs.resize import MAX_PIXELS, Size, check_pixels, dct_scale, target_size
+from torchdata_ais.errors import DecodeError
 
 
 @functools.cache
@@ -26,20 +26,29 @@ def _simplejpeg() -> Any:
     return simplejpeg
 
 
-def decode_rgb(data: bytes, size: Size | None, shorter: int | None) -> tuple[NDArray[np.uint8], Size] | None:
-    """Decode to (H, W, 3) pixels and the size they are still to be resized to; None leaves it to Pillow."""
+def decode_rgb(
+    data: bytes, size: Size | None, shorter: int | None, max_pixels: int = MAX_PIXELS
+) -> tuple[NDArray[np.uint8], Size] | None:
+    """Decode to (H, W, 3) pixels and the size they are still to be resized to; None leaves it to Pillow.
+
+    Raises:
+        DecodeError: More than `max_pixels`, as stored or as asked for.
+    """
     simplejpeg = _simplejpeg()
     if simplejpeg is None or data[:3] != b"\xff\xd8\xff":
         return None
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-        if space != "YCbCr" or height * width > (Image.MAX_IMAGE_PIXELS or height * width):
+        if space != "YCbCr":
             return None
         target = target_size(height, width, size, shorter)
+        check_pixels((height, width), target, max_pixels)
         scale = dct_scale(height, width, target)
         # The smallest size the decoder may choose is the one Pillow's draft mode gives: rounded up.
         least = {"min_height": -(-height // scale), "min_width": -(-width // scale)} if scale > 1 else {}
         # strict: without it a cut file is half an image and the rest grey.
         return simplejpeg.decode_jpeg(data, strict=True, **least), target
+    except DecodeError:  # a ValueError, too
+        raise
     except ValueError:
         return None

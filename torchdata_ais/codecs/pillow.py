@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from torchdata_ais.codecs.resize import Size, target_size
+from torchdata_ais.codecs.resize import MAX_PIXELS, Size, check_pixels, target_size
 from torchdata_ais.errors import DecodeError
+from torchdata_ais.tar import kind_of
 
 _ORIENTATION = 0x0112
+_TILE_SIDES = (323, 322)  # tags of TIFF: height, width
 _FIRST_TURNED = 5  # orientations 5 to 8 swap height and width
 
 # Opened by content, so a refused format is refused under any file name. EPS is a program that Pillow hands
@@ -34,6 +38,7 @@ class Options(NamedTuple):
     shorter: int | None = None
     scale_16: bool = False
     exif: bool = False
+    max_pixels: int = MAX_PIXELS
 
 
 def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Image.Image, Size]:
@@ -42,20 +47,22 @@ def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Ima
     Returns:
         The image, and the (height, width) asked for: already that size if `resize`, else still to be resized
         (but shrunk by the JPEG decoder where that is exact enough).
+
+    Raises:
+        DecodeError: No image, or one of too many pixels, as stored or as asked for.
     """
-    image = _open(data)
-    width, height = image.size
-    turned = options.exif and image.getexif().get(_ORIENTATION, 1) >= _FIRST_TURNED
-    target = (
-        target_size(width, height, options.size, options.shorter)
-        if turned
-        else target_size(height, width, options.size, options.shorter)
-    )
+    image = open_image(data, options.max_pixels)
+    orientation = _orientation(image) if options.exif else 1
+    turned = orientation >= _FIRST_TURNED
+    height, width = image.size if turned else image.size[::-1]
+    target = target_size(height, width, options.size, options.shorter)
+    check_pixels((height, width), target, options.max_pixels)
     if isinstance(image, JpegImageFile) and target != (height, width):
         image.draft(None, target if turned else target[::-1])  # draft wants (width, height) as stored
     image.load()  # a cut file is an OSError here
+    check_pixels(image.size, image.size, options.max_pixels)  # some formats know it only now
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"})
-    plain: Image.Image = ImageOps.exif_transpose(image) if options.exif else image
+    plain = _turned(image, orientation)
     if deep and options.scale_16:
         values = np.asarray(plain).astype(np.uint32)
         plain = Image.fromarray(((values + 128) // 257).astype(np.uint8))  # 65535 becomes 255, rounded
@@ -72,13 +79,17 @@ def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Size]:
         uint8, uint16, int32 or float32 values, and the (height, width) they are still to be resized to.
 
     Raises:
-        DecodeError: The image has several values a pixel.
+        DecodeError: The image has several values a pixel, or there are too many pixels.
     """
-    image = _open(data)
+    image = open_image(data, options.max_pixels)
+    orientation = _orientation(image) if options.exif else 1
+    height, width = image.size if orientation >= _FIRST_TURNED else image.size[::-1]
+    target = target_size(height, width, options.size, options.shorter)
+    check_pixels((height, width), target, options.max_pixels)
     raw = image.tile[0].args if image.tile else None
     spread = _SPREAD.get(raw if isinstance(raw, str) else "", 1)
     image.load()
-    plain: Image.Image = ImageOps.exif_transpose(image) if options.exif else image
+    plain = _turned(image, orientation)
     if len(plain.getbands()) != 1:
         raise DecodeError.at(f"a mask has one value a pixel, and this image is {plain.mode}")
     values = np.array(plain)
@@ -86,20 +97,99 @@ def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Size]:
         values = values.astype(np.uint8)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    height, width = values.shape
-    return values // spread if spread > 1 else values, target_size(
-        height, width, options.size, options.shorter
-    )
+    return values // spread if spread > 1 else values, target
 
 
-def _open(data: bytes) -> Any:
+def _orientation(image: Any) -> int:
+    """Return the EXIF orientation, 1 to 8; 1 for anything else, text and damaged EXIF included."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # noqa: BLE001 - Pillow's parser raises what it stumbles over; the picture may be sound
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _turned(image: Any, orientation: int) -> Any:
+    """Return the image as it is to be looked at."""
+    return image if orientation == 1 else ImageOps.exif_transpose(image)
+
+
+def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
+    """Open an image without decoding it, if it and all that stands in it have at most `max_pixels`.
+
+    Raises:
+        DecodeError: Too many pixels, or no image.
+    """
+    for size in _inner_sizes(data):  # before Pillow looks: it decodes icons when they are opened
+        check_pixels(size, size, max_pixels)
+    try:
+        image = _identified(data)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DecodeError.at(
+            f"the image has too many pixels, also for max_pixels={max_pixels}: {error}",
+            todo="Raise PIL.Image.MAX_IMAGE_PIXELS, and max_pixels=, if images may be that large",
+        ) from error
+    check_pixels(image.size[::-1], image.size[::-1], max_pixels)
+    if image.format == "TIFF":
+        tile = [image.tag_v2.get(tag) for tag in _TILE_SIDES]
+        if all(isinstance(side, int) for side in tile):
+            check_pixels((tile[0], tile[1]), (tile[0], tile[1]), max_pixels)
+    return image
+
+
+def _inner_sizes(data: bytes) -> Iterator[Size]:
+    """Yield (height, width) of the pictures that stand in an icon, whatever its own header says of them."""
+    if data[:4] == b"\0\0\1\0":  # ICO
+        for at in range(6, min(6 + 16 * int.from_bytes(data[4:6], "little"), len(data) - 15), 16):
+            start = int.from_bytes(data[at + 12 : at + 16], "little")
+            head = data[start : start + 24]
+            if len(head) == 24:
+                yield _png_size(head) or _dib_size(head)
+    elif data[:4] == b"icns":
+        at = 8
+        while at + 8 <= len(data):
+            head = data[at + 8 : at + 208]
+            size = _png_size(head) or _jpeg_2000_size(head)
+            if size is not None:
+                yield size
+            at += max(8, int.from_bytes(data[at + 4 : at + 8], "big"))
+
+
+def _png_size(head: bytes) -> Size | None:
+    if not head.startswith(b"\x89PNG\r\n\x1a\n") or len(head) < 24:
+        return None
+    width, height = struct.unpack_from(">II", head, 16)
+    return height, width
+
+
+def _dib_size(head: bytes) -> Size:
+    """Return the size of a bitmap in an icon, which is noted as twice as high: picture and mask."""
+    if head[0] == 12:
+        width, height = struct.unpack_from("<HH", head, 4)
+    else:
+        width, height = map(abs, struct.unpack_from("<ii", head, 4))
+    return height // 2, width
+
+
+def _jpeg_2000_size(head: bytes) -> Size | None:
+    at = head.find(b"ihdr")
+    if head.startswith(b"\xff\x4f\xff\x51") and len(head) >= 16:
+        width, height = struct.unpack_from(">II", head, 8)
+    elif 0 <= at <= len(head) - 12:
+        height, width = struct.unpack_from(">II", head, at + 4)
+    else:
+        return None
+    return height, width
+
+
+def _identified(data: bytes) -> Any:
     """Open without decoding. Only if none of the common formats fits are all of Pillow's plug-ins loaded."""
     with contextlib.suppress(UnidentifiedImageError):
         return Image.open(io.BytesIO(data), formats=_COMMON)
     with contextlib.suppress(UnidentifiedImageError):
         return Image.open(io.BytesIO(data), formats=_all_formats())
-    start = f"they begin with {data[:12]!r}" if data else "there are none"
-    raise DecodeError.at(f"the {len(data)} bytes are no image that Pillow can read: {start}")
+    kind = kind_of(data) if data else "there are none"
+    raise DecodeError.at(f"the {len(data)} bytes are no image that Pillow can read: {kind}")
 
 
 @functools.cache

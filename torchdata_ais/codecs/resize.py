@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import DecodeError, UsageError
 
 if TYPE_CHECKING:
     import torch
 
 Size = tuple[int, int]
 """Height and width in pixels."""
+
+MAX_PIXELS = 89_478_485
+"""Most pixels of an image, as stored and as asked for, unless told otherwise: above it Pillow warns of bombs."""
 
 
 def checked_size(size: int | Size | None, shorter: int | None) -> Size | None:
@@ -58,6 +61,42 @@ def target_size(height: int, width: int, size: Size | None, shorter: int | None)
     if height <= width:
         return shorter, max(1, shorter * width // height)
     return max(1, shorter * height // width), shorter
+
+
+def check_pixels(size: Size, target: Size, limit: int) -> None:
+    """Raise `DecodeError` if an image of `size`, or what it becomes on the way to `target`, has too many pixels.
+
+    Resizing goes by width first: an image of one column becomes one of the target's width, at its full height.
+
+    Example:
+        >>> check_pixels((1, 20000), target_size(1, 20000, None, 224), MAX_PIXELS)
+        Traceback (most recent call last):
+        torchdata_ais.errors.DecodeError: an image of 1 x 20000 pixels would become 224 x 4480000, more than \
+max_pixels=89478485. Raise max_pixels= if images may be that large, or ask for size=
+    """
+    if size[0] * size[1] > limit:
+        raise DecodeError.at(
+            f"the image has {size[0]} x {size[1]} pixels (height x width), more than max_pixels={limit}",
+            todo="Raise max_pixels= if images may be that large",
+        )
+    on_the_way = (size[0], target[1])
+    for height, width in (target, on_the_way):
+        if height * width > limit:
+            raise DecodeError.at(
+                f"an image of {size[0]} x {size[1]} pixels would become {height} x {width}, more than"
+                f" max_pixels={limit}",
+                todo="Raise max_pixels= if images may be that large, or ask for size=",
+            )
+
+
+def check_asked(size: Size | None, shorter: int | None, limit: int) -> None:
+    """Raise `UsageError` if every image would become too large."""
+    height, width = size or (shorter or 1, shorter or 1)
+    if height * width > limit:
+        raise UsageError.at(
+            f"images of {height} x {width} pixels and more are asked for, above max_pixels={limit}",
+            todo="ask for smaller ones, or raise max_pixels=",
+        )
 
 
 def dct_scale(height: int, width: int, target: Size) -> int:

@@ -15,7 +15,8 @@ import numpy as np
 from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, extension
-from torchdata_ais.errors import DecodeError
+from torchdata_ais.errors import DecodeError, DecodeUsageError
+from torchdata_ais.tar import kind_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ def _text(data: bytes, _: FieldTable) -> str:
 
 
 def _integer(data: bytes, _: FieldTable) -> int:
-    return int(data)
+    try:
+        return int(data)
+    except ValueError:
+        kind = kind_of(data) if data else "there are none"
+        raise ValueError(f"the {len(data)} bytes are no whole number: {kind}") from None
 
 
 def _json(data: bytes, _: FieldTable) -> Any:
@@ -133,8 +138,9 @@ def _pickle(data: bytes, table: FieldTable) -> Any:
     return pickle.loads(data)  # noqa: S301 -- the caller said allow_pickle
 
 
-def _refused(what: str) -> DecodeError:
-    return DecodeError.at(
+def _refused(what: str) -> DecodeUsageError:
+    # Of the call, not of the sample: all samples have the field, and without an error there would be none.
+    return DecodeUsageError.at(
         f"{what} can run code when it is loaded, which is not allowed here",
         todo="Pass allow_pickle=True if you trust whoever wrote the shards, or leave it out with only=",
     )

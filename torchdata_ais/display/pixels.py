@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from torchdata_ais.codecs.pillow import open_image
 from torchdata_ais.errors import UsageError
 
 __all__ = ["as_array", "is_encoded_image", "is_image", "is_planar", "to_mask", "to_picture"]
@@ -68,7 +68,7 @@ def to_picture(value: Any, mean: Sequence[float] | None, std: Sequence[float] | 
     is stretched, each image by itself, so that a normalised image is recognisable.
     """
     if isinstance(value, bytes | bytearray):
-        value = Image.open(io.BytesIO(value))
+        value = open_image(bytes(value))
     if isinstance(value, Image.Image):
         return _flat(value)
     array = as_array(value)
@@ -87,7 +87,7 @@ def to_picture(value: Any, mean: Sequence[float] | None, std: Sequence[float] | 
 def to_mask(value: Any) -> NDArray[np.uint8]:
     """Return a mask as H x W numbers; one that was decoded as a picture (k/255 in three channels) is brought back."""
     if isinstance(value, bytes | bytearray):
-        value = Image.open(io.BytesIO(value))
+        value = open_image(bytes(value))
     array = np.asarray(value) if isinstance(value, Image.Image) else as_array(value)
     if array is None or array.ndim not in (2, 3):
         raise UsageError.at(f"a {type(value).__name__} is no mask", todo="name the field with mask=")

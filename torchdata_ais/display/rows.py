@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -12,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from torchdata_ais.codecs import IMAGE_EXTENSIONS, FieldTable
+from torchdata_ais.codecs.pillow import open_image
 from torchdata_ais.display.pixels import as_array, is_image, to_mask
 from torchdata_ais.errors import UsageError
 
@@ -141,7 +141,7 @@ def _decoded(name: Any, value: Any) -> Any:
         return value
     ending = str(name).rpartition(".")[2].lower()
     if ending in IMAGE_EXTENSIONS or is_image(value):
-        return Image.open(io.BytesIO(value))
+        return open_image(value)
     if ending in ("label", "caption"):
         return value.decode("utf-8", "replace")
     return FieldTable()(f".{ending}", value) if ending in ("npy", *_LABELS) else value

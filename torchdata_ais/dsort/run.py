@@ -17,7 +17,7 @@ from torchdata_ais.dsort.spec import DsortSpec, check_spec, load_spec, translate
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
 from torchdata_ais.store import StoreOptions, delete_object, put_object
-from torchdata_ais.store.sdk import call, sdk_client
+from torchdata_ais.store.sdk import call, job_id_in, sdk_client
 from torchdata_ais.urls import ObjectURL, parse_url
 
 __all__ = ["DsortResult", "run_dsort"]
@@ -54,7 +54,7 @@ def run_dsort(
     """Run a dSort job and wait until it is done.
 
     Args:
-        cluster: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
         spec: A `DsortSpec`; or a specification as the ``ais`` command takes it, of any age, as a dict or the path of
             its JSON or YAML file.
         check: Read the old and the new shards, and compare: the same samples, whole, each as often as before.
@@ -191,15 +191,18 @@ def _start(client: Any, wanted: dict[str, Any], options: StoreOptions) -> str:
     """Start the job. Not repeated when the answer is lost: two jobs would write the same shards."""
     once = replace(options, retry=replace(options.retry, attempts=1))
     request = client.dsort()._client.request
-    answer = call(lambda: request("POST", path="sort", json=wanted), once, "start of dSort", options.endpoint)
-    return str(answer.text)
+
+    def start() -> str:
+        return job_id_in(request("POST", path="sort", json=wanted).text, options)
+
+    return call(start, once, "start of dSort", options.endpoint)
 
 
 def _look(client: Any, job_id: str, options: StoreOptions) -> Callable[[], JobState]:
     job = client.dsort(job_id)
 
-    def look() -> JobState:
-        infos = list(call(job.get_job_info, options, f"dSort job {job_id}", options.endpoint).values())
+    def ask() -> JobState:
+        infos = list(job.get_job_info().values())
         metrics = [info.metrics for info in infos]
         errors = [error for one in metrics for error in one.errors or () if error]
         if not errors and any(info.aborted or info.metrics.aborted for info in infos):
@@ -207,7 +210,7 @@ def _look(client: Any, job_id: str, options: StoreOptions) -> Callable[[], JobSt
         finished = bool(metrics) and all(one.shard_creation.finished for one in metrics)
         return JobState(_progress(metrics), finished, "; ".join(errors))
 
-    return look
+    return lambda: call(ask, options, f"dSort job {job_id}", options.endpoint)
 
 
 def _progress(metrics: list[Any]) -> Progress:

@@ -7,9 +7,9 @@
         sample["jpg"] = sample["jpg"].resize((args["size"], args["size"]))
         return sample
 
-    ensure_etl(client, "small-images", small)
+    ensure_etl(cluster, "small-images", small)      # a LocalCluster, an SDK client, or an address
     AISSourceLister("ais://pets", etl=ETLConfig("small-images", args={"size": 64})).load_tar()...    # while reading
-    transform_bucket(client, "small-images", "ais://pets", "ais://pets-small")                      # once, for good
+    transform_bucket(cluster, "small-images", "ais://pets", "ais://pets-small")                      # once, for good
 
 What differs between the embedded cluster and Kubernetes:
 
@@ -22,6 +22,7 @@ Python and packages           those of this environment              the image `
                                                                      installs when the pod starts
 Your own modules              by value, as on the real one           by value: code of files that are not installed
                                                                      packages travels with the function
+Who may make and change them  who has the token of that start        who the cluster's access control lets
 What it may do                all that you may: run no one else's    what the pod may
 Files of this machine         there                                  not there
 Limits                        size of the payload (120 kB)           the same, and memory and time of the pod

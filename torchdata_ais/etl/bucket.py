@@ -12,7 +12,8 @@ from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.etl.cluster import logs_of
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
 from torchdata_ais.store import StoreOptions, list_objects
-from torchdata_ais.store.sdk import call, sdk_client
+from torchdata_ais.store.sdk import call, job_id_in, sdk_client
+from torchdata_ais.store.wire import not_aistore
 from torchdata_ais.urls import Location, bucket_place
 
 __all__ = ["TransformResult", "transform_bucket"]
@@ -51,12 +52,13 @@ def transform_bucket(
     """Put all objects of a bucket through a transform and store what comes out, and wait until it is done.
 
     Args:
-        cluster: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
         etl_name: The transform. (Arguments of requests are for reading: the server takes none here.)
         source: ``ais://bucket`` or ``ais://bucket/prefix``, or an SDK bucket.
         target: ``ais://bucket``, or ``ais://bucket/prefix`` for a text before each name; made if it is missing.
         ext: New endings of names by the old ones, as in ``{"tgz": "tar"}``.
-        on_error: ``"skip"`` goes on after an object that fails; it is in the result, and logged as a warning.
+        on_error: ``"skip"`` goes on after an object that fails; it is in the result, and logged as a warning. If all
+            fail it is an error in any case: then it is the transform that cannot work.
         num_workers: Objects at a time on each target; 0 is one for each disk.
         timeout: For one object.
         progress: Called with each new `Progress` in objects.
@@ -76,8 +78,8 @@ def transform_bucket(
         ...     bucket = cluster.client().bucket("b").create()
         ...     for number, shard in enumerate(example_shards()):
         ...         _ = bucket.object(f"s-{number}.tar").get_writer().put_file(shard)
-        ...     name = ensure_etl(cluster.endpoint, "no-change", shard_etl(lambda sample: sample))
-        ...     transform_bucket(cluster.endpoint, name, "ais://b", "ais://copy").objects
+        ...     name = ensure_etl(cluster, "no-change", shard_etl(lambda sample: sample))
+        ...     transform_bucket(cluster, name, "ais://b", "ais://copy").objects
         3
     """
     options = cluster_options(cluster)
@@ -98,10 +100,10 @@ def transform_bucket(
             call(lambda: made.create(exist_ok=True), options, f"bucket {to.bucket}", to.uri)
         once = replace(options, retry=replace(options.retry, attempts=1))
         job_id = call(
-            lambda: bucket.transform(
+            lambda: job_id_in(bucket.transform(
                 etl_name, made, timeout=timeout, prefix_filter=place.name, prepend=to.name, ext=dict(ext or {}) or None,
                 num_workers=num_workers, cont_on_err=on_error == "skip",
-            ),
+            ), options),
             once, f"transform {etl_name}", place.uri,
         )  # fmt: skip
         name = f"transform {etl_name} (job {job_id})"
@@ -112,7 +114,8 @@ def transform_bucket(
             errors = _errors(client, etl_name, job_id, options)
             raise _with_log(error, client, options, etl_name, errors) from None
         errors = _errors(client, etl_name, job_id, options)
-        if errors and on_error == "raise":
+        # All of them: the transform cannot work, and it is no matter of single objects.
+        if errors and (on_error == "raise" or len(errors) >= total):
             failed = JobError.at(f"{name} failed over {len(errors)} objects")
             raise _with_log(failed, client, options, etl_name, errors)
     for object_name, why in errors.items():
@@ -133,13 +136,21 @@ def _look(
 ) -> Callable[[], JobState]:
     job = client.job(job_id=job_id)
 
+    def written() -> int:
+        stats = [one.stats for one in job.get_details().list_snapshots() if one.stats is not None]
+        return sum(int(one.objects) for one in stats)
+
+    def ask() -> Any:
+        status = job.status()
+        if status.uuid != job_id:
+            raise not_aistore(options.endpoint, f"asked for job {job_id}, it tells of {status.uuid!r:.40}")
+        return status
+
     def look() -> JobState:
-        status = call(job.status, options, f"job {job_id}", options.endpoint)
+        status = call(ask, options, f"job {job_id}", options.endpoint)
         done = 0
         with suppress(NotFoundError):  # before the first target has begun
-            details = call(job.get_details, options, f"job {job_id}", options.endpoint)
-            stats = [one.stats for one in details.list_snapshots() if one.stats is not None]
-            done = sum(int(one.objects) for one in stats)
+            done = call(written, options, f"job {job_id}", options.endpoint)
         finished = status.end_time != 0
         error = "" if goes_on else status.err  # of a job that goes on, errors of objects
         if status.aborted:
@@ -151,13 +162,15 @@ def _look(
 
 def _errors(client: Any, etl_name: str, job_id: str, options: StoreOptions) -> dict[str, str]:
     """Return the objects that failed, with what was said about each."""
+
+    def ask() -> dict[str, str]:
+        details = client.etl(etl_name).view(job_id)
+        return {error.obj_name: error.msg for error in details.obj_errors or ()}
+
     try:
-        details = call(
-            lambda: client.etl(etl_name).view(job_id), options, f"transform {etl_name}", options.endpoint
-        )
+        return call(ask, options, f"transform {etl_name}", options.endpoint)
     except AISError:
         return {}
-    return {error.obj_name: error.msg for error in details.obj_errors or ()}
 
 
 def _with_log(

@@ -21,6 +21,7 @@ logger = logging.getLogger("torchdata_ais")
 _STAGES = ["Initializing", "Running", "Stopped", "Aborted"]
 _PACKAGE = "torchdata-ais"
 _FINGERPRINT = "TORCHDATA_AIS_ETL"
+_CHANGE_S = 300.0  # pods start and stop within this time; the SDK gives them the same
 _PAYLOAD_BYTES = 120_000  # Linux passes no more than 128 KiB in one environment variable
 
 
@@ -41,7 +42,7 @@ def ensure_etl(
     Made if it is missing, started if it was stopped, left alone if it runs with the same code.
 
     Args:
-        cluster: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
         name: 6 to 32 of ``a-z 0-9 -``.
         server: What `shard_etl` returns, or any server class of the SDK.
         replace_other: Replace a transform of this name that runs other code. Otherwise that is an error. (Compared is
@@ -55,14 +56,15 @@ def ensure_etl(
 
     Raises:
         UsageError: A name or class that cannot be; other code under this name; too much to send.
-        JobError: The cluster could not start it; the message has the end of the log, if there is one.
+        JobError: The cluster could not start it, or asks for a token (the embedded one always does: pass the
+            `LocalCluster` itself, or set ``AIS_AUTHN_TOKEN``); the message has the end of the log, if there is one.
         TransportError: The cluster cannot be asked.
 
     Example:
         >>> from torchdata_ais.etl import shard_etl
         >>> from torchdata_ais.local import LocalCluster
         >>> with LocalCluster(etl=True) as cluster:
-        ...     ensure_etl(cluster.endpoint, "no-change", shard_etl(lambda sample: sample))
+        ...     ensure_etl(cluster, "no-change", shard_etl(lambda sample: sample))
         'no-change'
     """
     options = cluster_options(cluster)
@@ -103,19 +105,20 @@ def list_etls(cluster: Any) -> list[dict[str, Any]]:
     """
     options = cluster_options(cluster)
     with sdk_client(options) as client:
-        found = call(
-            lambda: client.cluster().list_etls(_STAGES), options, "list of transforms", options.endpoint
-        )
-    rows = [
-        {
-            "name": one.id,
-            "stage": one.stage,
-            "objects": int(one.obj_count),
-            "in_bytes": int(one.in_bytes),
-            "out_bytes": int(one.out_bytes),
-        }
-        for one in found
-    ]
+
+        def ask() -> list[dict[str, Any]]:
+            return [
+                {
+                    "name": one.id,
+                    "stage": one.stage,
+                    "objects": int(one.obj_count),
+                    "in_bytes": int(one.in_bytes),
+                    "out_bytes": int(one.out_bytes),
+                }
+                for one in client.cluster().list_etls(_STAGES)
+            ]
+
+        rows = call(ask, options, "list of transforms", options.endpoint)
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
@@ -141,9 +144,15 @@ def etl_logs(cluster: Any, name: str, lines: int = 40) -> str:
 
 def logs_of(client: Any, options: StoreOptions, name: str, lines: int) -> str:
     """See `etl_logs`."""
-    entries = call(_named(client, name).logs, options, f"log of {name}", options.endpoint)
-    parts = ("\n".join([f"[{entry.target_id}]", *entry.logs.splitlines()[-lines:]]) for entry in entries)
-    return "\n".join(parts)
+    etl = _named(client, name)
+
+    def ask() -> str:
+        parts = (
+            "\n".join([f"[{entry.target_id}]", *entry.logs.splitlines()[-lines:]]) for entry in etl.logs()
+        )
+        return "\n".join(parts)
+
+    return call(ask, options, f"log of {name}", options.endpoint)
 
 
 def _named(client: Any, name: str) -> Any:
@@ -167,14 +176,14 @@ def _started(client: Any, etl: Any, options: StoreOptions) -> None:
     stages = ["Initializing", "Running"]
     infos = call(lambda: client.cluster().list_etls(stages), options, "list of transforms", options.endpoint)
     if not any(info.id == etl.name for info in infos):
-        call(etl.start, options, f"start of {etl.name}", options.endpoint)
+        call(etl.start, options, f"start of {etl.name}", options.endpoint, answer_timeout=_CHANGE_S)
 
 
 def _delete(etl: Any, options: StoreOptions) -> None:
     with suppress(NotFoundError):
-        call(etl.stop, options, f"stop of {etl.name}", options.endpoint)
+        call(etl.stop, options, f"stop of {etl.name}", options.endpoint, answer_timeout=_CHANGE_S)
     with suppress(NotFoundError):
-        call(etl.delete, options, f"removal of {etl.name}", options.endpoint)
+        call(etl.delete, options, f"removal of {etl.name}", options.endpoint, answer_timeout=_CHANGE_S)
 
 
 def _check_payload(server: Any) -> None:
@@ -194,17 +203,43 @@ def _check_payload(server: Any) -> None:
         )
 
 
+def _seconds_to_start(arguments: dict[str, Any]) -> float:
+    """Return the seconds of `init_timeout`, with the other arguments looked at.
+
+    Raises:
+        UsageError: One that the SDK would refuse.
+    """
+    from aistore.sdk.etl.etl_const import ETL_COMM_OPTIONS
+    from aistore.sdk.utils import convert_to_seconds
+
+    if arguments["comm_type"] not in ETL_COMM_OPTIONS:
+        raise UsageError.at(
+            f"comm_type={arguments['comm_type']!r}", todo=f"pass one of {', '.join(ETL_COMM_OPTIONS)}"
+        )
+    try:
+        seconds = {name: convert_to_seconds(arguments[name]) for name in ("init_timeout", "obj_timeout")}
+    except ValueError as error:
+        raise UsageError.at(str(error), todo='write init_timeout= and obj_timeout= as in "5m"') from error
+    return float(seconds["init_timeout"])
+
+
 def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> None:
     """Make the transform. Not repeated: the second request would find what the first has begun."""
-    once = replace(options, retry=replace(options.retry, attempts=1))
+    ready_s = _seconds_to_start(arguments)
+    deadline = options.retry.deadline and max(options.retry.deadline, ready_s + 60.0)
+    once = replace(options, retry=replace(options.retry, attempts=1, deadline=deadline))
     try:
-        call(lambda: etl.init_class(**arguments)(server), once, f"start of {etl.name}", options.endpoint)
+        call(
+            lambda: etl.init_class(**arguments)(server), once, f"start of {etl.name}", options.endpoint,
+            answer_timeout=ready_s,
+        )  # fmt: skip
     except AISError as error:
         text = str(error).partition("\n[at]")[0]
         if "already exists" in text:
             return  # somebody else was quicker
         try:
-            text += f"\n{etl.logs()[0].logs[-2000:]}"
-        except Exception:  # noqa: BLE001 - often there is no log yet; the error itself says enough
-            logger.debug("no log of %s", etl.name)
+            log = call(lambda: str(etl.logs()[0].logs[-2000:]), once, f"log of {etl.name}", options.endpoint)
+            text += f"\n{log}"
+        except AISError:
+            logger.debug("no log of %s", etl.name)  # often there is none yet; the error itself says enough
         raise JobError.at(f"the transform {etl.name!r} could not be started: {text}") from error

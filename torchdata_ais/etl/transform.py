@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchdata_ais.codecs import build_decoder
-from torchdata_ais.errors import AISError, DuplicateFieldError, SampleError, UsageError
+from torchdata_ais.errors import NEVER_SKIPPED, AISError, DuplicateFieldError, SampleError, UsageError
 from torchdata_ais.samples import Sample, pack_place, whole_runs
 from torchdata_ais.tar import archive_size, decompress, read_members
 from torchdata_ais.writing.compressors import compression_for, new_compressor
@@ -18,7 +18,7 @@ from torchdata_ais.writing.packing import SamplePacker
 __all__ = ["ShardTransform", "TransformError", "decoder_specs", "parse_args", "takes_args"]
 
 _BLOCK_BYTES = 256 << 10
-_NOT_THE_SAMPLE = (MemoryError, ImportError, NameError)  # the fault of the machine or the program
+_MAX_SAMPLE_BYTES = 1 << 30  # as for load_tar
 
 
 class TransformError(SampleError):
@@ -41,7 +41,7 @@ class ShardTransform:
         That of the shard. The same shard gives the same bytes if the function does.
 
     Memory:
-        One sample before and after, and 512 KiB; 150 bytes a sample, to notice a key that comes twice.
+        One sample (at most 1 GiB) before and after, and 512 KiB; 150 bytes a sample, to notice a key that comes twice.
 
     Example:
         >>> from torchdata_ais.testing import shard_bytes
@@ -67,7 +67,8 @@ class ShardTransform:
         Raises:
             TransformError: The function failed, or returned what is no sample; its sample is named.
             ShardError: The shard is not whole. The new one then is not, either: it has no end.
-            SampleError: A sample cannot be decoded or encoded, or two have the same key.
+            SampleError: A sample cannot be decoded or encoded, or two have the same key, or is larger than 1 GiB.
+            UsageError: No sample can be decoded or encoded like this.
         """
         members = self._members(shard, url, args)
         compressor = new_compressor(compression_for(url, None))
@@ -113,9 +114,9 @@ class ShardTransform:
                 if not isinstance(result, Mapping):
                     raise TypeError(f"it returned a {type(result).__name__}, not a sample")
                 yield {"__key__": key, **result}
-        except (AISError, *_NOT_THE_SAMPLE):
-            raise
         except Exception as error:
+            if isinstance(error, (AISError, *NEVER_SKIPPED)):
+                raise
             raise TransformError.at(
                 f"{name}() failed over the sample {key!r}: {type(error).__name__}: {error}",
                 todo="mend the function, or let it return None to leave such samples out",
@@ -126,7 +127,8 @@ class ShardTransform:
 
 def _samples(shard: Iterable[bytes], url: str) -> Iterator[Sample]:
     """Yield the samples of a shard, each known to be whole."""
-    for run in whole_runs(read_members(decompress(shard, url=url), url=url), url=url):
+    members = read_members(decompress(shard, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
+    for run in whole_runs(members, url=url, max_bytes=_MAX_SAMPLE_BYTES):
         if run.error is not None:
             raise run.error
         if run.key is None:

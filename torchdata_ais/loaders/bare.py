@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdata_ais.loaders.instance import pack_state, unpack_state
-from torchdata_ais.loaders.state import check_state, make_state
+from torchdata_ais.loaders.instance import pack_state
+from torchdata_ais.loaders.state import check_single, make_state
 from torchdata_ais.pipes._checkpoint import restore, stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe
+from torchdata_ais.pipes._saved import read_saved
 
 __all__ = ["load_state_dict", "state_dict"]
 
@@ -40,6 +41,7 @@ def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
         epoch=0,
         rank=0,
         ranks=1,
+        workers=1,
         instances=None if packed is None else [packed],
     )
 
@@ -52,8 +54,8 @@ def load_state_dict(pipe: IterDataPipe[Any], state: dict[str, Any]) -> None:
         state: What `state_dict` returned.
 
     Raises:
-        StateError: It is of another pipeline.
+        StateError: It is none, damaged, of another pipeline, or of several workers.
     """
-    check_state(state, stage_names(pipe))
+    state = check_single(state, stage_names(pipe))
     if state["instances"] is not None:
-        restore(pipe, [unpack_state(state["instances"][0])])
+        restore(pipe, [read_saved(state["instances"][0])])

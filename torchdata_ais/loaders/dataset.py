@@ -6,52 +6,54 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from torch.utils.data.graph_settings import apply_sharding
 
-from torchdata_ais.errors import StateError
+from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_state
-from torchdata_ais.loaders.state import check_state, make_state
+from torchdata_ais.loaders.rendezvous import begin_together
+from torchdata_ais.loaders.sharding import shard_instance
+from torchdata_ais.loaders.state import check_single, make_state
+from torchdata_ais.loaders.world import WorldOptions, instance_of
 from torchdata_ais.pipes._checkpoint import stage_names
-from torchdata_ais.pipes._pipe import IterDataPipe, ShardingFilter, upstream
+from torchdata_ais.pipes._pipe import IterDataPipe
 from torchdata_ais.pipes._seed import mix_seed
 
-__all__ = ["PipeDataset", "as_dataset", "rank_and_ranks", "shard_instance"]
+__all__ = ["PipeDataset", "as_dataset"]
 
 
-def rank_and_ranks() -> tuple[int, int]:
-    """Return this process's rank and the number of ranks; ``(0, 1)`` without torch.distributed."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
-
-
-def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
-    """Make `pipe` the `instance`-th of `number` in this process.
-
-    What another loader left in its sharding filters is taken out first: torch refuses to mix kinds of splits.
-    """
-    for stage in upstream(pipe):
-        if isinstance(stage, ShardingFilter):
-            stage.groups.clear()
-            stage._update_num_of_instances()
-    if number > 1:
-        apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
-
-
-def as_dataset(pipe: IterDataPipe[Any], *, seed: int = 0) -> PipeDataset:
+def as_dataset(
+    pipe: IterDataPipe[Any],
+    *,
+    seed: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    store: Any = None,
+    rank_timeout_s: float = 1800.0,
+) -> PipeDataset:
     """Return `pipe` as a dataset for torch's `DataLoader` and torchdata's `StatefulDataLoader`.
+
+    Ranks are asked for, and the shards are listed, here and now: what comes and goes in the bucket later is not seen.
+    Workers get both, whatever their start method.
 
     Args:
         pipe: A pipe that batches by itself; use ``batch_size=None`` in the loader.
         seed: Seed of all epochs.
+        rank: This rank, of `world_size`. Default: what torch.distributed says.
+        world_size: How many ranks share out the data; 1 for a dataset of this process alone.
+        store: As for `ais_loader`.
+        rank_timeout_s: How long to wait for a rank that has not come here.
 
     Returns:
         An `IterableDataset` that splits its shards over ranks and workers by itself, with ``set_epoch``,
         ``state_dict`` and ``load_state_dict``. `StatefulDataLoader` finds the latter two in its workers; resume with
-        the same number of ranks and workers.
+        the same number of ranks and workers. Under several ranks call ``set_epoch(n)`` before each epoch, as for
+        torch's ``DistributedSampler``: without it every epoch has the order of the first.
+
+    Raises:
+        UsageError: ``WORLD_SIZE`` above 1 without torch.distributed or `rank`; ranks that were given different pipes,
+            sources or seeds.
+        ObjectChangedError: The ranks have listed different objects.
+        TransportError: The listing failed.
 
     Example:
         >>> from torch.utils.data import DataLoader
@@ -61,15 +63,26 @@ def as_dataset(pipe: IterDataPipe[Any], *, seed: int = 0) -> PipeDataset:
         >>> sorted(n for (batch,) in DataLoader(as_dataset(pipe), batch_size=None) for n in batch.tolist())
         [0, 1, 2, 3, 4, 5]
     """
-    return PipeDataset(pipe, seed=seed)
+    return PipeDataset(pipe, seed, WorldOptions(rank, world_size, store), rank_timeout_s)
 
 
 class PipeDataset(IterableDataset[Any]):
     """See `as_dataset`."""
 
-    def __init__(self, pipe: IterDataPipe[Any], *, seed: int = 0) -> None:
+    def __init__(
+        self, pipe: IterDataPipe[Any], seed: int, world: WorldOptions, rank_timeout_s: float
+    ) -> None:
+        if not isinstance(pipe, IterDataPipe):
+            raise UsageError.at(
+                f"as_dataset was given an item of type {type(pipe).__name__}, not a pipe",
+                todo="pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])",
+            )
         self._pipe = pipe
         self._seed = seed
+        found = world.find()
+        self._rank, self._ranks = found.rank, found.size
+        settings = {"loader": "as_dataset", "seed": seed}
+        self._listing, _ = begin_together(pipe, found, settings, rank_timeout_s)
         self._runs = 0
         # In shared memory, so that set_epoch reaches workers that live on between epochs.
         self._epoch = torch.full((1,), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
@@ -85,6 +98,8 @@ class PipeDataset(IterableDataset[Any]):
         epoch = int(self._epoch[0])
         if epoch >= 0:
             epoch_seed = mix_seed(self._seed, "epoch", epoch)
+        elif self._ranks > 1:  # what torch's generator gives, and how often each rank iterates, may differ
+            epoch_seed = mix_seed(self._seed, "epoch", 0)
         elif worker_seed is not None:
             epoch_seed = mix_seed(self._seed, "worker", worker_seed)
         else:
@@ -96,17 +111,17 @@ class PipeDataset(IterableDataset[Any]):
         shard_instance(self._pipe, number, instance)
         self._plan = plan
         begin(self._pipe, plan)
-        yield from self._pipe
+        with self._listing.on(self._pipe):
+            yield from self._pipe
         self._plan = None
 
-    @staticmethod
-    def _where() -> tuple[int, int, int | None]:
-        rank, ranks = rank_and_ranks()
+    def _where(self) -> tuple[int, int, int | None]:
         info = get_worker_info()
         if info is None:
-            return ranks, rank, None
+            return self._ranks, self._rank, None
         # The loader draws one seed an epoch and adds the worker's number.
-        return ranks * info.num_workers, rank * info.num_workers + info.id, info.seed - info.id
+        instance = instance_of(self._rank, self._ranks, info.id)
+        return self._ranks * info.num_workers, instance, info.seed - info.id
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration of this process stands.
@@ -124,6 +139,8 @@ class PipeDataset(IterableDataset[Any]):
             epoch=self._runs,
             rank=instance,
             ranks=number,
+            workers=1,
+            shards=self._listing.digest,
             instances=None if packed is None else [packed],
         )
 
@@ -131,9 +148,9 @@ class PipeDataset(IterableDataset[Any]):
         """Make the next iteration go on where `state` was taken.
 
         Raises:
-            StateError: It is of another pipeline.
+            StateError: It is none, damaged, of another pipeline, or of several workers.
         """
-        check_state(state, stage_names(self._pipe))
+        state = check_single(state, stage_names(self._pipe))
         self._runs = state["epoch"]
         self._pending = state if state["instances"] is not None else None
 
@@ -143,4 +160,5 @@ class PipeDataset(IterableDataset[Any]):
                 f"the state is of instance {state['rank']} of {state['ranks']}, this is {instance} of {number}",
                 todo="resume a StatefulDataLoader with the same ranks and workers; ais_loader can change both",
             )
-        return InstancePlan(state["seed"], number, instance, state["instances"])
+        digests = (state["shards"], self._listing.digest)
+        return InstancePlan(state["seed"], number, instance, state["instances"], digests=digests)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engines import DataLoader2Engine, DataLoaderEngine, Engine, InProcessEngine
+from torchdata_ais.loaders.listing import Listing
+from torchdata_ais.loaders.world import World
 from torchdata_ais.pipes._pipe import IterDataPipe
 
 __all__ = ["EngineName", "EngineOptions", "make_engine"]
@@ -39,21 +41,30 @@ class EngineOptions:
             raise UsageError.at(f"stall_after={self.stall_after}", todo="use seconds, more than 0, or None")
 
 
-def make_engine(pipe: IterDataPipe[Any], stateful: bool, how: EngineOptions) -> Engine:
+def make_engine(
+    pipe: IterDataPipe[Any], stateful: bool, how: EngineOptions, listing: Listing, world: World
+) -> Engine:
     """Return a new engine for `pipe`.
 
     Args:
         pipe: The pipe.
         stateful: Whether to give the state with each item.
         how: Which engine, and its settings.
+        listing: What the pipe's sources give.
+        world: The ranks.
     """
     if how.num_workers == 0:
-        return InProcessEngine(pipe, stateful, how.stall_after)
+        return InProcessEngine(pipe, stateful, listing, how.stall_after)
     name = how.engine
     if name == "auto":
         name = "dataloader2" if _has_dataloader2() else "dataloader"
-    make = DataLoader2Engine if name == "dataloader2" else DataLoaderEngine
-    return make(pipe, stateful, how.num_workers, how.prefetch, how.context, how.stall_after)
+    if name == "dataloader":
+        return DataLoaderEngine(
+            pipe, stateful, listing, how.num_workers, how.prefetch, how.context, how.stall_after
+        )
+    return DataLoader2Engine(
+        pipe, stateful, listing, world, how.num_workers, how.prefetch, how.context, how.stall_after
+    )
 
 
 def _has_dataloader2() -> bool:

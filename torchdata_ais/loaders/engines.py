@@ -6,20 +6,26 @@ order is a function of the data, the seed, the epoch and the topology, and not o
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from torch.utils.data.graph_settings import apply_sharding
 
 from torchdata_ais.errors import AISError, StallError, UsageError
-from torchdata_ais.loaders.dataset import rank_and_ranks, shard_instance
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
+from torchdata_ais.loaders.listing import Listing
 from torchdata_ais.loaders.service.counts import Counts, ended
+from torchdata_ais.loaders.service.lifetime import end_with
+from torchdata_ais.loaders.service.pulse import GRACE_S, Patience, Pulse, is_stopped
 from torchdata_ais.loaders.service.stall import Watchdog
+from torchdata_ais.loaders.sharding import shard_instance
+from torchdata_ais.loaders.world import World
 from torchdata_ais.pipes._meter import iterate
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes._report import report_of
@@ -28,6 +34,12 @@ __all__ = ["DataLoader2Engine", "DataLoaderEngine", "Engine", "InProcessEngine",
 
 Step = tuple[Any, int, "bytes | None"]
 """An item, the worker that made it, and where that worker stood after it (None: not known, or ask the engine)."""
+
+
+_LOOK_ROUND_S = 0.5
+"""How often to look after torch's workers while nothing comes."""
+
+_END: Any = object()
 
 
 class Engine(Protocol):
@@ -50,11 +62,15 @@ class InProcessEngine:
         pipe: The pipe.
         stateful: Whether to give the state with each item. Where the caller asks for no item ahead of the one the
             user has, `state` costs nothing until it is wanted.
+        listing: What the pipe's sources give.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], stateful: bool, stall_after: float | None = None) -> None:
+    def __init__(
+        self, pipe: IterDataPipe[Any], stateful: bool, listing: Listing, stall_after: float | None = None
+    ) -> None:
         self._pipe = pipe
         self._stateful = stateful
+        self._listing = listing
         self._stall_after = stall_after
 
     def state(self) -> bytes | None:
@@ -66,8 +82,9 @@ class InProcessEngine:
         (plan,) = plans
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
-        for item in _watched(iterate(self._pipe), self._stall_after, "this process", None):
-            yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
+        with self._listing.on(self._pipe):
+            for item in _watched(iterate(self._pipe), self._stall_after, "this process", None):
+                yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
 
     def reports(self) -> list[dict[str, Any]]:
         """Return the counts of the pipe."""
@@ -90,15 +107,21 @@ class _Workers(IterableDataset[Any]):
         plans: Sequence[InstancePlan],
         stateful: bool,
         stall_after: float | None,
+        pulses: Sequence[Pulse],
     ) -> None:
         self._stall_after = stall_after
         self._pipe = pipe
         self._plans = plans
         self._stateful = stateful
+        self._pulses = pulses
+        self._main_pid = os.getpid()
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         assert info is not None
+        end_with(self._main_pid)  # torch's own watch looks at the parent, which may be a fork server
+        if self._pulses:
+            self._pulses[info.id].begin()
         plan = self._plans[info.id]
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
@@ -115,8 +138,13 @@ class _Workers(IterableDataset[Any]):
 def _watched(
     items: Iterator[Any], stall_after: float | None, process: str, worker: int | None
 ) -> Iterator[Any]:
-    """Return the items, watched if `stall_after` says so; what takes too long is logged."""
-    return items if stall_after is None else Watchdog(stall_after, process, worker, None).watch(items)
+    """Yield the items, watched if `stall_after` says so; what takes too long is logged."""
+    if stall_after is None:
+        yield from items
+        return
+    watchdog = Watchdog(stall_after, process, worker, None)
+    with watchdog.running():
+        yield from watchdog.watch(items)
 
 
 def _as_it_is(item: Any) -> Any:
@@ -129,6 +157,7 @@ class DataLoaderEngine:
     Args:
         pipe: The pipe.
         stateful: Whether a checkpoint can be taken of it.
+        listing: What the pipe's sources give; the workers begin with it.
         num_workers: Worker processes, at least 1; new ones each epoch.
         prefetch: Items each worker makes ahead.
         context: Start method of the processes.
@@ -139,6 +168,7 @@ class DataLoaderEngine:
         self,
         pipe: IterDataPipe[Any],
         stateful: bool,
+        listing: Listing,
         num_workers: int,
         prefetch: int,
         context: str | None,
@@ -146,6 +176,7 @@ class DataLoaderEngine:
     ) -> None:
         self._pipe = pipe
         self._stateful = stateful
+        self._listing = listing
         self._num_workers = num_workers
         self._prefetch = prefetch
         self._context = context
@@ -156,23 +187,24 @@ class DataLoaderEngine:
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
+        pulses = [] if self._stall_after is None else [Pulse(self._stall_after) for _ in plans]
         loader: Any = DataLoader(
-            _Workers(self._pipe, plans, self._stateful, self._stall_after),
+            _Workers(self._pipe, plans, self._stateful, self._stall_after, pulses),
             batch_size=None,
             num_workers=self._num_workers,
             prefetch_factor=max(1, self._prefetch),
             collate_fn=_as_it_is,
             multiprocessing_context=self._context,
-            # The worker has noticed by then, and has told its log where it stands.
-            timeout=0 if self._stall_after is None else self._stall_after + 2,
+            timeout=_LOOK_ROUND_S,
         )
         self.close()
         self._past = [ended(report) for report in self.reports()]
         self._reports.clear()
-        self._running = iter(loader)
+        with self._listing.on(self._pipe):  # for the copies that the workers are started with
+            self._running = iter(loader)
         idle = 0
         try:
-            for step in self._running:
+            for step in self._patiently(self._running, pulses):
                 if step is not None and step[-1] is not None:
                     self._reports[step[-3 if len(step) > 2 else 0]] = step[-1]
                 if step is not None and len(step) > 2:
@@ -182,15 +214,38 @@ class DataLoaderEngine:
                 idle += 1
                 if idle == self._num_workers:  # a whole round of them: nobody has anything left
                     return
-        except RuntimeError as error:
-            if "timed out" not in str(error) or self._stall_after is None:
-                raise
-            raise StallError.at(
-                f"a worker process made no item for {self._stall_after:g} s",
-                todo="its log says in which stage it stands; look there, or raise stall_after=",
-            ) from error
         finally:
             self.close()
+
+    def _patiently(self, running: Any, pulses: Sequence[Pulse]) -> Iterator[Any]:
+        """Yield what torch's loader yields, and look after its workers while nothing comes."""
+        patience = [
+            Patience(f"worker process {worker}", worker, process.pid, self._stall_after, pulse)
+            for (worker, process), pulse in zip_longest(enumerate(running._workers), pulses)
+        ]
+        waited_s = 0.0
+        while True:
+            try:
+                step = next(running, _END)
+            except RuntimeError as error:
+                if not str(error).startswith("DataLoader timed out"):
+                    raise
+            else:
+                if step is _END:
+                    return
+                waited_s = 0.0
+                yield step
+                continue
+            for one in patience:
+                one.waited(_LOOK_ROUND_S)
+            waited_s += _LOOK_ROUND_S if all(pulse.beats for pulse in pulses) else 0.0
+            # The worker has noticed by then, and has told its log where it stands; unless it does not run.
+            runs = all(one.silent_s < GRACE_S for one in patience)
+            if self._stall_after is not None and waited_s >= self._stall_after + GRACE_S and runs:
+                raise StallError.at(
+                    f"a worker process made no item for {self._stall_after:g} s",
+                    todo="its log says in which stage it stands; look there, or raise stall_after=",
+                )
 
     def reports(self) -> list[dict[str, Any]]:
         """Return the last report of each worker, of those of former epochs, too."""
@@ -199,8 +254,18 @@ class DataLoaderEngine:
     def close(self) -> None:
         """End the workers."""
         running, self._running = self._running, None
-        if running is not None:
-            running._shutdown_workers()
+        if running is None:
+            return
+        workers = running._workers
+        for worker in workers:
+            if is_stopped(worker.pid):  # else it could not even be told to end
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGCONT)
+        running._shutdown_workers()
+        for worker in workers:
+            if worker.is_alive():
+                worker.kill()
+                worker.join(1.0)
 
 
 class _Tail(Pipe[Any]):
@@ -216,9 +281,7 @@ class _Tail(Pipe[Any]):
 
     def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan says all
         if extras is not None:
-            plan, rank, ranks = extras
-            apply_sharding(self._source, ranks, rank, SHARDING_PRIORITIES.DISTRIBUTED)
-            begin(self._source, plan)
+            begin(self._source, extras)
 
     def _ais_envelope(self) -> bytes | None:
         return pack_or_refuse(self._source) if self._stateful and self._running else None
@@ -236,6 +299,8 @@ class DataLoader2Engine:
     Args:
         pipe: The pipe.
         stateful: Whether a checkpoint can be taken of it.
+        listing: What the pipe's sources give; the workers begin with it.
+        world: The ranks.
         num_workers: Worker processes, at least 1; they live as long as the loader.
         prefetch: Items each worker makes ahead.
         context: Start method of the processes.
@@ -249,6 +314,8 @@ class DataLoader2Engine:
         self,
         pipe: IterDataPipe[Any],
         stateful: bool,
+        listing: Listing,
+        world: World,
         num_workers: int,
         prefetch: int,
         context: str | None,
@@ -257,18 +324,16 @@ class DataLoader2Engine:
         from torchdata_ais.loaders._torchdata import DataLoader2
         from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
 
-        # The ranks are told apart by the plans: with a fixed number of steps they do not begin epochs together.
-        service = MultiProcessingReadingService(
-            num_workers, context, prefetch, 0, shard_by_rank=False, stall_after=stall_after
-        )
+        # The ranks share no seeds: with a fixed number of steps they do not begin epochs together.
+        service = MultiProcessingReadingService(num_workers, context, prefetch, 0, stall_after=stall_after)
+        service.joined = (World(world.rank, world.size), listing)
         self._loader = _or_explain(lambda: DataLoader2(_Tail(pipe, stateful), reading_service=service))
         self._closed = False
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps."""
         service: Any = self._loader.reading_service
-        rank, ranks = rank_and_ranks()
-        service.reset_extras = {worker: (plan, rank, ranks) for worker, plan in enumerate(plans)}
+        service.reset_extras = dict(enumerate(plans))
         self._loader.seed(plans[0].epoch_seed >> 1)
         for item in self._loader:
             worker = service.last_worker

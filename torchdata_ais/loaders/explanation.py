@@ -12,6 +12,7 @@ from torch.utils.data.datapipes.iter import Collator
 from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.loaders.listing import Listing, list_pipe
 from torchdata_ais.pipes._checkpoint import chain_of
 from torchdata_ais.pipes._draw import draw, memory_of, prefetch_bytes_of
 from torchdata_ais.pipes._load_state import url_of
@@ -37,9 +38,12 @@ class Explanation:
         shards: Shards in an epoch, or objects.
         bytes: Their size together; None if the listing did not say.
         instances: Worker processes of all ranks.
+        world: Ranks.
         shards_each: Shards of the workers with the fewest and with the most.
+        shards_each_rank: Shards of the ranks with the fewest and with the most: they differ by at most one.
         idle_workers: Workers that get none.
         requests: GETs an epoch, all workers together, without retries.
+        digest: Tells these shards (names, sizes, versions) from others: the same on all ranks, and in a checkpoint.
         memory_bytes: What the stages that read fetch ahead at most, all workers of one rank together.
         notes: Sentences: order, memory, checkpoints.
         picture: The stages, as `draw` gives them.
@@ -54,19 +58,27 @@ class Explanation:
     memory_bytes: int
     notes: list[str] = field(default_factory=list)
     picture: str = ""
+    world: int = 1
+    shards_each_rank: tuple[int, int] = (0, 0)
+    digest: str = ""
 
     def __str__(self) -> str:
         size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
-        fewest, most = self.shards_each
-        each = f"{most}" if fewest == most else f"{fewest} to {most}"
         lines = [
             self.picture,
             "",
-            f"data: {self.shards} shards {size}, {each} for each of {self.instances} workers",
+            f"data: {self.shards} shards {size}, {_span(self.shards_each)} for each of {self.instances} workers",
             f"requests: {self.requests} GETs an epoch, and the listing",
             f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above",
             *self.notes,
         ]
+        if self.world > 1:
+            lines.append(
+                f"ranks: {_span(self.shards_each_rank)} shards for each of {self.world}; steps differ with what "
+                "the shards hold: in training pass epoch_steps=N to ais_loader"
+            )
+        if self.digest:
+            lines.append(f"digest: {self.digest}, the same on all ranks that see these shards")
         if self.idle_workers:
             lines.append(
                 f"idle: {self.idle_workers} of {self.instances} workers get no shard; use fewer workers or more, "
@@ -75,6 +87,11 @@ class Explanation:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _span(numbers: tuple[int, int]) -> str:
+    fewest, most = numbers
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
 def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) -> Explanation:
@@ -107,7 +124,8 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         raise UsageError.at("no stage of the pipe reads anything", todo="put .load_tar() behind .list_ais()")
     workers = max(1, num_workers)
     instances = world * workers
-    urls = [url_of(item) for reader in readers for item in _all_items(reader)]
+    listing = list_pipe(pipe)
+    urls = [url_of(item) for reader in readers for item in _all_items(pipe, reader, listing)]
     sizes = [url.size if isinstance(url, ObjectURL) else None for url in urls]
     known = [size for size in sizes if size is not None]
     shards = len(urls)
@@ -125,11 +143,17 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
             _on_state(pipe),
         ],
         picture=draw(pipe),
+        world=world,
+        shards_each_rank=(shards // world, -(-shards // world)),
+        digest=listing.digest,
     )
 
 
-def _all_items(reader: AISFileLoader | AISObjectLoader) -> Iterator[Any]:
-    source = copy.deepcopy(reader._source)  # iterating the user's would count as an epoch
+def _all_items(
+    pipe: IterDataPipe[Any], reader: AISFileLoader | AISObjectLoader, listing: Listing
+) -> Iterator[Any]:
+    with listing.on(pipe):
+        source = copy.deepcopy(reader._source)  # iterating the user's would count as an epoch
     yield from unsharded(source, find_sharder(source))
 
 

@@ -11,6 +11,7 @@ import msgspec
 from torchdata_ais.errors import StateError
 from torchdata_ais.pipes._checkpoint import begin_epoch, fresh, restore, save
 from torchdata_ais.pipes._pipe import IterDataPipe
+from torchdata_ais.pipes._saved import read_saved
 from torchdata_ais.pipes._seed import mix_seed
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "pack_share",
     "pack_state",
     "raise_if_refused",
-    "unpack_state",
 ]
 
 
@@ -35,6 +35,7 @@ class InstancePlan:
         instance: Which one this is.
         states: Packed states whose rest is to be shared out; empty to begin the epoch.
         share: Which part of that rest; ``(0, 1)`` of a single state is its exact continuation.
+        digests: Those of the shards when the states were taken, and now; empty where that is not known.
     """
 
     epoch_seed: int
@@ -42,6 +43,7 @@ class InstancePlan:
     instance: int
     states: Sequence[bytes] = ()
     share: tuple[int, int] = (0, 1)
+    digests: tuple[str, str] = ("", "")
 
     @classmethod
     def of(cls, seed: int, epoch: int, number: int, instance: int) -> InstancePlan:
@@ -53,11 +55,11 @@ def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
     """Prepare the next iteration of `tail` as `plan` says."""
     begin_epoch(tail, plan.epoch_seed, plan.number, plan.instance)
     if plan.states:
-        states = [unpack_state(state) for state in plan.states]
+        states = [read_saved(state) for state in plan.states]
         if plan.share == (0, 1) and "load" in states[0]:
             # Continued to the letter: the instance draws as the one did that it continues.
             begin_epoch(tail, plan.epoch_seed, states[0]["load"]["n"], states[0]["load"]["i"])
-        restore(tail, states, plan.share)
+        restore(tail, states, plan.share, plan.digests)
 
 
 def pack_state(tail: IterDataPipe[Any]) -> bytes | None:
@@ -95,15 +97,4 @@ def pack_fresh(number: int, instance: int) -> bytes:
 
 def pack_share(plan: InstancePlan) -> bytes:
     """Return the state of an instance that was to resume its share of others and has not begun."""
-    return msgspec.msgpack.encode({"of": [unpack_state(state) for state in plan.states], "share": plan.share})
-
-
-def unpack_state(state: bytes) -> dict[str, Any]:
-    """Return what `pack_state` packed."""
-    try:
-        plain: dict[str, Any] = msgspec.msgpack.decode(state)
-    except msgspec.DecodeError as error:
-        raise StateError.at(
-            f"a packed state cannot be read: {error}", todo="pass the checkpoint as it was saved"
-        ) from error
-    return plain
+    return msgspec.msgpack.encode({"of": [read_saved(state) for state in plan.states], "share": plan.share})

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import torch
 from typing_extensions import Self
 
 from torchdata_ais.errors import LoaderError, StateError, UsageError
-from torchdata_ais.loaders.dataset import rank_and_ranks
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, make_engine
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, pinned
 from torchdata_ais.loaders.equal_steps import Agreement, stop_together
 from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share, raise_if_refused
+from torchdata_ais.loaders.listing import Listing
+from torchdata_ais.loaders.rendezvous import begin_together
 from torchdata_ais.loaders.report import Stats, stats, with_stats
 from torchdata_ais.loaders.service.counts import ended
-from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
+from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.state import check_state, make_state, plans_for
+from torchdata_ais.loaders.world import World, WorldOptions, instance_of
 from torchdata_ais.pipes._checkpoint import chain_of, stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe, is_sharding, upstream
 from torchdata_ais.pipes._report import report_of
@@ -39,6 +41,10 @@ def ais_loader(
     stall_after: float | None = None,
     on_stats: Callable[[Stats], object] | None = None,
     stats_every: float = 60.0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    store: Any = None,
+    rank_timeout_s: float = 1800.0,
 ) -> AISLoader:
     """Return a loader over `pipe`.
 
@@ -57,16 +63,24 @@ def ais_loader(
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
             `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the
-            log says where it stands. None: no limit but those of the transport.
+            log says where it stands. A worker that does not run at all (stopped, swapped out) is a `StallError` two
+            seconds later. None: no limit but those of the transport, and 30 s for a worker that a signal has stopped.
         on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
+        rank: This rank, of `world_size`. Default: what torch.distributed says at the first iteration.
+        world_size: How many ranks share out the data; 1 for a loader of this process alone.
+        store: A store of torch.distributed by which the ranks compare what they read; each loader of a run in turn
+            may use the same. Default: the process group's, where `rank` is not given.
+        rank_timeout_s: How long to wait for a rank that has not begun.
 
     Returns:
         An iterable of batches, a context manager. One `iter` is one epoch.
 
     Raises:
-        UsageError: Arguments that cannot work, a pipe that cannot be sent to workers.
+        UsageError: Arguments that cannot work, a pipe that cannot be sent to workers, ``WORLD_SIZE`` above 1 without
+            torch.distributed or `rank`; ranks that were given different pipes, sources or arguments.
+        ObjectChangedError: The ranks have listed different objects.
 
     Example:
         >>> from torchdata_ais import AISSourceLister
@@ -90,6 +104,8 @@ def ais_loader(
         stall_after=stall_after,
         on_stats=on_stats,
         stats_every=stats_every,
+        world=WorldOptions(rank, world_size, store),
+        rank_timeout_s=rank_timeout_s,
     )
 
 
@@ -115,6 +131,8 @@ class AISLoader:
         stall_after: float | None,
         on_stats: Callable[[Stats], object] | None,
         stats_every: float,
+        world: WorldOptions,
+        rank_timeout_s: float,
     ) -> None:
         if not isinstance(pipe, IterDataPipe):
             raise UsageError.at(
@@ -141,6 +159,10 @@ class AISLoader:
         self._stages: list[str] = []
         self._look_at(pipe)
         self._engine: Engine | None = None
+        self._world_options = world
+        self._rank_timeout_s = rank_timeout_s
+        self._world: World | None = None
+        self._listing: Listing | None = None
         self._ranks: Ranks | None = None
         self._closed = False
         self.epoch = -1
@@ -197,9 +219,7 @@ class AISLoader:
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
     def _epoch_items(self, run: int) -> Iterator[Any]:
-        rank, ranks = rank_and_ranks()
-        if self._ranks is None:
-            self._ranks = join_ranks(self._signature(), timeout_s=1800.0)
+        rank, ranks = self._join()
         self._begin()
         steps = self._steps(rank, ranks)
         try:
@@ -229,6 +249,38 @@ class AISLoader:
             self._data_epoch += 1
         self._step = 0
         self._next_epoch = self.epoch + 1
+
+    def _join(self) -> tuple[int, int]:
+        """List and meet the other ranks, the first time; return rank and ranks."""
+        world = self._world
+        if world is None:
+            world = self._world_options.find()
+            if world.size > 1:
+                self._look_at_steps(world)
+            settings = {
+                "loader": "ais_loader",
+                "seed": self._seed,
+                "num_workers": self._num_workers,
+                "epoch_steps": self._epoch_steps,
+            }
+            self._listing, self._ranks = begin_together(self._pipe, world, settings, self._rank_timeout_s)
+            self._world = world
+        return world.rank, world.size
+
+    def _look_at_steps(self, world: World) -> None:
+        if isinstance(self._epoch_steps, str) and self._world_options.rank is not None:
+            raise UsageError.at(
+                f"epoch_steps={self._epoch_steps!r} asks the ranks of torch.distributed at every step, and rank= names "
+                "others",
+                todo="use epoch_steps=N, or leave out rank= and world_size=",
+            )
+        if self._epoch_steps is None and torch.is_grad_enabled():
+            warnings.warn(
+                f"the {world.size} ranks may take different numbers of steps in an epoch: in training the others then "
+                'wait for ever. epoch_steps=N gives each the same number, "shortest" and "pad" stop them together; '
+                "for evaluation under torch.no_grad() nothing need be done",
+                stacklevel=5,
+            )
 
     def _begin(self) -> None:
         """Begin an epoch, or the rest of one."""
@@ -274,7 +326,8 @@ class AISLoader:
     def _again(self) -> Iterator[Step]:
         """Yield batches of the epoch from its beginning, for a rank that has none left: -1 for the worker."""
         while True:
-            engine = InProcessEngine(self._pipe, stateful=False)
+            assert self._listing is not None
+            engine = InProcessEngine(self._pipe, False, self._listing)
             for item, _, _ in engine.epoch([InstancePlan.of(self._seed, self._data_epoch, 1, 0)]):
                 yield item, -1, None
 
@@ -284,11 +337,11 @@ class AISLoader:
         workers = self._workers
         number = ranks * workers
         plans = [
-            InstancePlan.of(self._seed, self._data_epoch, number, rank * workers + worker)
+            InstancePlan.of(self._seed, self._data_epoch, number, instance_of(rank, ranks, worker))
             for worker in range(workers)
         ]
         if resume is not None:
-            plans = plans_for(resume, rank, ranks, workers)
+            plans = plans_for(resume, rank, ranks, workers, self._digest)
         self._turn = 0
         self._instances = [
             plan.states[0] if len(plan.states) == 1 and plan.share == (0, 1) else self._not_begun(plan)
@@ -298,7 +351,10 @@ class AISLoader:
             self._past_reports = [ended(report) for report in self._past_reports]
             # In this process the loader asks for no item ahead, so it can ask for the state when that is wanted.
             asked = self._num_workers == 0 and not isinstance(self._epoch_steps, str)
-            self._engine = make_engine(self._pipe, self._no_state is None and not asked, self._how)
+            assert self._world is not None
+            assert self._listing is not None
+            stateful = self._no_state is None and not asked
+            self._engine = make_engine(self._pipe, stateful, self._how, self._listing, self._world)
         return self._engine.epoch(plans)
 
     @staticmethod
@@ -317,9 +373,9 @@ class AISLoader:
         """
         if self._no_state is not None:
             raise self._no_state
-        rank, ranks = rank_and_ranks()
         if self._resume is not None:
             return self._resume
+        world = self._world or self._world_options.find()
         under_way = self._instances is not None
         self._take_state()
         return make_state(
@@ -328,13 +384,19 @@ class AISLoader:
             epoch=self._data_epoch if under_way or isinstance(self._epoch_steps, int) else self._next_epoch,
             user_epoch=self.epoch if under_way and self._step else self._next_epoch,
             step=self._step,
-            rank=rank,
-            ranks=ranks,
+            rank=world.rank,
+            ranks=world.size,
+            workers=self._workers,
             turn=self._turn,
+            shards=self._digest,
             instances=None
             if self._instances is None
             else [raise_if_refused(state) for state in self._instances],
         )
+
+    @property
+    def _digest(self) -> str:
+        return "" if self._listing is None else self._listing.digest
 
     def _take_state(self) -> None:
         """Ask the engine of this process where it stands; workers say so with every batch."""
@@ -349,12 +411,12 @@ class AISLoader:
             state: One rank's `state_dict`, or what `merge_states` made of those of all ranks.
 
         Raises:
-            StateError: It is no state, of another version, or of another pipeline.
+            StateError: It is no state, of another version, damaged, or of another pipeline. The loader is then as it
+                was.
         """
         if self._no_state is not None:
             raise self._no_state
-        check_state(state, self._stages)
-        self._resume = state
+        self._resume = state = check_state(state, self._stages)
         self._seed = state["seed"]
         self._stream = None
         self._run += 1
@@ -389,10 +451,6 @@ class AISLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def _signature(self) -> str:
-        names = [type(stage).__qualname__ for stage in upstream(self._pipe)]
-        return hashlib.sha256(repr(("ais_loader", names)).encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:
         stages = [repr(stage) for stage in upstream(self._pipe)][::-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import multiprocessing
 import os
 import socket
@@ -26,10 +25,12 @@ from torchdata_ais.loaders._torchdata import (
     set_graph_random_seed,
     traverse_dps,
 )
+from torchdata_ais.loaders.listing import Listing
+from torchdata_ais.loaders.rendezvous import begin_together
 from torchdata_ais.loaders.service.channel import Kind
+from torchdata_ais.loaders.service.fullsync import notice_lost_ranks
 from torchdata_ais.loaders.service.graph import (
     Parts,
-    all_pipes,
     cut,
     pause,
     refuse_second_sharding,
@@ -39,9 +40,10 @@ from torchdata_ais.loaders.service.graph import (
 )
 from torchdata_ais.loaders.service.pool import Pool
 from torchdata_ais.loaders.service.process import start_context
-from torchdata_ais.loaders.service.ranks import Ranks, join_ranks, notice_lost_ranks
+from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.service.source import WorkerItems
 from torchdata_ais.loaders.service.worker import Job, Reset, tell_pipes
+from torchdata_ais.loaders.world import World, WorldOptions
 from torchdata_ais.pipes._report import report_of
 
 __all__ = ["DISPATCHER", "MultiProcessingReadingService"]
@@ -72,11 +74,13 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         worker, in its memory or in shared memory. Tensors arrive in shared memory.
 
     Raises:
-        StallError: An item took longer than `stall_after`.
+        StallError: An item took longer than `stall_after`, or a process does not run.
         WorkerDiedError: A process was killed, ran out of memory or exited; names it, its pid and exit code.
         LoaderError: Another rank failed, or the loader was shut down; also an error of a worker whose own class
             cannot be built from a text.
-        UsageError: The pipe is sharded twice on one path, or has not exactly one branch that workers can run.
+        UsageError: The pipe is sharded twice on one path, or has not exactly one branch that workers can run;
+            ``WORLD_SIZE`` above 1 without torch.distributed or `rank`; ranks with different pipes or sources.
+        ObjectChangedError: The ranks have listed different objects.
         Exception: What a worker's pipe, functions or items raise, of the same class, with the original traceback
             in its text.
 
@@ -91,9 +95,16 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             ``WorkerInfo`` and ``SeedGenerator``; returns the pipe.
         shard_by_rank: Whether to split the data over the ranks of torch.distributed. False for a loader that only
             one rank uses.
-        rank_timeout_s: How long, in seconds, the other ranks wait for rank 0 to begin an epoch.
-        stall_after: How long, in seconds, an item may take in a worker process; None is for ever. Then the process
-            logs the stacks of its threads, and a `StallError` names stage, object and worker.
+        rank_timeout_s: How long, in seconds, a rank waits for the others to begin the loader, or an epoch.
+        stall_after: How long, in seconds, an item or one of the two functions may take in a worker process; None is
+            for ever. Then the process logs the stacks of its threads, and a `StallError` names stage, object and
+            worker. A process that does not run at all (stopped, swapped out) is a `StallError` two seconds later;
+            with None one that a signal has stopped is, after 30 s.
+        rank: This rank, of `world_size`. Default: what torch.distributed says when the loader is first iterated.
+        world_size: How many ranks share out the data.
+        store: A store of torch.distributed by which the ranks compare what they read, and share seeds. Default: the
+            process group's, where `rank` is not given. Without any, seed the loader: ``loader.seed(n)``, the same
+            on all ranks.
 
     Attributes:
         epoch: The number of the next epoch, which pipes are told; set it to resume.
@@ -121,6 +132,9 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         shard_by_rank: bool = True,
         rank_timeout_s: float = 1800.0,
         stall_after: float | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: Any = None,
     ) -> None:
         if num_workers < 0:
             raise UsageError.at(f"num_workers={num_workers}", todo="use 0 for no worker processes, or more")
@@ -141,6 +155,9 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         self.shard_by_rank = shard_by_rank
         self.rank_timeout_s = rank_timeout_s
         self.stall_after = stall_after
+        self.joined: tuple[World, Listing] | None = None
+        self._world_options = WorldOptions(rank, world_size, store)
+        self._world = World(0, 1)
         self.epoch = 0
         self.reset_extras: Mapping[int, Any] = {}
         self._round = 0
@@ -191,18 +208,28 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             raise LoaderError.at("this reading service was shut down", todo="make a new loader")
         self._owner_pid = os.getpid()
         _STARTED.add(self)
+        self._join(datapipe)
         parts = cut(datapipe) if self._mp else Parts(datapipe, None, None)
         refuse_second_sharding(parts)
-        if self.shard_by_rank:
-            self._ranks = join_ranks(_signature(datapipe, self.num_workers), self.rank_timeout_s)
+        if self._world.size > 1:
+            shard_over_ranks(parts, self._world.size, self._world.rank)
         if self._ranks is not None:
-            shard_over_ranks(parts, self._ranks.world_size, self._ranks.rank)
             notice_lost_ranks(datapipe if parts.rest is None else parts.rest)
         if self._mp:
             self._end_datapipe = self._start(parts)
         else:
             self._end_datapipe = self._initialize_here(datapipe)
         return self._end_datapipe
+
+    def _join(self, datapipe: Any) -> None:
+        """List once for all processes of this loader, the same on all ranks."""
+        if self.joined is not None:
+            self._world, listing = self.joined
+        else:
+            self._world = self._world_options.find() if self.shard_by_rank else World(0, 1)
+            settings = {"loader": "DataLoader2", "num_workers": self.num_workers}
+            listing, self._ranks = begin_together(datapipe, self._world, settings, self.rank_timeout_s)
+        listing.give(datapipe)
 
     def _initialize_here(self, datapipe: Any) -> Any:
         info = WorkerInfo(1, 0)
@@ -297,11 +324,18 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
     def _seeds(self, seed_generator: Any) -> Any:
         """Return this epoch's seed generator, and leave `seed_generator` at the next epoch's."""
         seed = seed_generator.generate_shared_seed()
-        if _drawn_from_torch(seed):
+        drawn = _drawn_from_torch(seed)
+        if drawn:
             # torchdata asked torch's generator for the seed and put the number back: take it out, so that the next
             # epoch gets another one.
             torch.empty((), dtype=torch.int64).random_()
         if self._ranks is None:
+            if self._world.size > 1 and self.joined is None and drawn:
+                raise UsageError.at(
+                    "the loader has no seed, and without a store the ranks cannot share one: each would take its part "
+                    "of another order",
+                    todo="call loader.seed(n), with the same n on all ranks, or pass store=",
+                )
             return SeedGenerator(seed)
         shared = SeedGenerator(self._ranks.share_seed(self._round, seed))
         return shared.spawn(self._ranks.rank, inplace=True)
@@ -339,11 +373,6 @@ def _drawn_from_torch(seed: int) -> bool:
     with torch.random.fork_rng(devices=[]):
         direct = SeedGenerator().generate_shared_seed()
     return seed in (direct, SeedGenerator(direct).generate_shared_seed())
-
-
-def _signature(pipe: Any, num_workers: int) -> str:
-    names = [f"{type(part).__module__}.{type(part).__qualname__}" for part in all_pipes(pipe)]
-    return hashlib.sha256(repr((names, num_workers)).encode()).hexdigest()[:16]
 
 
 def _socket_pairs(count: int, undo: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:

@@ -38,6 +38,7 @@ class StageReport:
         network_s: The part of that which was for bytes.
         blocked_s: Time it was not asked for an item: by the training loop, in the end.
         retries: Requests made again.
+        refetched: Files of the cache that were damaged, deleted and fetched again.
         skipped: Name of the error class -> items given up for it.
         examples: The first texts of those errors.
         opened: Objects whose first byte came.
@@ -60,6 +61,7 @@ class StageReport:
     network_s: float = 0.0
     blocked_s: float = 0.0
     retries: int = 0
+    refetched: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
     opened: int = 0
@@ -293,6 +295,7 @@ def _stage(entry: dict[str, Any], entries: Sequence[dict[str, Any]], wall_s: flo
         items=entry["out"],
         bytes=counts["bytes"],
         retries=counts["retries"],
+        refetched=counts["refetched"],
         skipped=counts["skipped"],
         examples=counts["examples"],
         held=entry.get("held", 0),

@@ -168,6 +168,7 @@ _METRICS: tuple[tuple[str, str, str], ...] = (
     ("wait_seconds_total", "counter", "Time it waited for stages above it and for bytes."),
     ("blocked_seconds_total", "counter", "Time it was not asked for an item."),
     ("retries_total", "counter", "Requests made again."),
+    ("refetched_total", "counter", "Damaged files of the cache that were fetched again."),
     ("skipped_total", "counter", "Items given up, by class of error."),
     ("first_byte_seconds", "gauge", "Average time to the first byte of an object."),
     ("held_bytes", "gauge", "Bytes fetched ahead and held."),
@@ -204,6 +205,7 @@ def _values(metric: str, stage: StageReport) -> list[tuple[dict[str, str], float
         "wait_seconds_total": stage.wait_s,
         "blocked_seconds_total": stage.blocked_s,
         "retries_total": stage.retries,
+        "refetched_total": stage.refetched,
         "held_bytes": stage.held,
     }
     return [({}, field[metric])]

@@ -9,22 +9,31 @@ of all ranks, merged.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, islice, pairwise
 from typing import Any
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.loaders.state_check import FORMAT, VERSION, cut, read_state, same_epoch, seal
+from torchdata_ais.loaders.world import instance_of
 from torchdata_ais.pipes._seed import mix_seed
 
-__all__ = ["check_state", "merge_states", "plans_for", "state_from_json", "state_to_json"]
-
-FORMAT = "torchdata_ais.loader"
-VERSION = 1
+__all__ = [
+    "check_single",
+    "check_state",
+    "make_state",
+    "merge_states",
+    "plans_for",
+    "state_from_json",
+    "state_to_json",
+]
 
 
 def make_state(
-    *, stages: list[str], seed: int, epoch: int, rank: int, ranks: int, instances: list[bytes] | None,
-    turn: int = 0, user_epoch: int | None = None, step: int = 0,
+    *, stages: list[str], seed: int, epoch: int, rank: int, ranks: int, workers: int,
+    instances: list[bytes] | None, turn: int = 0, user_epoch: int | None = None, step: int = 0,
+    shards: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """Return the state of one rank.
 
@@ -34,24 +43,28 @@ def make_state(
         epoch: The epoch of the data: which order of the shards.
         rank: This rank.
         ranks: Ranks there are.
+        workers: Workers of this rank (1 for none).
         instances: A packed state for each worker; None means that the epoch has not begun.
         turn: The worker that yields next.
         user_epoch: The epoch as the user counts; differs from `epoch` with a fixed number of steps.
         step: Batches of it that were given out.
+        shards: The digest of the shards that were listed; empty where nothing was.
     """
-    return {
+    return seal({
         "format": FORMAT,
         "version": VERSION,
         "stages": stages,
-        "seed": seed,
-        "epoch": epoch,
-        "user_epoch": epoch if user_epoch is None else user_epoch,
+        "seed": int(seed),
+        "epoch": int(epoch),
+        "user_epoch": int(epoch if user_epoch is None else user_epoch),
         "step": step,
         "rank": rank,
         "ranks": ranks,
+        "workers": workers,
         "turn": turn,
+        "shards": shards,
         "instances": instances,
-    }
+    })  # fmt: skip
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -62,28 +75,37 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
             as the states in them.
 
     Raises:
-        StateError: They are of different pipelines or epochs, or of one rank twice.
+        StateError: One is none or damaged; they are of different pipelines, epochs or steps, or of one rank twice.
 
     Example:
-        >>> one = make_state(stages=["load_tar"], seed=0, epoch=1, rank=0, ranks=1, instances=[b""])
+        >>> one = make_state(stages=["load_tar()"], seed=0, epoch=1, rank=0, ranks=1, workers=1, instances=None)
         >>> len(merge_states([one])["merged"])
         1
     """
-    parts = [part for state in states for part in _parts(state)]
+    if not isinstance(states, Iterable):
+        raise StateError.at(
+            f"this is no list of states, but of type {type(states).__name__}",
+            todo="pass the state_dict() of every rank in a list",
+        )
+    parts = [part for state in states for part in _parts(read_state(state))]
     if not parts:
         raise StateError.at("there is no state to merge", todo="pass the state_dict() of every rank")
     first = parts[0]
     for part in parts[1:]:
-        for name in ("stages", "seed", "epoch", "user_epoch", "ranks"):
-            if part[name] != first[name]:
-                raise StateError.at(
-                    f"the states differ in {name!r}: {first[name]!r} and {part[name]!r}",
-                    todo="merge the states of one loader, taken at the same step on all ranks",
-                )
-    ranks = [part["rank"] for part in parts]
-    if len(set(ranks)) != len(ranks):
-        raise StateError.at(f"a rank is there twice: {sorted(ranks)}", todo="pass one state of every rank")
-    return {
+        differs = same_epoch(first, part)
+        if differs is not None:
+            one, other = (cut(repr(state[differs]), 100) for state in (first, part))
+            raise StateError.at(
+                f"the states of ranks {first['rank']} and {part['rank']} differ in {differs!r}: {one} and {other}",
+                todo="merge the states of one loader, taken at the same step on all ranks",
+            )
+    ranks = sorted(part["rank"] for part in parts)
+    twice = [rank for rank, following in pairwise(ranks) if rank == following]
+    if twice:
+        raise StateError.at(
+            f"a rank is there twice: {cut(repr(twice), 100)}", todo="pass one state of every rank"
+        )
+    return seal({
         "format": FORMAT,
         "version": VERSION,
         "stages": first["stages"],
@@ -91,55 +113,91 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "epoch": first["epoch"],
         "user_epoch": first["user_epoch"],
         "step": first["step"],
-        "merged": sorted(parts, key=lambda part: part["rank"]),
-    }
+        "shards": first["shards"],
+        "merged": sorted(parts, key=lambda part: int(part["rank"])),
+    })  # fmt: skip
 
 
-def check_state(state: Any, stages: list[str]) -> None:
-    """Raise `StateError` if `state` is none, of another version, or of a pipeline with other stages."""
-    for part in _parts(state):
-        if part["stages"] != stages:
-            theirs, ours = part["stages"][::-1], stages[::-1]
-            index = next(
-                (i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b),
-                min(len(theirs), len(ours)),
-            )
-            there = theirs[index] if index < len(theirs) else "nothing"
-            here = ours[index] if index < len(ours) else "nothing"
-            raise StateError.at(
-                f"the state is of another pipeline: it has {there} where this one has {here}",
-                todo=f"build the pipeline as it was: {' -> '.join(theirs)}",
-            )
+def check_state(state: Any, stages: list[str]) -> dict[str, Any]:
+    """Return a copy of `state` that can be used.
+
+    Args:
+        state: What `state_dict` or `merge_states` returned, if it is whole.
+        stages: The pipeline that is to go on with it.
+
+    Raises:
+        StateError: It is no state, of another version, damaged, or of a pipeline with other stages.
+    """
+    state = read_state(state)
+    theirs, ours = state["stages"][::-1], stages[::-1]
+    if theirs != ours:
+        pairs = zip(theirs, ours, strict=False)
+        index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(theirs), len(ours)))
+        there = theirs[index] if index < len(theirs) else "nothing"
+        here = ours[index] if index < len(ours) else "nothing"
+        raise StateError.at(
+            f"the state is of another pipeline: it has {cut(there)} where this one has {cut(here)}",
+            todo=f"build the pipeline as it was: {cut(' -> '.join(theirs))}",
+        )
+    return dict(state)
 
 
-def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> list[InstancePlan]:
+def check_single(state: Any, stages: list[str]) -> dict[str, Any]:
+    """Return `check_state`, for what resumes one instance alone.
+
+    Raises:
+        StateError: As `check_state`; also for a state of several workers or ranks.
+    """
+    single = check_state(state, stages)
+    if "merged" in single or single["workers"] != 1:
+        raise StateError.at(
+            "the state is of several workers or ranks",
+            todo="resume it with ais_loader, or pass what state_dict() of the same kind of loader returned",
+        )
+    return single
+
+
+def plans_for(
+    state: dict[str, Any], rank: int, ranks: int, workers: int, digest: str = ""
+) -> list[InstancePlan]:
     """Return how each worker of `rank` goes on.
 
     Args:
-        state: One rank's state, or a merged one.
+        state: One rank's state, or a merged one, as `check_state` returned it.
         rank: This rank.
         ranks: Ranks there are now.
         workers: Workers of each rank now (1 for none).
+        digest: The digest of the shards that are listed now.
 
     Raises:
         StateError: The topology has changed and states of other ranks are missing.
     """
     parts = _parts(state)
+    digests = (parts[0].get("shards", ""), digest)
     epoch_seed = mix_seed(parts[0]["seed"], "epoch", parts[0]["epoch"])
     number = ranks * workers
-    plans = [InstancePlan(epoch_seed, number, rank * workers + worker) for worker in range(workers)]
+    plans = [InstancePlan(epoch_seed, number, instance_of(rank, ranks, worker)) for worker in range(workers)]
     if all(part["instances"] is None for part in parts):
         return plans
     mine = next((part for part in parts if part["rank"] == rank and part["ranks"] == ranks), None)
-    if mine is not None and len(mine["instances"] or ()) == workers:
+    if mine is not None and mine["workers"] == workers:
         # The worker whose turn it was goes first: the round over the workers goes on where it stood.
         return [
-            InstancePlan(plan.epoch_seed, number, rank * workers + turn, [mine["instances"][turn]])
+            InstancePlan(
+                plan.epoch_seed,
+                number,
+                instance_of(rank, ranks, turn),
+                [mine["instances"][turn]],
+                digests=digests,
+            )
             for plan, turn in ((plan, (mine["turn"] + worker) % workers) for worker, plan in enumerate(plans))
         ]
     there = {part["rank"] for part in parts}
-    missing = sorted(set(range(parts[0]["ranks"])) - there)
-    if missing:
+    if len(there) != parts[0]["ranks"]:
+        # However many ranks a state says there were: only the first missing ones are named.
+        missing = list(
+            islice((one for one in count() if one not in there), min(8, parts[0]["ranks"] - len(there)))
+        )
         raise StateError.at(
             f"the state is of {parts[0]['ranks']} ranks and lacks those of {missing}; now there are {ranks} ranks with"
             f" {workers} workers",
@@ -147,39 +205,53 @@ def plans_for(state: dict[str, Any], rank: int, ranks: int, workers: int) -> lis
         )
     states = [packed for part in parts for packed in part["instances"] or ()]
     return [
-        InstancePlan(plan.epoch_seed, number, plan.instance, states, (plan.instance, number))
+        InstancePlan(plan.epoch_seed, number, plan.instance, states, (plan.instance, number), digests)
         for plan in plans
     ]
 
 
 def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return `state` with its packed parts as base64 text, for ``json.dumps``."""
-    return _convert(state, lambda packed: base64.b64encode(packed).decode())
+    """Return `state` with its packed parts as base64 text, for ``json.dumps``.
+
+    Raises:
+        StateError: It is none, or damaged.
+    """
+    plain: dict[str, Any] = _convert(read_state(state), lambda packed: base64.b64encode(packed).decode())
+    return plain
 
 
 def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what `state_to_json` was given."""
-    return _convert(state, base64.b64decode)
+    """Return what `state_to_json` was given.
+
+    Raises:
+        StateError: It is something else, or damaged.
+    """
+    return read_state(_convert(state, _from_text))
 
 
-def _convert(state: dict[str, Any], change: Any) -> dict[str, Any]:
-    if "merged" in state:
-        return {**state, "merged": [_convert(part, change) for part in state["merged"]]}
-    instances = state["instances"]
-    return {**state, "instances": None if instances is None else [change(packed) for packed in instances]}
+def _from_text(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):
+        raise StateError.at(
+            "the state is damaged: a packed part of it is no base64 text",
+            todo="pass what state_to_json returned, as it was saved",
+        ) from None
 
 
-def _parts(state: Any) -> list[dict[str, Any]]:
+def _convert(state: Any, change: Callable[[Any], Any]) -> Any:
+    """Return `state` with its packed parts changed; what is none of ours is left for `read_state` to refuse."""
+    if not isinstance(state, dict):
+        return state
+    merged, instances = state.get("merged"), state.get("instances")
+    if isinstance(merged, list) and not any(isinstance(part, dict) and "merged" in part for part in merged):
+        return {**state, "merged": [_convert(part, change) for part in merged]}
+    if isinstance(instances, list):
+        return {**state, "instances": [change(packed) for packed in instances]}
+    return state
+
+
+def _parts(state: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the ranks' states in `state`."""
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise StateError.at(
-            "this is no state of a torchdata_ais loader",
-            todo="pass what state_dict() or merge_states() returned",
-        )
-    if state.get("version") != VERSION:
-        raise StateError.at(
-            f"the state has version {state.get('version')!r}, this package writes and reads {VERSION}",
-            todo="resume with the version of the package that took the checkpoint",
-        )
     parts: list[dict[str, Any]] = state.get("merged", [state])
     return parts

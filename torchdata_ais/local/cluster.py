@@ -6,6 +6,7 @@ import atexit
 import errno
 import json
 import os
+import secrets
 import select
 import shutil
 import subprocess
@@ -68,6 +69,17 @@ class RequestRecord:
     headers: dict[str, str] = field(repr=False)
 
 
+@dataclass(frozen=True)
+class _Secret:
+    """A text that no repr shows, nor a traceback with the values of its variables."""
+
+    text: str = field(repr=False)
+
+    def reveal(self) -> str:
+        """Return it."""
+        return self.text
+
+
 class Faults:
     """The rules in force in a running cluster; see `torchdata_ais.local.Fault` for their meaning."""
 
@@ -111,12 +123,17 @@ class LocalCluster:
     to the targets, keeps objects on disk, and answers what it does not do with 501 and the name of it.
     The process ends with `stop`, with the `with` block, or with the process that started it, however that ends.
 
+    Every program of this machine may use it; web pages may not (403 for a foreign `Host` or `Origin`). With `etl=True`,
+    making and changing transforms asks for the secret of this start besides, as they run code as you: `client()` and
+    `env()` carry it, `ensure_etl` takes the cluster itself, and `token` is for everything else. Keep it to yourself.
+
     Args:
         targets: Number of targets, each with its own port.
         root: Folder for the data, kept and read again by the next start. None: a temporary one, removed.
         port: Port of the proxy; 0 lets the system choose.
         faults: Rules in force from the start.
-        etl: Whether transforms may be run. They are code of the user, run in child processes.
+        etl: Whether transforms may be run. They are code of the user, run in child processes, and may do all that the
+            user may.
 
     Raises:
         UsageError: The port or the folder is in use, or an argument cannot be.
@@ -152,6 +169,7 @@ class LocalCluster:
         self._lock = threading.Lock()
         self._temporary: Path | None = None
         self._ports: dict[str, Any] = {}
+        self._secret = _Secret("")
         self.faults = Faults(self)
 
     # -- life
@@ -173,6 +191,7 @@ class LocalCluster:
                 todo="name another root= (--root), one that this user may write to",
             ) from error
         self._owner = os.getpid()
+        self._secret = _Secret(secrets.token_urlsafe(24))
         log = root / "server.log"
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(  # noqa: S603  our own file under our own interpreter
@@ -192,6 +211,7 @@ class LocalCluster:
             "port": self._port,
             "faults": [fault.to_json() for fault in self._initial_faults],
             "etl": self._etl,
+            "secret": self._secret,
             "parent": self._owner,
             "python_path": [entry or str(Path.cwd()) for entry in sys.path],
         }
@@ -237,8 +257,16 @@ class LocalCluster:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
-        return self._process is not None and self._process.poll() is None
+        """Whether the process is alive; it ends when it can accept no connections any more."""
+        process = self._process
+        if process is None:
+            return False
+        if self._owner == os.getpid():
+            return process.poll() is None
+        # In a fork it is no child, and cannot be waited for: but its end of the pipe is closed when it has ended.
+        poll = select.poll()
+        poll.register(process.stdout, 0)  # type: ignore[arg-type]  # a pipe, as asked for
+        return not poll.poll(0)
 
     @property
     def pid(self) -> int:
@@ -273,24 +301,32 @@ class LocalCluster:
         assert root is not None
         return root
 
+    @property
+    def token(self) -> str:
+        """The secret of this start: what `AIS_AUTHN_TOKEN` is set to where transforms are made or changed."""
+        self._require_running()
+        return self._secret.text
+
     def client(self, **options: Any) -> Any:
-        """Return a new `aistore.sdk.Client` of this cluster; `options` go to its constructor."""
+        """Return a new `aistore.sdk.Client` of this cluster, with its token; `options` go to its constructor."""
         from aistore.sdk import Client
 
-        return Client(self.endpoint, **options)
+        return Client(self.endpoint, **{"token": self.token, **options})
 
     @contextmanager
     def env(self) -> Iterator[str]:
-        """Set `AIS_ENDPOINT` to this cluster inside the block."""
-        before = os.environ.get("AIS_ENDPOINT")
-        os.environ["AIS_ENDPOINT"] = self.endpoint
+        """Set `AIS_ENDPOINT` and `AIS_AUTHN_TOKEN` to those of this cluster inside the block."""
+        ours = {"AIS_ENDPOINT": self.endpoint, "AIS_AUTHN_TOKEN": self.token}
+        before = {name: os.environ.get(name) for name in ours}
+        os.environ.update(ours)
         try:
             yield self.endpoint
         finally:
-            if before is None:
-                del os.environ["AIS_ENDPOINT"]
-            else:
-                os.environ["AIS_ENDPOINT"] = before
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
     def put_dir(self, path: str | os.PathLike[str], to: str) -> list[str]:
         """PUT all files below a folder, named by their path in it; make the bucket if it is missing.
@@ -359,7 +395,7 @@ class LocalCluster:
         assert process is not None
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(value) + "\n")
+            process.stdin.write(json.dumps(value, default=_Secret.reveal) + "\n")
             process.stdin.flush()
         except OSError as cause:
             raise self._died() from cause

@@ -11,6 +11,7 @@ Only a straight chain of known stages can be saved: a stage that keeps items bac
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +25,12 @@ from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, parents, upstream
 from torchdata_ais.pipes._seed import EpochSeed, mix_seed
 from torchdata_ais.pipes._shared_seed import SharedSeed
 from torchdata_ais.pipes.load_tar import AISFileLoader
+from torchdata_ais.samples import SHARD_SHIFT
 
 __all__ = ["begin_epoch", "chain_of", "fresh", "restore", "save", "stage_names"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where an object stands in memory: another one in each process."""
 
 _CORE = (Mapper, Filter, Batcher, Collator)
 
@@ -74,14 +79,24 @@ def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileL
 def fresh(number: int, instance: int) -> dict[str, Any]:
     """Return the state of an instance that has not begun its epoch."""
     return {
-        "load": {"n": number, "i": instance, "next": 0, "left": None, "open": [], "seen": [], "held": b""}
-    }
+        "load": {
+            "n": number, "i": instance, "next": 0, "left": None,
+            "open": [], "seen": [], "held": b"", "versions": [],
+        }
+    }  # fmt: skip
 
 
 def stage_names(tail: IterDataPipe[Any]) -> list[str]:
-    """Return the names of the stages from `tail` to `load_tar`: what makes two pipelines the same for a state."""
+    """Return the stages from `tail` to `load_tar` as texts: what makes two pipelines the same for a state."""
     stages, loader = chain_of(tail)
-    return [getattr(pipe, "functional_name", "") or type(pipe).__name__ for pipe in [*stages, loader]]
+    return [_ADDRESS.sub("", _stage_name(pipe)) for pipe in [*stages, loader]]
+
+
+def _stage_name(pipe: IterDataPipe[Any]) -> str:
+    if isinstance(pipe, Pipe):
+        return f"{pipe.functional_name or type(pipe).__name__}({pipe._shape()})"
+    name = str(getattr(pipe, "functional_name", "") or type(pipe).__name__)
+    return f"{name}({pipe.batch_size})" if isinstance(pipe, Batcher) else name
 
 
 def save(tail: IterDataPipe[Any]) -> dict[str, Any] | None:
@@ -106,12 +121,16 @@ def save(tail: IterDataPipe[Any]) -> dict[str, Any] | None:
         saved.append([len(places), pipe._save() if isinstance(pipe, Pipe) else None])
     held.frombytes(load["held"])
     load["held"] = held.tobytes()
+    load["versions"] = loader._versions({place >> SHARD_SHIFT for place in held})
     seeds = [pipe._epoch_seed.save() for pipe in _seeded(tail)]
     return {"load": load, "stages": saved, "seeds": seeds}
 
 
 def restore(
-    tail: IterDataPipe[Any], states: Sequence[dict[str, Any]], share: tuple[int, int] = (0, 1)
+    tail: IterDataPipe[Any],
+    states: Sequence[dict[str, Any]],
+    share: tuple[int, int] = (0, 1),
+    digests: tuple[str, str] = ("", ""),
 ) -> None:
     """Make the next iteration of `tail` go on where `states` stood.
 
@@ -120,10 +139,18 @@ def restore(
         states: What `save` gave in each instance whose rest is to be shared.
         share: ``(instance, instances)``. One state with ``(0, 1)`` is continued to the letter; otherwise the rest
             of all is dealt out, and the stages begin with empty buffers.
+        digests: Those of the shards when the states were taken, and now.
     """
     stages, loader = chain_of(tail)
-    loader._load(Resume(states, share), 0, 0)
     exact = len(states) == 1 and share == (0, 1) and "stages" in states[0]
+    seeded = _seeded(tail)
+    if exact and (len(states[0]["stages"]), len(states[0]["seeds"])) != (len(stages), len(seeded)):
+        raise StateError.at(
+            f"the state is of another pipeline: it has {len(states[0]['stages'])} stages and"
+            f" {len(states[0]['seeds'])} seeds, this one {len(stages)} and {len(seeded)}",
+            todo="build the pipeline as it was",
+        )
+    loader._load(Resume(states, share, digests), 0, 0)
     below = 0
     for index, pipe in enumerate(stages):
         if exact and isinstance(pipe, Pipe):
@@ -131,7 +158,7 @@ def restore(
             pipe._load(state, held, below)
             below += held
     if exact:
-        for pipe, seed in zip(_seeded(tail), states[0]["seeds"], strict=True):
+        for pipe, seed in zip(seeded, states[0]["seeds"], strict=True):
             pipe._epoch_seed.restore(seed)
 
 

@@ -49,6 +49,9 @@ class EachItem(Pipe[Any]):
         policy = [] if self._policy.on_error == "raise" else [repr(self._policy)]
         return ", ".join(self._shown() + policy)
 
+    def _shape(self) -> str:
+        return ", ".join(self._shown())
+
     def __iter__(self) -> Iterator[Any]:
         self._begin()
         one, stats = self._one, self._stats

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.pipes._shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run, unpack_place
 from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import shown_url
 
 __all__ = ["held_runs"]
 
@@ -17,7 +18,11 @@ _GAP = 8 << 20  # bytes between two wanted samples beyond which a new request is
 
 
 def held_runs(
-    places: Sequence[int], urls: Sequence[Any], store: StoreOptions, options: ShardOptions
+    places: Sequence[int],
+    urls: Sequence[Any],
+    versions: Mapping[int, tuple[str | None, str | None]],
+    store: StoreOptions,
+    options: ShardOptions,
 ) -> Iterator[tuple[str, Run]]:
     """Yield ``(url, run)`` for each place, in the order of `places`.
 
@@ -27,6 +32,7 @@ def held_runs(
     Args:
         places: Packed places.
         urls: The URL at each shard position.
+        versions: Version and checksum that the shard at a position had, where they are known.
         store: Transport settings.
         options: How shards are parsed; the same as when the checkpoint was taken.
 
@@ -35,6 +41,7 @@ def held_runs(
 
     Raises:
         StateError: A sample is not where it was.
+        ObjectChangedError: A shard has another version than then.
     """
     by_shard: dict[int, list[int]] = defaultdict(list)
     for place in places:
@@ -43,10 +50,14 @@ def held_runs(
     found: dict[tuple[int, int], Run] = {}
     for shard, offsets in by_shard.items():
         for sweep in _sweeps(sorted(offsets)):
-            found.update(_read(sweep, shard, str(urls[shard]), urls[shard], store, options))
+            version, checksum = versions.get(shard, (None, None))
+            begun = OpenShard(
+                urls[shard], shard, store, options, start=sweep[0], version=version, checksum=checksum
+            )
+            found.update(_read(sweep, begun))
     for place in places:
         shard, offset = unpack_place(place)
-        yield str(urls[shard]), found.pop((shard, offset))
+        yield shown_url(str(urls[shard])), found.pop((shard, offset))
 
 
 def _sweeps(offsets: list[int]) -> Iterator[list[int]]:
@@ -59,24 +70,21 @@ def _sweeps(offsets: list[int]) -> Iterator[list[int]]:
     yield sweep
 
 
-def _read(
-    offsets: list[int], position: int, url: str, item: str, store: StoreOptions, options: ShardOptions
-) -> dict[tuple[int, int], Run]:
+def _read(offsets: list[int], shard: OpenShard) -> dict[tuple[int, int], Run]:
     wanted = set(offsets)
     found: dict[tuple[int, int], Run] = {}
-    shard = OpenShard(item, position, store, options, start=offsets[0])
     try:
         while wanted and (run := shard.next_run()) is not None:
             if run.offset in wanted:
                 wanted.discard(run.offset)
-                found[position, run.offset] = run
+                found[shard.position, run.offset] = run
     finally:
         shard.close()
     if wanted:
         raise StateError.at(
             "a sample named by the checkpoint is not there any more: the shard has changed",
             todo="begin the epoch anew, or restore the shard as it was",
-            url=url,
+            url=str(shard.url),
             offset=min(wanted),
         )
     return found

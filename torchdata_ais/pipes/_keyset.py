@@ -6,13 +6,16 @@ from array import array
 
 __all__ = ["KeySet"]
 
-_FEW = 8192  # keys kept as they are: at most 1 MB
+_FEW = 8192  # keys kept as they are,
+_FEW_CHARACTERS = 256 << 10  # and characters in them: together at most 2 MB, whatever the keys are
 _PARTS = 64
 _SLOTS = 16  # of a part at first; a power of two
 
 
 class KeySet:
     """Remembers the first 8192 keys as they are, and those of a larger shard by their 64-bit hash in flat tables.
+
+    Long keys, of more than 256 Ki characters together, go into the tables earlier.
 
     A Python set is eight times as fast, but a million keys take over 100 MB in it, in flat tables 22 MB. They are cut
     into parts that grow one by one, so that growing never needs the memory of two whole tables, nor the time to fill
@@ -27,6 +30,7 @@ class KeySet:
 
     def __init__(self) -> None:
         self._few: set[str] = set()
+        self._characters = 0
         self._counts = [0] * _PARTS
         self._tables: list[array[int]] = []  # empty as long as there are few
 
@@ -41,7 +45,8 @@ class KeySet:
         if key in few:
             return False
         few.add(key)
-        if len(few) > _FEW:
+        self._characters += len(key)
+        if len(few) > _FEW or self._characters > _FEW_CHARACTERS:
             self._tables = [array("Q", bytes(8 * _SLOTS)) for _ in range(_PARTS)]
             self._few = set()
             for known in few:

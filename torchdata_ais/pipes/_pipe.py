@@ -18,6 +18,7 @@ from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._meter import measured
 from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.redaction import clean
 
 if TYPE_CHECKING:
     from torchdata_ais.pipes._methods import Methods
@@ -107,11 +108,18 @@ class Pipe(Methods[T_co]):
         self.__dict__.update(state)
 
     def _arguments(self) -> str:
-        """Return what `repr` shows between the parentheses: nothing secret, one line."""
+        """Return what `repr` shows between the parentheses, on one line."""
         return ""
 
+    def _shape(self) -> str:
+        """Return the arguments that say which items come, and in which order: a state fits only a stage with the same.
+
+        Not those that may change from run to run, such as error policies and threads.
+        """
+        return self._arguments()
+
     def __repr__(self) -> str:
-        return f"{self.functional_name or type(self).__name__}({self._arguments()})"
+        return clean(f"{self.functional_name or type(self).__name__}({self._arguments()})")
 
     __str__ = __repr__
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-from torchdata_ais.errors import AISError, StateError, UsageError
+from torchdata_ais.arguments import check_function
+from torchdata_ais.errors import NEVER_SKIPPED, AISError, UsageError
 from torchdata_ais.pipes._stats import StageStats, text_of
 
 __all__ = ["ErrorPolicy", "OnError"]
@@ -14,7 +15,6 @@ __all__ = ["ErrorPolicy", "OnError"]
 OnError = Literal["raise", "warn", "skip"] | Callable[[Exception], bool]
 """``"raise"``; ``"warn"``: log and skip; ``"skip"``: skip; or a webdataset handler (True: go on, False: stop)."""
 
-_FATAL = (MemoryError, ImportError, NameError, StateError, UsageError)
 _RATE_AFTER = 100
 
 logger = logging.getLogger("torchdata_ais")
@@ -23,8 +23,8 @@ logger = logging.getLogger("torchdata_ais")
 class ErrorPolicy:
     """Decides whether a stage goes on after an error.
 
-    Errors that mean a broken program or machine (MemoryError, ImportError, NameError, UsageError, StateError) are
-    always raised. Nothing ever sleeps.
+    Errors of the call, the program or the machine (`torchdata_ais.errors.NEVER_SKIPPED`) are always raised, and no
+    handler is asked about them. Nothing ever sleeps.
 
     Args:
         on_error: See `OnError`. ``"warn"`` and ``"skip"`` log the first error of a class in full and count the
@@ -40,6 +40,15 @@ class ErrorPolicy:
                 f"on_error={on_error!r} is no policy",
                 todo='use "raise", "warn", "skip" or a function (error) -> bool',
             )
+        if callable(on_error):
+            check_function(on_error, 1, "on_error=")
+        if max_errors is not None and (
+            isinstance(max_errors, bool) or not isinstance(max_errors, (int, float)) or not max_errors >= 0
+        ):
+            raise UsageError.at(
+                f"max_errors={max_errors!r}",
+                todo="use a count such as 10, a share such as 0.01, or None for any number",
+            )
         self.on_error = on_error
         self.max_errors = max_errors
 
@@ -51,7 +60,7 @@ class ErrorPolicy:
             stats: Where it is counted.
             stage: The functional name of the stage, for the log.
         """
-        if self.on_error == "raise" or isinstance(error, _FATAL):
+        if self.on_error == "raise" or isinstance(error, NEVER_SKIPPED):
             raise error
         go_on = True
         if callable(self.on_error):

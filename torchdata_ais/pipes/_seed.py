@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import xxhash
@@ -54,8 +55,10 @@ class EpochSeed:
         """Return what `restore` needs to give the current epoch its seed again."""
         return [self.epoch, self._current]
 
-    def restore(self, state: list[int]) -> None:
-        """Make the next epoch the one that was current when `save` was called."""
+    def restore(self, state: Sequence[int]) -> None:
+        """Make the next epoch the one that was current when `save` was called, if one had begun."""
+        if not state[0]:
+            return
         self.epoch = state[0] - 1
         self._next = state[1]
         self.was_sent = True

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from torchdata_ais.errors import AISError, ReadError, ShardError
+from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError, StateError, TransportError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
-from torchdata_ais.store import BlockSource, ObjectCache, StoreOptions, open_blocks
+from torchdata_ais.store import BlockSource, Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
-from torchdata_ais.urls import ObjectURL
+from torchdata_ais.urls import ObjectURL, shown_url
 
 __all__ = ["OpenShard", "ShardOptions"]
 
@@ -54,6 +54,7 @@ class OpenShard:
         before_its_turn: Whether another shard is still being read: only the first block is fetched then.
 
     Attributes:
+        name: The URL as samples and errors show it: without secrets.
         next_offset: Where the next run begins: reading can start again there.
         passed_on: Whole samples given out so far. A later stage may still hold some of them, or have left them out.
     """
@@ -71,11 +72,12 @@ class OpenShard:
         before_its_turn: bool = False,
     ) -> None:
         self.url = url
+        self.name = shown_url(url)
         self.position = position
         self.next_offset = start
         self.near_end = sys.maxsize
         self.passed_on = 0
-        self.bytes = self.retries = 0
+        self.bytes = self.retries = self.refetched = 0
         self.first_byte_s: float | None = None
         self.wait_s = 0.0
         self.closed = False
@@ -87,6 +89,7 @@ class OpenShard:
         self._before_its_turn = before_its_turn
         self._entered = start if _looks_plain(url) else 0
         self.blocks: BlockSource | None = None
+        self._kept: Kept | None = None
         # Fetching begins here, ahead of the first run; into a cache only when the shard has its turn.
         self._runs: Iterator[Run] | None = None if options.cache is not None else self._open()
 
@@ -102,27 +105,24 @@ class OpenShard:
 
     def _open(self) -> Iterator[Run]:
         options = self._options
-        path: str = self.url
-        known = given = self._known
-        if options.cache is not None:
-            cached = options.cache.fetch(known, self._store)
-            if cached is not None:
-                path, self._known = str(cached[0]), cached[1]
-                known = self._known
-                given = ObjectURL(path, known.size, known.checksum)  # a file has a version of its own
+        kept = self._kept = None if options.cache is None else options.cache.open(self._known, self._store)
+        if kept is not None:
+            self._known = kept.known
+            self.refetched += kept.refetched
         self.closed = False
         blocks = self.blocks = open_blocks(
-            path,
+            self.url,
             self._store,
             start=self._entered,
-            version=given.version,
-            checksum=given.checksum,
-            size=given.size,
+            version=self._known.version,
+            checksum=self._known.checksum,
+            size=self._known.size,
             before_its_turn=self._before_its_turn,
+            copy=None if kept is None else kept.file,
         )
         reader = TarReader(
-            blocks if self._entered else decompress(blocks, url=self.url, max_ratio=options.max_ratio),
-            url=self.url,
+            blocks if self._entered else decompress(blocks, url=self.name, max_ratio=options.max_ratio),
+            url=self.name,
             start=self._entered,
             require_end=options.require_end,
             max_member_bytes=options.max_sample_bytes,
@@ -130,7 +130,7 @@ class OpenShard:
             want=options.want if options.select_files else None,
         )
         return whole_runs(
-            reader, url=self.url, rename=options.rename_files, max_bytes=options.max_sample_bytes
+            reader, url=self.name, rename=options.rename_files, max_bytes=options.max_sample_bytes
         )
 
     def next_run(self) -> Run | None:
@@ -142,6 +142,8 @@ class OpenShard:
         try:
             run = self._next_wanted()
         except AISError as error:
+            if self._kept is not None and _blames(self._kept, error):
+                ObjectCache.forget(self._kept)
             if not self.passed_on:
                 raise
             noted = error.noting(f"{self.passed_on} of its samples had been passed on by load_tar")
@@ -168,8 +170,23 @@ class OpenShard:
             self._entered = 0
             self._runs = self._open()
             run = next(self._runs, None)
+        if run is None or run.offset < self._start:
+            run = self._skip(run, self._runs)
+        return run
+
+    def _skip(self, run: Run | None, runs: Iterator[Run]) -> Run | None:
+        """Pass over the runs before the first one wanted, which must begin where one of them ends."""
+        end = self.next_offset if self.next_offset > self._start or self._entered else 0
         while run is not None and run.offset < self._start:
-            run = next(self._runs, None)
+            end = run.end
+            run = next(runs, None)
+        if end != self._start and self.next_offset <= self._start:
+            raise StateError.at(
+                f"the checkpoint goes on at byte {self._start} of the shard, where no sample ends",
+                todo="begin the epoch anew, or restore the shard as it was",
+                url=self.url,
+                offset=self._start,
+            )
         return run
 
     def close(self) -> None:
@@ -182,6 +199,13 @@ class OpenShard:
             self.retries += stats.retries
             self.wait_s += stats.wait_s
             self.first_byte_s = stats.first_byte_s if self.first_byte_s is None else self.first_byte_s
+
+
+def _blames(kept: Kept, error: AISError) -> bool:
+    """Return whether the file of the cache may be what is wrong, not the shard."""
+    if isinstance(error, TransportError | ChecksumError):
+        return True
+    return isinstance(error, ShardError) and not kept.proven
 
 
 def _looks_plain(url: str) -> bool:

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdata_ais.redaction import clean
+
 __all__ = ["StageStats", "merge_stats", "text_of"]
 
 _EXAMPLES = 20
-_SUMS = ("items", "bytes", "retries", "opened", "first_byte_s", "wait_s")
+_SUMS = ("items", "bytes", "retries", "refetched", "opened", "first_byte_s", "wait_s")
 
 
 @dataclass
@@ -21,6 +23,7 @@ class StageStats:
         items: Items taken in.
         bytes: Bytes read (stages that read).
         retries: Requests made again.
+        refetched: Files of the cache that were damaged, deleted and fetched again.
         opened: Objects whose first byte has come.
         first_byte_s: Seconds it took, of all of them together.
         first_byte_max_s: Seconds it took at most.
@@ -32,6 +35,7 @@ class StageStats:
     items: int = 0
     bytes: int = 0
     retries: int = 0
+    refetched: int = 0
     opened: int = 0
     first_byte_s: float = 0.0
     first_byte_max_s: float = 0.0
@@ -64,6 +68,7 @@ class StageStats:
             "items": self.items,
             "bytes": self.bytes,
             "retries": self.retries,
+            "refetched": self.refetched,
             "opened": self.opened,
             "first_byte_s": self.first_byte_s,
             "first_byte_max_s": self.first_byte_max_s,
@@ -81,7 +86,7 @@ def text_of(error: BaseException) -> str:
         'ValueError: no number'
     """
     notes: list[str] = getattr(error, "__notes__", [])
-    return "\n".join([f"{type(error).__name__}: {error}", *notes])
+    return clean("\n".join([f"{type(error).__name__}: {error}", *notes]))
 
 
 def merge_stats(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

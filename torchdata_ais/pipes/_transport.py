@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, upstream
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import Retry, StoreOptions, resolve_options
 
 __all__ = ["StageTransport"]
 
@@ -34,10 +35,23 @@ class StageTransport:
         token: str | None = None,
         **overrides: Any,
     ) -> None:
+        if options is not None and not isinstance(options, StoreOptions):
+            raise UsageError.at(
+                f"options= was given a {type(options).__name__}", todo="pass StoreOptions(endpoint, ...)"
+            )
         self.given = options
         if client is not None or endpoint is not None or token is not None:
             self.given = resolve_options(client=client, endpoint=endpoint, token=token)
         self._overrides = {name: value for name, value in overrides.items() if value is not None}
+        if not isinstance(self._overrides.get("retry", Retry()), Retry):
+            raise UsageError.at(
+                f"retry={overrides['retry']!r:.60}", todo="pass Retry(attempts=3) or the like"
+            )
+        try:
+            replace(StoreOptions(), **self._overrides)
+        except TypeError as error:
+            shown = ", ".join(f"{name}={value!r:.60}" for name, value in self._overrides.items())
+            raise UsageError.at(f"{shown}: {error}", todo="pass numbers for sizes and times") from None
 
     def resolve(self, pipe: IterDataPipe[Any]) -> StoreOptions:
         """Return the settings for `pipe`, the stage that holds this object."""

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.pipes._each_item import EachItem, shown_function
 from torchdata_ais.pipes._pipe import stage
@@ -64,6 +65,7 @@ class Associator(EachItem):
     ) -> None:
         super().__init__(source, on_error, max_errors)
         if callable(associator):
+            check_function(associator, 1, "associate()")
             self._extras: Callable[[str], Mapping[str, Any]] = associator
         elif isinstance(associator, Mapping):
             self._extras = _Table(associator)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial as bind
 from typing import Any
 
+from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._collate import Ragged, collate_columns
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
@@ -62,6 +63,8 @@ class Batcher(Pipe[Any]):
             raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
         if ragged not in ("error", "list", "pad"):
             raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
+        if collation_fn is not None and not isinstance(collation_fn, str):
+            check_function(collation_fn, 1, "batched(collation_fn=)")
         self._source: IterDataPipe[Any] = source
         self._batchsize = batchsize
         self._collate: Any = (
@@ -71,6 +74,9 @@ class Batcher(Pipe[Any]):
 
     def _arguments(self) -> str:
         return str(self._batchsize)
+
+    def _shape(self) -> str:
+        return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
 
     def __iter__(self) -> Iterator[Any]:
         rows: list[Any] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchdata_ais.codecs import SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._each_item import shown_function
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
@@ -41,7 +42,7 @@ class SampleDecoder(Pipe[Any]):
             Python's lock.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
         max_errors: How many samples to give up: a count, or a share of all.
-        **options: ``size=``, ``shorter=``, ``pre=``, ``post=``, ``allow_pickle=`` and the other options of
+        **options: ``size=``, ``shorter=``, ``max_pixels=``, ``pre=``, ``post=``, ``allow_pickle=`` and others of
             `torchdata_ais.codecs.build_decoder`.
 
     Yields:
@@ -51,11 +52,14 @@ class SampleDecoder(Pipe[Any]):
         That of the source, also with threads.
 
     Memory:
-        One sample; ``16 * threads`` samples with threads.
+        One sample, as bytes and decoded; ``16 * threads`` samples with threads, of which those that are under way, at
+        most ``8 * threads``, are there as bytes and decoded. What decoding takes for each of them is bounded by
+        ``max_pixels=`` and ``max_gz_bytes=``; see `torchdata_ais.codecs.build_decoder`.
 
     Raises:
-        DecodeError: Names key, field, URL, offset and cause.
-        UsageError: A spec that does not exist, or whose library is not installed; when the pipe is built.
+        DecodeError: Names key, field, URL, offset and cause. An image of more than ``max_pixels=`` is one.
+        UsageError: A spec that does not exist, or whose library is not installed, when the pipe is built; a pickle
+            that is not allowed, or a value that is no bytes, with the first sample. Never skipped.
 
     Example:
         >>> pipe = SampleDecoder([{"__key__": "a", "cls": b"3", "json": b"[1, 2]", "raw": b"x"}])
@@ -84,7 +88,10 @@ class SampleDecoder(Pipe[Any]):
         names = [
             repr(spec) if isinstance(spec, str) else getattr(spec, "__name__", "function") for spec in specs
         ]
-        self._shown = ", ".join(names + [f"{name}={value!r}" for name, value in options.items()])
+        values = {
+            name: shown_function(value) if callable(value) else repr(value) for name, value in options.items()
+        }
+        self._shown = ", ".join(names + [f"{name}={value}" for name, value in values.items()])
         self._codec: SampleCodec = build_decoder(*specs, only=only, partial=partial, **options)
         self._threads = threads
         self._policy = ErrorPolicy(on_error, max_errors)
@@ -97,6 +104,9 @@ class SampleDecoder(Pipe[Any]):
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
+
+    def _shape(self) -> str:
+        return self._shown
 
     def __iter__(self) -> Iterator[Any]:
         for sample, error in self._in_threads() if self._threads else self._one_by_one():

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
 from torchdata_ais.pipes._each_item import EachItem
 from torchdata_ais.pipes._pipe import stage
 from torchdata_ais.pipes._place import place_of, require_dict
 from torchdata_ais.pipes._policy import OnError
+from torchdata_ais.samples import shown_fields
 
 __all__ = ["KeyExtractor"]
 
@@ -61,6 +63,8 @@ class KeyExtractor(EachItem):
             raise UsageError.at(
                 "extract_keys() was given no pattern", todo='write extract_keys("*.jpg;*.png", "*.cls")'
             )
+        for pattern in patterns:
+            check_text(pattern if isinstance(pattern, (list, tuple)) else [pattern], "extract_keys()")
         self._patterns = [
             tuple(pattern.split(";")) if isinstance(pattern, str) else tuple(pattern) for pattern in patterns
         ]
@@ -97,7 +101,7 @@ class KeyExtractor(EachItem):
                 **place_of(sample),
             )
         raise MissingFieldError.at(
-            f"no field of the sample {key!r} matches {shown!r}, there are {sorted(sample)}",
+            f"no field of the sample {key!r} matches {shown!r}, there are {shown_fields(sample)}",
             todo="mend the pattern, or allow it with ignore_missing=True",
             field=shown,
             **place_of(sample),

@@ -6,13 +6,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
 from torchdata_ais.pipes._keyset import KeySet
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage, upstream
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.samples import Run, RunMember, Sample, pack_place, split_name
+from torchdata_ais.samples import Run, RunMember, Sample, pack_place, shown_fields, split_name
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["TarSampleGrouper"]
@@ -46,7 +47,7 @@ class TarSampleGrouper(Pipe[Sample]):
         That of the members.
 
     Memory:
-        One sample, and for each open shard 1 MB or 22 bytes a sample, to notice keys that come back.
+        One sample, and for each open shard 2 MB or 22 bytes a sample, to notice keys that come back.
 
     Raises:
         DuplicateFieldError: Two members have the same key and field (``a.jpg``, ``a.JPG``).
@@ -76,6 +77,7 @@ class TarSampleGrouper(Pipe[Sample]):
         super().__init__(source)
         if adjacent not in ("error", "split"):
             raise UsageError.at(f"adjacent={adjacent!r}", todo='use "error" or "split"')
+        check_text(require if isinstance(require, (list, tuple)) else [require], "group_samples(require=)")
         self._source = source
         self._require = tuple(require.split()) if isinstance(require, str) else tuple(require)
         self._adjacent = adjacent
@@ -89,6 +91,9 @@ class TarSampleGrouper(Pipe[Sample]):
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
+
+    def _shape(self) -> str:
+        return f"require={self._require!r}" if self._require else ""
 
     def __iter__(self) -> Iterator[Sample]:
         # Straight from load_tar whole runs come at once: a third of the cost of member after member.
@@ -140,9 +145,8 @@ class TarSampleGrouper(Pipe[Sample]):
             sample[field] = data
         for wanted in self._require:
             if wanted not in sample and not any(name in sample for name in wanted.split(";")):
-                there = [name for name in sample if not name.startswith("__")]
                 raise MissingFieldError.at(
-                    f"the sample {run.key!r} has no field {wanted!r}, only {there}",
+                    f"the sample {run.key!r} has no field {wanted!r}, only {shown_fields(sample)}",
                     todo="mend the shard, or skip such samples with group_samples(on_error='skip')",
                     url=url, offset=run.offset, key=run.key, field=wanted,
                 )  # fmt: skip
@@ -174,7 +178,7 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
     A run ends where `MemberPath.ends` says so, or, where that member was left out and for plain paths, where key
     or shard changes.
     """
-    url, run = "", Run(None, [], -1, -1)
+    url, run, has_begun = "", Run(None, [], -1, -1), False
     for item in members:
         try:
             item_path, data = item
@@ -189,20 +193,20 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
         parts = split_name(path.member)
         other_shard = path.url != url or path.shard != run.shard
         other_key = parts is not None and run.key not in (None, parts[0])
-        if run.members and (other_shard or other_key):
+        if has_begun and (other_shard or other_key):
             yield url, run
-            run = Run(None, [], -1, -1)
-        if not run.members:
-            run.offset, run.shard = path.offset, path.shard
+            run, has_begun = Run(None, [], -1, -1), False
+        if not has_begun:
+            run.offset, run.shard, has_begun = path.offset, path.shard, True
         url = path.url
-        if parts is not None:
+        if parts is not None:  # members without a key belong to no sample: nothing of them is kept
             run.key = parts[0]
-        run.members.append(RunMember(path.member, data, path.offset, parts[1] if parts is not None else None))
+            run.members.append(RunMember(path.member, data, path.offset, parts[1]))
         if path.ends:
             run.last = path.ends == "shard"
             yield url, run
-            run = Run(None, [], -1, -1)
-    if run.members:
+            run, has_begun = Run(None, [], -1, -1), False
+    if has_begun:
         yield url, run
 
 

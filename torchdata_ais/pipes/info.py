@@ -66,6 +66,9 @@ class InfoPrinter(Pipe[Any]):
     def _arguments(self) -> str:
         return "" if self._fmt is None else repr(self._fmt)
 
+    def _shape(self) -> str:
+        return ""
+
     def __iter__(self) -> Iterator[Any]:
         for count, sample in enumerate(self._source):
             if count < self._n or (self._every > 0 and (count + 1) % self._every == 0):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
-
-import xxhash
-from typing_extensions import override
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, stage
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.store import StoreOptions, list_objects
-from torchdata_ais.urls import ObjectURL
+from torchdata_ais.urls import ObjectURL, parse_url, redact
 
 __all__ = ["AISSourceLister"]
+
+
+SourceKey = int | str
+"""Which source of a lister: its number, or for a source that another pipe brings its text."""
 
 
 class _Sources:
@@ -24,14 +26,22 @@ class _Sources:
         self.items = items
 
 
+class _Given:
+    """Holds what was listed elsewhere, out of torch's sight as well."""
+
+    def __init__(self, urls: Mapping[SourceKey, list[ObjectURL]]) -> None:
+        self.urls = urls
+
+
 @stage("list_ais")
 class AISSourceLister(Pipe[str]):
     r"""List the objects of AIStore sources as URLs (``.list_ais()``).
 
     Nothing is asked of the cluster before the first item is. Brace templates and object URLs need no listing at
-    all. The listing is paged, without limit on its length, and the same in every worker. It is believed: an object
-    that the cluster leaves out of it (while it moves objects, it says so, which is logged) is not missed, whereas one
-    that a template names is.
+    all. The listing is paged, without limit on its length. `ais_loader`, `as_dataset` and this package's reading
+    service list once, in the main process, and hand the listing to all workers (of sources that another pipe brings:
+    where they are strings, paths or SDK buckets). It is believed: an object that the cluster leaves out of it (while
+    it moves objects, it says so, which is logged) is not missed, whereas one that a template names is.
 
     Args:
         ais_sources: One source, a list or a pipe of them. A source is an SDK `Bucket` or object group (anything
@@ -45,7 +55,9 @@ class AISSourceLister(Pipe[str]):
         regex: Only names in which this regular expression is found.
         endpoint: ``http://proxy:51080``. Default: the client's, then ``AIS_ENDPOINT``.
         client: SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token. Default: the client's, then ``AIS_AUTHN_TOKEN``.
+        token: Bearer token. Default: the client's, then ``AIS_AUTHN_TOKEN``. It goes to the endpoint and its nodes
+            only. Given here beside object URLs of one host, and without `endpoint` or `client`, it is meant for that
+            host.
         allow_empty: Whether a source without objects is fine.
 
     Yields:
@@ -102,9 +114,10 @@ class AISSourceLister(Pipe[str]):
         self._template = template
         self._regex = regex
         self._allow_empty = allow_empty
+        if token is not None and endpoint is None and client is None and self._sources is not None:
+            endpoint = _one_host(self._sources.items)
         self._transport = StageTransport(options, client, endpoint, token)
-        self._passes = 0
-        self._listed: list[tuple[int, int]] = []
+        self._given: _Given | None = None
 
     def _arguments(self) -> str:
         shown = (
@@ -119,37 +132,91 @@ class AISSourceLister(Pipe[str]):
         return ", ".join(shown)
 
     def __iter__(self) -> Iterator[str]:
-        store = self._transport.resolve(self)
-        sources = self._sources.items if self._sources is not None else self._source
         found = False
-        self._passes += 1
-        self._listed = []
-        for source in () if sources is None else sources:
-            urls = list_objects(
-                source,
-                prefix=self._prefix,
-                etl=self._etl,
-                etl_name=self._etl_name,
-                template=self._template,
-                regex=self._regex,
-                options=store,
-                allow_empty=self._allow_empty,
-            )
-            self._listed.append((len(urls), xxhash.xxh64_intdigest("\n".join(urls).encode())))
+        given = {} if self._given is None else self._given.urls
+        for key, source in self._keyed(self._sources.items if self._sources is not None else self._source):
+            urls = None if key is None else given.get(key)
+            if urls is None:
+                urls = self._list(source)
             found = found or bool(urls)
             yield from urls
         if not found and not self._allow_empty:
             raise NotFoundError.at("there is no source to list", todo="pass a bucket, or allow_empty=True")
 
-    @override
-    def _ais_stats(self) -> dict[str, Any]:
-        # What a pipe of sources brings may be this worker's part already: no worker has the like of it.
-        listed = {"pass": self._passes, "sources": list(self._listed)}
-        return {**super()._ais_stats(), **({"listed": listed} if self._sources is not None else {})}
+    def _keyed(self, sources: Iterable[Any] | None) -> Iterator[tuple[SourceKey | None, Any]]:
+        if self._sources is not None:
+            yield from enumerate(self._sources.items)
+            return
+        for source in () if sources is None else sources:
+            yield _key_of(source), source
+
+    def _list(self, source: Any) -> list[ObjectURL]:
+        return list_objects(
+            source,
+            prefix=self._prefix,
+            etl=self._etl,
+            etl_name=self._etl_name,
+            template=self._template,
+            regex=self._regex,
+            options=self._transport.resolve(self),
+            allow_empty=self._allow_empty,
+        )
+
+    def list_sources(self, sources: Iterable[Any] | None = None) -> dict[SourceKey, list[ObjectURL]]:
+        """List now, and return the objects of each source; `give` makes use of it.
+
+        Args:
+            sources: All that the pipe of sources gives, if there is one.
+        """
+        return {key: self._list(source) for key, source in self._keyed(sources) if key is not None}
+
+    def describe_sources(self, sources: Iterable[Any] | None = None) -> list[str]:
+        """Return, for each source, what says which objects it stands for: nothing secret, and no endpoint."""
+        named = {
+            "prefix": self._prefix,
+            "etl_name": self._etl_name,
+            "template": self._template,
+            "regex": self._regex,
+        }
+        how = "".join(f" {name}={value!r}" for name, value in named.items() if value)
+        return [
+            (redact(str(source)) if isinstance(source, (str, Path)) else _describe(source)) + how
+            for _, source in self._keyed(sources)
+        ]
+
+    def endpoint(self) -> str | None:
+        """Return the endpoint of the URLs listed, if one is known."""
+        return self._transport.resolve(self).endpoint
+
+    def give(self, urls: Mapping[SourceKey, list[ObjectURL]] | None) -> None:
+        """Take these objects instead of listing, until None is given.
+
+        Args:
+            urls: What `list_sources` returned, here or in another process. A source it lacks is listed.
+        """
+        self._given = None if urls is None else _Given(urls)
+
+
+def _key_of(source: Any) -> str | None:
+    """Return what tells a source from others, in every process alike; None if that is not known."""
+    if isinstance(source, (str, Path)):
+        return str(source)
+    if type(source).__name__ == "Bucket":
+        return f"{getattr(source, 'provider', '')}://{getattr(source, 'namespace', '')}/{getattr(source, 'name', '')}"
+    return None
+
+
+def _one_host(sources: list[Any]) -> str | None:
+    """Return the address in object URLs that the program wrote, if all sources are such, of one host."""
+    try:
+        hosts = {parse_url(source).endpoint if isinstance(source, str) else "" for source in sources}
+    except UsageError:
+        return None  # said when the source is listed
+    return hosts.pop() or None if len(hosts) == 1 else None
 
 
 def _describe(source: Any) -> str:
-    if isinstance(source, (str, ObjectURL)):
-        return repr(str(source))
+    if isinstance(source, (str, Path)):
+        return repr(redact(str(source)))
     name = getattr(source, "name", None)
     return f"{type(source).__name__}({name!r})" if name else type(source).__name__

@@ -8,14 +8,15 @@ from typing import Any
 
 from typing_extensions import override
 
-from torchdata_ais.errors import AISError, SampleError, UsageError
+from torchdata_ais.arguments import check_number
+from torchdata_ais.errors import AISError, SampleError
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
-from torchdata_ais.urls import ObjectURL
+from torchdata_ais.urls import ObjectURL, shown_url
 
 __all__ = ["AISObjectLoader"]
 
@@ -35,13 +36,13 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         max_errors: How many objects to give up: a count, or a share of all.
 
     Yields:
-        ``(url, bytes)``.
+        ``(url, bytes)``; the URL without passwords and signatures.
 
     Order:
         That of the source.
 
     Memory:
-        ``prefetch_bytes + open_objects * block_bytes + 2 * max(object)``.
+        ``prefetch_bytes + open_objects * block_bytes + 2 * max(object)``: its blocks, and the whole they make.
 
     Raises:
         TransportError: As for `load_tar`.
@@ -75,8 +76,8 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
     ) -> None:
         source = as_pipe(source)
         super().__init__(source)
-        if open_objects < 1:
-            raise UsageError.at(f"open_objects={open_objects}", todo="request at least one object at a time")
+        check_number(open_objects, 1, "open_objects")
+        check_number(max_object_bytes, 0, "max_object_bytes", optional=True)
         self._source = ensure_sharded(source)
         self._open_objects = open_objects
         self._max_object_bytes = max_object_bytes
@@ -119,7 +120,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                     queue.popleft()
                     done = blocks.stats
                     self._stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
-                yield url, data
+                yield shown_url(url), data
         finally:
             for _, blocks in queue:
                 blocks.close()

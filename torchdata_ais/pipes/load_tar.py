@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.pipes._load_state import LoadState, Resume
 from torchdata_ais.pipes._meter import meter_of, metered
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
@@ -48,7 +48,8 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         rename_files: Function applied to member names before anything else looks at them.
         select_files: Function that says, by (renamed) name, which members to read; the rest is passed over.
         require_end: Whether a shard without end-of-archive block is an error.
-        max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`.
+        max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`. Names and
+            records count, too, beyond 64 KiB: 512 bytes a member and 8 a character of its name.
         max_ratio: Bound on decompressed to compressed bytes.
         prefetch_bytes: Bytes fetched ahead, for all open shards of the process together.
         retry: `Retry` for broken requests.
@@ -64,20 +65,24 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
 
     Yields:
         ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
-        such as ``README``; macOS's ``._`` files are left out). Links are resolved within their sample.
+        such as ``README``; macOS's ``._`` files are left out). Links are resolved within their sample. The shard's
+        URL in the path has no password and no signature in it: so has none in ``sample["__url__"]``.
 
     Order:
         That of the shards, and within a shard of its members. With `open_shards` > 1 samples of the open shards
         alternate, in an order that depends on nothing but the order of the shards.
 
     Memory:
-        ``prefetch_bytes + open_shards * (max(sample) + max(member) + block_bytes)``, whatever the shard's size.
+        ``prefetch_bytes + open_shards * (max(sample) + max(member) + block_bytes + 3 MiB)``, whatever the shard's
+        size. A sample is its data, and 512 bytes a member and 8 a character of its name; the 3 MiB are members
+        without a key and extension headers. A compressed shard takes 2 MiB more and the window of its format (gz
+        32 KiB, bz2 4 MiB, xz up to 256 MiB, zst up to 128 MiB).
 
     Raises:
         TransportError: `ConnectError`, `ReadError`, `StallError`, `ObjectChangedError`, `NotFoundError`, `AuthError`.
         ShardError: `TruncatedShardError`, `BadHeaderError`, `ChecksumError`, `NotATarError`.
         SampleError: A sample larger than `max_sample_bytes`.
-        UsageError: An item that is no URL.
+        UsageError: An item that is no URL; an argument that cannot work, when the pipe is made.
 
     Example:
         >>> from torchdata_ais.testing import write_shard
@@ -118,8 +123,14 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     ) -> None:
         source = as_pipe(source)
         super().__init__(source)
-        if open_shards < 1:
-            raise UsageError.at(f"open_shards={open_shards}", todo="read at least one shard at a time")
+        check_number(open_shards, 1, "open_shards")
+        check_number(max_sample_bytes, 0, "max_sample_bytes", optional=True)
+        check_number(max_ratio, 1, "max_ratio", whole=False)
+        check_number(cache_bytes, 0, "cache_bytes", whole=False)
+        if rename_files is not None:
+            check_function(rename_files, 1, "load_tar(rename_files=)")
+        if select_files is not None:
+            check_function(select_files, 1, "load_tar(select_files=)")
         self._source = ensure_sharded(source)
         self._open_shards = open_shards
         cache = None if cache_dir is None else ObjectCache(os.fspath(cache_dir), cache_bytes)
@@ -146,6 +157,10 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
+
+    @override
+    def _shape(self) -> str:
+        return f"open_shards={self._open_shards}" if self._open_shards > 1 else ""
 
     def __iter__(self) -> Iterator[tuple[MemberPath, bytes]]:
         for url, run in self._whole_runs():
@@ -177,7 +192,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                     run = shard.next_run()
                 except Exception as error:  # noqa: BLE001 - also what the user's functions raise
                     self._close(queue.popleft())
-                    note_place(error, {"__url__": shard.url})
+                    note_place(error, {"__url__": shard.name})
                     if not self._policy.goes_on(error, self._stats, "load_tar"):
                         return
                     continue
@@ -188,7 +203,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                 if run.end > shard.near_end:
                     live.look_ahead()
                 if run.error is None:
-                    yield shard.url, run
+                    yield shard.name, run
                 elif not self._policy.goes_on(run.error, self._stats, "load_tar"):
                     return
         finally:
@@ -198,19 +213,27 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     def _save(self) -> dict[str, Any] | None:
         return None if self._live is None else self._live.save()
 
+    def _versions(self, shards: set[int]) -> list[list[Any]]:
+        return [] if self._live is None else self._live.versions(shards)
+
     @override
     def _load(self, state: Any, held: int, below: int) -> None:
         self._resume = state
 
     def _close(self, shard: OpenShard) -> None:
+        if self._live is not None:
+            self._live.remember(shard)
         shard.close()
         self._stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s)
+        self._stats.refetched += shard.refetched
+        shard.refetched = 0
 
     @override
     def _ais_stats(self) -> dict[str, Any]:
         # What is read of the open shards is added when they close; until then it is only shown.
         total = replace(self._stats)
         for shard in list(self._live.queue) if self._live is not None else ():
+            total.refetched += shard.refetched
             if shard.blocks is not None and not shard.closed:
                 now = shard.blocks.stats
                 total.add_object(now.bytes, now.retries, now.first_byte_s, now.wait_s)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._each_item import EachItem, shown_function
 from torchdata_ais.pipes._pipe import stage
@@ -58,10 +59,7 @@ class DictMapper(EachItem):
         if not fs:
             raise UsageError.at("map_dict() was given no function", todo="write map_dict(cls=int)")
         for name, f in fs.items():
-            if not callable(f):
-                raise UsageError.at(
-                    f"map_dict() was given {name}= of type {type(f).__name__}", todo="pass a function"
-                )
+            check_function(f, 1, f"map_dict({name}=)")
         self._fs = fs
 
     def _shown(self) -> list[str]:

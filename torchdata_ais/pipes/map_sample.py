@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.arguments import check_function
 from torchdata_ais.pipes._each_item import DROPPED, EachItem, shown_function
 from torchdata_ais.pipes._pipe import as_pipe, stage
 from torchdata_ais.pipes._place import keep_place
@@ -45,6 +45,7 @@ class SampleMapper(EachItem):
         One sample.
 
     Raises:
+        UsageError: `f` is no function, or takes another number of values; when the pipe is made.
         Exception: Whatever `f` raises; its traceback names key and URL (from Python 3.11 on).
 
     Example:
@@ -68,10 +69,7 @@ class SampleMapper(EachItem):
     ) -> None:
         source = as_pipe(source)
         super().__init__(with_shared_seed(source) if rng else source, on_error, max_errors)
-        if not callable(f):
-            raise UsageError.at(
-                f"map_sample() was given a {type(f).__name__}", todo="pass a function of one sample"
-            )
+        check_function(f, 2 if rng else 1, "map_sample(rng=True)" if rng else "map_sample()")
         self._f = f
         self._rng = rng
         self._epoch_seed = SharedEpochSeed(seed)

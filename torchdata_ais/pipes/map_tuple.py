@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._each_item import EachItem, shown_function
 from torchdata_ais.pipes._pipe import stage
@@ -51,10 +52,8 @@ class TupleMapper(EachItem):
     ) -> None:
         super().__init__(source, on_error, max_errors)
         for f in fs:
-            if f is not None and not callable(f):
-                raise UsageError.at(
-                    f"map_tuple() was given a {type(f).__name__}", todo="pass functions, or None"
-                )
+            if f is not None:
+                check_function(f, 1, "map_tuple()")
         self._fs = fs
 
     def _shown(self) -> list[str]:

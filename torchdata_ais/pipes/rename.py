@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._each_item import EachItem
 from torchdata_ais.pipes._pipe import stage
@@ -55,6 +56,10 @@ class Renamer(EachItem):
         **names: str,
     ) -> None:
         super().__init__(source, on_error, max_errors)
+        for old in names.values():
+            check_text(
+                [old] if isinstance(old, str) or not isinstance(old, (list, tuple)) else old, "rename()"
+            )
         specs = {new: old if isinstance(old, str) else ";".join(old) for new, old in names.items()}
         if not specs:
             raise UsageError.at("rename() was given no name", todo='write rename(image="jpg;png")')

@@ -5,11 +5,13 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
+from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
 from torchdata_ais.pipes._each_item import EachItem
 from torchdata_ais.pipes._pipe import stage
 from torchdata_ais.pipes._place import keep_place, place_of, require_dict
 from torchdata_ais.pipes._policy import OnError
+from torchdata_ais.samples import shown_fields
 
 __all__ = ["KeyRenamer"]
 
@@ -63,6 +65,13 @@ class KeyRenamer(EachItem):
         **names: str,
     ) -> None:
         super().__init__(source, on_error, max_errors)
+        for pair in pairs:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise UsageError.at(
+                    f"rename_keys() was given {pair!r:.80}", todo='write ("image", "*.png") or image="*.png"'
+                )
+            check_text(pair, "rename_keys()")
+        check_text(names.values(), "rename_keys()")
         renamings = [(pattern, new) for new, pattern in [*pairs, *names.items()]]
         if not renamings:
             raise UsageError.at("rename_keys() was given no name", todo='write rename_keys(image="*png")')
@@ -96,7 +105,7 @@ class KeyRenamer(EachItem):
         missing = [pattern for pattern, _ in self._renamings if pattern not in matched]
         if self._must_match and missing:
             raise MissingFieldError.at(
-                f"no field of the sample {sample.get('__key__')!r} matches {missing}, there are {sorted(sample)}",
+                f"no field of the sample {sample.get('__key__')!r} matches {missing}, there are {shown_fields(sample)}",
                 todo="mend the pattern, or allow it with must_match=False",
                 field=missing[0],
                 **place_of(sample),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.arguments import check_function
 from torchdata_ais.pipes._each_item import DROPPED, EachItem, shown_function
 from torchdata_ais.pipes._pipe import stage
 from torchdata_ais.pipes._policy import OnError
@@ -49,10 +49,7 @@ class Selector(EachItem):
         max_errors: float | None = None,
     ) -> None:
         super().__init__(source, on_error, max_errors)
-        if not callable(predicate):
-            raise UsageError.at(
-                f"select() was given a {type(predicate).__name__}", todo="pass a function of one item"
-            )
+        check_function(predicate, 1, "select()")
         self._predicate = predicate
 
     def _shown(self) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._seed import EpochSeed
 
@@ -36,7 +36,7 @@ class Shuffler(Pipe[Any]):
         A function of (order of the source, seed, epoch, worker); new in each epoch.
 
     Memory:
-        ``bufsize`` items.
+        ``bufsize`` items, whatever they hold: for samples, ``bufsize * max(sample)``.
 
     Example:
         >>> sorted(Shuffler(range(5), 3)) == list(range(5))
@@ -61,6 +61,9 @@ class Shuffler(Pipe[Any]):
     def _arguments(self) -> str:
         return f"{self._bufsize}"
 
+    def _shape(self) -> str:
+        return f"{self._bufsize}, initial={self._initial}, seed={self._epoch_seed.seed}"
+
     def set_shuffle(self, shuffle: bool = True) -> Shuffler:
         """Turn shuffling on or off: torch's `DataLoader(shuffle=...)` calls it."""
         self._enabled = shuffle
@@ -84,7 +87,7 @@ class Shuffler(Pipe[Any]):
             yield from islice(source, below)  # shuffled before, and held by a stage below
             for item in islice(source, held):
                 live.put(item)
-            live.rng.setstate((state["version"], tuple(array("I", state["rng"])), None))
+            live.rng.setstate((*state, None))
         for item in source:
             live.put(item)
             if len(live.items) < self._bufsize:
@@ -106,7 +109,18 @@ class Shuffler(Pipe[Any]):
         return {"version": version, "rng": array("I", words).tobytes()}
 
     def _load(self, state: Any, held: int, below: int) -> None:
-        self._resume = (state, held, below) if state is not None else None
+        if state is None:
+            self._resume = None
+            return
+        try:
+            words = tuple(array("I", state["rng"]))
+            random.Random().setstate((state["version"], words, None))
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            raise StateError.at(
+                f"the state is damaged: {self!r} cannot take it up ({type(error).__name__})",
+                todo="pass the checkpoint as it was saved, or another one",
+            ) from None
+        self._resume = (state["version"], words), held, below
 
 
 _END = object()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.samples import shown_fields
 
 __all__ = ["TupleMaker", "first_field"]
 
@@ -33,9 +35,8 @@ def first_field(sample: Mapping[str, Any], spec: str) -> Any:
         value = sample.get(name, _MISSING)
         if value is not _MISSING:
             return value
-    fields = sorted(name for name in sample if not name.startswith("__"))
     raise MissingFieldError.at(
-        f"the sample {sample.get('__key__')!r} has no field {spec!r}, only {fields}",
+        f"the sample {sample.get('__key__')!r} has no field {spec!r}, only {shown_fields(sample)}",
         todo="name alternatives with ;, give a value for it with missing=, or skip with on_error='skip'",
         url=sample.get("__url__"), key=sample.get("__key__"), field=spec,
         offset=None if getattr(sample, "offset", -1) < 0 else getattr(sample, "offset", None),
@@ -85,6 +86,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
     ) -> None:
         source = as_pipe(source)
         super().__init__(source)
+        check_text(specs, "to_tuple()")
         if len(specs) == 1:
             specs = tuple(specs[0].split())
         if not specs:

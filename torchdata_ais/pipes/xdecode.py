@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from torchdata_ais.errors import DecodeError, SampleError
+from torchdata_ais.arguments import check_function
+from torchdata_ais.errors import NEVER_SKIPPED, DecodeError, SampleError, UsageError
 from torchdata_ais.pipes._each_item import EachItem
 from torchdata_ais.pipes._pipe import stage
 from torchdata_ais.pipes._place import keep_place, place_of, require_dict
@@ -59,7 +60,7 @@ class StreamDecoder(EachItem):
 
     Raises:
         DecodeError: No rule for a field, or its function failed; names key, field, URL and cause.
-        UsageError: An item is no dict.
+        UsageError: An item is no dict; a rule is no pattern with a function of one value.
 
     Example:
         >>> list(StreamDecoder([{"__key__": "a", "txt": b"cat", "n": b"7"}], n=lambda stream: int(stream.read())))
@@ -81,6 +82,13 @@ class StreamDecoder(EachItem):
             ("*." + extension, function) for extension, function in functions.items()
         ]
         self._rules = [*(_DEFAULTS if defaults is None else defaults), *rules, *by_extension]
+        for rule in self._rules:
+            if not isinstance(rule, (tuple, list)) or len(rule) != 2 or not isinstance(rule[0], str):
+                raise UsageError.at(
+                    f"xdecode() was given {rule!r:.80}", todo='write xdecode(("*.npy", numpy.load))'
+                )
+            if rule[1] is not False:
+                check_function(rule[1], 1, f"xdecode({rule[0]!r})")
         self._must_decode = must_decode
 
     def _shown(self) -> list[str]:
@@ -99,9 +107,9 @@ class StreamDecoder(EachItem):
             return value
         try:
             return function(io.BytesIO(value) if isinstance(value, bytes) else value)
-        except (MemoryError, ImportError, NameError, SampleError):
-            raise
         except Exception as error:
+            if isinstance(error, (SampleError, *NEVER_SKIPPED)):
+                raise
             raise DecodeError.at(
                 f"the field {field!r} of the sample {sample.get('__key__')!r} cannot be decoded:"
                 f" {type(error).__name__}: {error}",

@@ -1,15 +1,17 @@
 """Objects in and out of AIStore: listing, reading in blocks, writing. No torch."""
 
 from torchdata_ais.store.budget import held_now
-from torchdata_ais.store.cache import ObjectCache
+from torchdata_ais.store.cache import Kept, ObjectCache
 from torchdata_ais.store.listing import list_objects
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
-from torchdata_ais.store.options import Retry, StoreOptions, resolve_options
+from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.source import BlockSource, open_blocks
 
 __all__ = [
     "BlockSource",
+    "Endpoint",
+    "Kept",
     "ObjectCache",
     "Retry",
     "Stats",

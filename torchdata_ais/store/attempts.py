@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from torchdata_ais.errors import StallError, TransportError
+from torchdata_ais.redaction import clean, quiet
 from torchdata_ais.store.options import Retry
 from torchdata_ais.store.pools import Cancel
 
-__all__ = ["Attempts", "Cancelled", "Failed", "retried"]
+__all__ = ["Attempts", "Cancelled", "Failed", "retried", "series"]
 
 _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
@@ -46,6 +47,7 @@ class Failed(Exception):  # noqa: N818 - one try failed; the error is raised whe
     after_s: float | None = None
 
     def __post_init__(self) -> None:
+        self.what = clean(self.what)
         super().__init__(self.what)
 
 
@@ -55,6 +57,7 @@ class Attempts:
     Attributes:
         total: Tries begun so far.
         retries: Pauses made so far.
+        token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
     """
 
     def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str) -> None:
@@ -68,11 +71,22 @@ class Attempts:
         self._due = float("inf")
         self.total = 0
         self.retries = 0
+        self.token_kept_from = ""
 
     def progress(self, size: int) -> None:
         """Note that `size` new bytes arrived: failures before them do not count any more."""
         self._bytes += size
         self._failures = 0
+
+    def begin_next(self) -> None:
+        """Begin the next call of a series: its tries count anew, the deadline is that of all."""
+        self.total = self._failures = 0
+        left = self.left_s()
+        if left is not None and left <= 0:
+            what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
+            raise self._error(
+                Failed(StallError, what, "raise Retry(deadline=), or ask for less at once"), "", None
+            )
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -106,15 +120,21 @@ class Attempts:
 
         The timeouts of a socket count from byte to byte. This is for servers that send a byte now and then.
         """
+        if timeouts:
+            self._cancel.was_interrupted()  # of a step before this one
         due = time.monotonic() + _SLACK_S if timeouts else float("inf")
         for timeout in timeouts:
             due = due + timeout if timeout is not None else float("inf")
         self._due = due
 
     def check_overdue(self) -> None:
-        """End a step that is overdue. Called by another thread: the step itself is stuck in a socket."""
-        if time.monotonic() > self._due:
-            self._due = float("inf")
+        """End a step that is overdue. Called by another thread: the step itself is stuck in a socket.
+
+        And once more a second later, as long as it goes on: a redirect may have opened another socket.
+        """
+        now = time.monotonic()
+        if now > self._due:
+            self._due = now + _WATCH_S
             self._cancel.interrupt()
 
     def check_interrupted(self, cause: BaseException | None = None) -> None:
@@ -135,15 +155,15 @@ class Attempts:
         self._failures += 1
         left = self.left_s()
         if not failed.again:
-            raise self._error(failed, "", offset) from (failed.__cause__ or failed.__context__)
+            raise self._error(failed, "", offset) from quiet(failed.__cause__ or failed.__context__)
         if self._failures >= self._retry.attempts:
-            raise self._error(failed, f"tried {self.total} times", offset) from failed.__cause__
+            raise self._error(failed, f"tried {self.total} times", offset) from quiet(failed.__cause__)
         pause = failed.after_s if failed.after_s is not None else self._retry.delay(self._failures)
         if left is not None and pause >= left:
             reason = f"tried {self.total} times within the deadline of {self._retry.deadline:g} s"
             if failed.after_s is not None:
                 reason += f"; the server asks to wait {failed.after_s:g} s"
-            raise self._error(failed, reason, offset) from failed.__cause__
+            raise self._error(failed, reason, offset) from quiet(failed.__cause__)
         self.retries += 1
         _log.info("%s: %s; trying again in %.1f s", self._name, failed.what, pause)
         with self.waiting():
@@ -175,15 +195,42 @@ def _watched(attempts: Attempts) -> Iterator[None]:
         thread.join()
 
 
-def retried(call: Callable[[Attempts], _T], retry: Retry, name: str, url: str) -> _T:
-    """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
+class Series:
+    """Calls one after the other, each repeated as the retry policy says, all within one deadline."""
+
+    def __init__(self, attempts: Attempts) -> None:
+        self._attempts = attempts
+
+    def __call__(self, call: Callable[[Attempts], _T]) -> _T:
+        """Return ``call(attempts)``, called again each time it raises `Failed`."""
+        attempts = self._attempts
+        attempts.begin_next()
+        while True:
+            attempts.total += 1
+            try:
+                with attempts.waiting():
+                    return self._once(call)
+            except Failed as caught:
+                failed = caught
+            attempts.failed(failed)  # out here: what it raises has no other context than the cause it names
+
+    def _once(self, call: Callable[[Attempts], _T]) -> _T:
+        try:
+            return call(self._attempts)
+        finally:
+            self._attempts.expect()
+
+
+@contextmanager
+def series(retry: Retry, name: str, url: str) -> Iterator[Series]:
+    """Give what makes several calls under one deadline; `name` and `url` are for the errors."""
     with Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url)
         with _watched(attempts):
-            while True:
-                attempts.total += 1
-                try:
-                    with attempts.waiting():
-                        return call(attempts)
-                except Failed as failed:
-                    attempts.failed(failed)
+            yield Series(attempts)
+
+
+def retried(call: Callable[[Attempts], _T], retry: Retry, name: str, url: str) -> _T:
+    """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
+    with series(retry, name, url) as one:
+        return one(call)

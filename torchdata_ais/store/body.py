@@ -26,7 +26,7 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.store.request import send
-from torchdata_ais.store.wire import refused, root
+from torchdata_ais.store.wire import UNREADABLE, is_marked, is_page, not_aistore, refused, root
 from torchdata_ais.urls import Location, redact
 
 __all__ = ["HTTPReader", "facts_of"]
@@ -109,9 +109,10 @@ class HTTPReader(Reader):
                         response.close()
                     response.release_conn()
                 break
-            except Failed as failed:
-                attempts.failed(failed, self._offset)
-                self._stats.retries = attempts.retries
+            except Failed as caught:
+                failed = caught
+            attempts.failed(failed, self._offset)
+            self._stats.retries = attempts.retries
         self._check_end()
 
     def check_overdue(self) -> None:
@@ -131,7 +132,7 @@ class HTTPReader(Reader):
             # The object was there a moment ago: no cold start to wait for, and its node may have died.
             patience = min(options.stall_timeout, options.first_byte_timeout or options.stall_timeout)
             options = replace(options, first_byte_timeout=patience)
-        home = (options.endpoint or self._url) if self._location.kind == "object" else ""
+        home = options.endpoint if self._location.kind == "object" else ""
         begin = time.monotonic()
         with self._attempts.waiting():
             response = send("GET", self._url, options, self._attempts, home=home, headers=headers)
@@ -152,7 +153,10 @@ class HTTPReader(Reader):
         if status == 416 and self.facts.size is not None and self._offset < self.facts.size:
             raise self._changed(f"it has no byte {self._offset} any more")
         if status not in (200, 206):
-            raise refused(response, self._options)
+            raise refused(response, self._options, self._attempts)
+        plain = self._location.kind == "object" and not self._derived
+        if plain and is_page(response.headers.get("Content-Type", "")) and not is_marked(response):
+            raise not_aistore(self._options.endpoint or self._url, "it answered with a web page")
         Cancel.limit(self._attempts.bound(self._options.stall_timeout))
         found = facts_of(response, self._location)
         if status == 206:
@@ -249,7 +253,7 @@ class HTTPReader(Reader):
                 f"no byte came for {waited:.1f} s at byte {self._offset}",
                 "look at the load of the node, or raise stall_timeout=",
             ) from error
-        except (fault.HTTPError, HTTPException, OSError, ValueError) as error:
+        except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
             if self._cancel.cancelled:
                 raise Cancelled from error
             self._attempts.check_interrupted(error)

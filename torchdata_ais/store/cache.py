@@ -5,39 +5,78 @@ AIStore itself is the cache in front of cloud buckets; this one is for readers o
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
+import re
+import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 import xxhash
 from filelock import FileLock, Timeout
 
-from torchdata_ais.errors import StallError, UsageError
+from torchdata_ais.errors import AISError, StallError, UsageError
+from torchdata_ais.store.facts import Hash, hash_named, hash_of_length
 from torchdata_ais.store.objects import head_object
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.source import open_blocks
 from torchdata_ais.urls import ObjectURL, parse_url
 
-__all__ = ["ObjectCache"]
+__all__ = ["Kept", "ObjectCache"]
 
+_log = logging.getLogger("torchdata_ais")
 _STALE_S = 3600.0  # an unfinished download older than this has lost its process
+_OURS = re.compile(r"[0-9a-f]{32}")
+_PIECE = 1 << 20
+# Links, sockets, files without rights, and what the disk does not give: the entry's own fault.
+_DAMAGE = {errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EIO}
+
+
+class Kept(NamedTuple):
+    """An object in the cache.
+
+    Attributes:
+        path: Where it lies.
+        known: Its URL, with what is known of it.
+        file: Open at its first byte: it can be read even when others delete or replace the file meanwhile.
+        refetched: Whether a damaged file was there, which was deleted and fetched again.
+        proven: Whether its bytes have the checksum that the cluster stored; else only the size was compared.
+    """
+
+    path: Path
+    known: ObjectURL
+    file: FileIO
+    refetched: bool
+    proven: bool
 
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """Objects kept in a folder, shared by all processes that name it.
+    """Objects kept in a folder, shared by all processes of this user that name it.
 
     An object is found by its name, version and checksum: a new version is another entry, objects of the same name
-    in different buckets never meet. It is downloaded under a temporary name, checked against size and checksum, and
-    only then appears under its own. Processes that want the same object wait for the one that downloads it; the
-    lock dies with its process.
+    in different buckets never meet. It is downloaded under a temporary name, checked against size and checksum,
+    written to the disk, and only then appears under its own. Processes that want the same object wait for the one
+    that downloads it; the lock dies with its process.
+
+    Each time an object is wanted, its file is looked at before a byte of it is used: that it is a file, its size, and
+    with ``verify=True`` its checksum (it is read twice then, the second time out of the system's memory). A file that
+    is damaged, or no file at all, is deleted and fetched again, once. With ``verify=False``, and for what the cluster
+    keeps no checksum of (web files, buckets without checksums, crc32c), the size alone is compared: other bytes of
+    the same number are not noticed.
+
+    A folder that cannot be written to, or is full, is a `UsageError`: it is never skipped as if a shard were bad.
 
     Attributes:
-        folder: Where to keep them; made if it does not exist.
+        folder: Where to keep them; made, for this user alone, if it does not exist.
         max_bytes: When more is kept, the objects used longest ago are deleted. An object being read stays
             readable until it is closed. The disk may for a moment hold one object more for each process.
         wait_s: How long to wait for another process that downloads the same object.
@@ -59,6 +98,8 @@ class ObjectCache:
     def fetch(self, url: ObjectURL, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
         """Return the local file with the object, downloaded if needed, and what is known of the object.
 
+        Others may delete the file as soon as this has returned; `open` gives what stays readable.
+
         Args:
             url: The object. What is no plain object of AIStore (files, web files, transformed objects) is not cached.
             options: Transport settings.
@@ -69,31 +110,69 @@ class ObjectCache:
         Raises:
             TransportError, ChecksumError: It could not be downloaded whole.
             StallError: Another process has been downloading it for longer than `wait_s`.
+            UsageError: The folder cannot be used.
         """
+        kept = self.open(url, options)
+        if kept is None:
+            return None
+        kept.file.close()
+        return kept.path, kept.known
+
+    def open(self, url: ObjectURL, options: StoreOptions) -> Kept | None:
+        """Return the object's file open for reading; else as `fetch`."""
         place = parse_url(url)
         if place.kind != "object" or place.params:
             return None
         if url.checksum is None or url.version is None:
             url = head_object(url, options)
-        name = xxhash.xxh128_hexdigest(repr((place.uri, url.version, url.checksum, url.size)).encode())
-        path = Path(self.folder) / name[:2] / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._touch(path):
-            with self._locked(path, url):
-                if not self._touch(path):
-                    self._download(url, path, options)
-                    self._evict(keep=path)
-        return path, url
+        return self._kept(repr((place.uri, url.version, url.checksum, url.size)), url, options)
 
     @staticmethod
-    def _touch(path: Path) -> bool:
-        """Mark the file as used now; return whether it is there."""
+    def forget(kept: Kept) -> None:
+        """Delete the file: what was read of it was not right. The next who wants the object fetches it."""
+        with suppress(OSError):
+            kept.path.unlink()
+
+    def _kept(self, identity: str, known: ObjectURL, options: StoreOptions) -> Kept:
+        """Return the file of that identity, downloaded if it is not there or is damaged."""
+        name = xxhash.xxh128_hexdigest(identity.encode())
+        path = Path(self.folder) / name[:2] / name
+        proven = _digest(known, options) is not None
+        with self._explained(known):
+            for folder in (Path(self.folder), path.parent):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file, _ = _sound(path, known, options)
+            if file is not None:
+                return Kept(path, known, file, refetched=False, proven=proven)
+            with self._locked(path, known):
+                file, damage = _sound(path, known, options)  # somebody may have been quicker
+                if file is None:
+                    if damage:
+                        _log.warning(
+                            "%s: its file in the cache %s: it is fetched again", _name(known), damage
+                        )
+                        _remove(path)
+                    file = self._download(known, path, options)
+                    self._evict(keep=path)
+        return Kept(path, known, file, refetched=bool(damage), proven=proven)
+
+    @contextmanager
+    def _explained(self, url: ObjectURL) -> Iterator[None]:
+        """Turn what the file system says into an error that names the object and the folder."""
         try:
-            # The time of change stays: a reader of the file would take the file for changed.
-            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-        except FileNotFoundError:
-            return False
-        return True
+            yield
+        except AISError:
+            raise
+        except OSError as error:
+            todo = "name another folder, or correct its rights"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                todo = "make room, or give cache_bytes= what the disk has"
+            where = f" ({error.filename})" if error.filename and error.filename != self.folder else ""
+            raise UsageError.at(
+                f"{_name(url)} cannot be kept in {self.folder}: {error.strerror or error}{where}",
+                todo=todo,
+                url=str(url),
+            ) from error
 
     @contextmanager
     def _locked(self, path: Path, url: ObjectURL) -> Iterator[None]:
@@ -111,38 +190,129 @@ class ObjectCache:
         finally:
             lock.release()
 
-    def _download(self, url: ObjectURL, path: Path, options: StoreOptions) -> None:
+    def _download(self, url: ObjectURL, path: Path, options: StoreOptions) -> FileIO:
+        """Fetch the object, give its file the name `path`, and return it open at its first byte."""
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
         part = Path(name)
+        file = FileIO(handle, "r+")
         try:
-            with (
-                os.fdopen(handle, "wb") as file,
-                open_blocks(
-                    url, options, version=url.version, checksum=url.checksum, size=url.size
-                ) as blocks,
-            ):
-                file.writelines(blocks)  # to the end: only then size and checksum are checked
+            with open_blocks(
+                url, options, version=url.version, checksum=url.checksum, size=url.size
+            ) as blocks:
+                for block in blocks:  # to the end: only then size and checksum are checked
+                    _write(file, block)
+            os.fsync(handle)  # or after a power cut the name would be there without the bytes
             part.replace(path)
+            _sync_folder(path.parent)
+            file.seek(0)
         except BaseException:
+            file.close()
             part.unlink(missing_ok=True)
             raise
+        return file
 
     def _evict(self, keep: Path) -> None:
         """Delete what was used longest ago until the rest fits, and what crashed downloads left."""
         found: list[tuple[float, int, Path]] = []
         for file in Path(self.folder).glob("??/*"):
-            with suppress(FileNotFoundError):  # another process evicts, too
-                status = file.stat()
+            with suppress(OSError):  # another process evicts, too
+                status = file.lstat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
                 if file.suffix == ".part":
                     if time.time() - status.st_mtime > _STALE_S:
                         file.unlink()
-                elif file.suffix != ".lock":
+                elif _OURS.fullmatch(file.name):
                     found.append((status.st_atime, status.st_size, file))
         total = sum(size for _, size, _ in found)
         for _, size, file in sorted(found):
             if total <= self.max_bytes:
                 return
             if file != keep:
-                with suppress(FileNotFoundError):
+                with suppress(OSError):
                     file.unlink()
                 total -= size
+
+
+def _name(url: ObjectURL) -> str:
+    return parse_url(url).uri
+
+
+def _sound(path: Path, known: ObjectURL, options: StoreOptions) -> tuple[FileIO | None, str]:
+    """Return the file open at its first byte, and marked as used now; or None and what is wrong with it.
+
+    Returns:
+        ``(None, "")`` if there is nothing.
+    """
+    try:
+        # Whatever was put there is not waited for (a named pipe) and not followed (a link).
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        if error.errno not in _DAMAGE:
+            raise
+        return None, f"cannot be opened ({error.strerror})"
+    try:
+        damage = _damage(fd, known, options)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in _DAMAGE:
+            raise
+        return None, f"cannot be read ({error.strerror})"
+    except BaseException:
+        os.close(fd)
+        raise
+    if damage:
+        os.close(fd)
+        return None, damage
+    return FileIO(fd), ""
+
+
+def _digest(known: ObjectURL, options: StoreOptions) -> Hash | None:
+    """Return the hash to compare the bytes by, if there is one."""
+    return hash_named(hash_of_length(known.checksum)) if options.verify and known.checksum else None
+
+
+def _damage(fd: int, known: ObjectURL, options: StoreOptions) -> str:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return "is no file"
+    if known.size is not None and status.st_size != known.size:
+        return f"has {status.st_size} bytes, not {known.size}"
+    digest = _digest(known, options)
+    if digest is not None:
+        while piece := os.read(fd, _PIECE):
+            digest.update(piece)
+        if digest.hexdigest() != (known.checksum or "").lower():
+            return f"has the checksum {digest.hexdigest()}, not {known.checksum}"
+        os.lseek(fd, 0, os.SEEK_SET)
+    # The time of change stays: a reader of the file would take the file for changed.
+    with suppress(PermissionError):  # another user's
+        os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
+    return ""
+
+
+def _write(file: FileIO, block: bytes) -> None:
+    """Write all of `block`: at the end of a disk, a part of it may go."""
+    view = memoryview(block)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _remove(path: Path) -> None:
+    """Delete what stands in the place of a file, whatever it is; links are not followed."""
+    try:
+        path.unlink(missing_ok=True)
+    except (IsADirectoryError, PermissionError):
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise
+        shutil.rmtree(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from io import FileIO
 
 from torchdata_ais.errors import (
     AuthError,
@@ -36,10 +37,19 @@ class FileReader(Reader):
     """
 
     def __init__(
-        self, path: str, options: StoreOptions, start: int, known: Facts, cancel: Cancel, stats: Stats
+        self,
+        path: str,
+        options: StoreOptions,
+        start: int,
+        known: Facts,
+        cancel: Cancel,
+        stats: Stats,
+        copy: FileIO | None = None,
     ) -> None:
         super().__init__()
-        self._path = path
+        self._path = path  # of a copy: the name of the object
+        self._name = path if copy is None else f"{path} (in the cache)"
+        self._copy = copy
         self._options = options
         self._start = start
         self._offset = start
@@ -50,6 +60,10 @@ class FileReader(Reader):
     def blocks(self) -> Iterator[bytes]:
         """Yield the bytes from `start` on, in blocks of at most ``block_bytes``."""
         begin = time.monotonic()
+        if self._copy is not None:
+            self._stats.first_byte_s = 0.0
+            yield from self._file(self._copy.fileno(), os.fstat(self._copy.fileno()))
+            return
         if self._path == "-":
             yield from self._stream(sys.stdin.fileno())
             return
@@ -69,6 +83,11 @@ class FileReader(Reader):
                 yield from self._stream(fd)
         finally:
             os.close(fd)
+
+    def close(self) -> None:
+        """Close the copy."""
+        if self._copy is not None:
+            self._copy.close()
 
     def _file(self, fd: int, status: os.stat_result) -> Iterator[bytes]:
         found = Facts(size=status.st_size, version=_version(status))
@@ -133,9 +152,11 @@ class FileReader(Reader):
     def _check_end(self, digest: Hash | None) -> None:
         self.verified = digest is not None
         if digest is not None and digest.hexdigest() != self.facts.checksum:
+            todo = "copy it anew" if self._copy is None else "read it again: it is then fetched anew"
+            found = digest.hexdigest()
             raise ChecksumError.at(
-                f"{self._path}: the file has the checksum {digest.hexdigest()}, not {self.facts.checksum}",
-                todo="copy it anew",
+                f"{self._name}: the file has the checksum {found}, not {self.facts.checksum}",
+                todo=todo,
                 url=self._path,
                 offset=self._offset,
             )
@@ -157,7 +178,7 @@ class FileReader(Reader):
 
     def _changed(self, difference: str) -> ObjectChangedError:
         return ObjectChangedError.at(
-            f"{self._path}: the file changed: {difference}",
+            f"{self._name}: the file changed: {difference}",
             todo="do not write to a file that is being read",
             url=self._path,
             offset=self._offset,

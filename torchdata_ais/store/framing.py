@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from http.client import HTTPResponse, IncompleteRead, RemoteDisconnected
+from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected, parse_headers
 from typing import Any
 
 from urllib3.response import BaseHTTPResponse
 
 __all__ = ["StrictResponse", "plain_body"]
+
+_INTERIM = 32  # answers before the answer: 100 Continue, 102 Processing, 103 Early Hints
 
 
 class _Head:
@@ -39,6 +41,15 @@ class StrictResponse(HTTPResponse):
         finally:
             if self.fp is head:  # type: ignore[comparison-overlap]
                 self.fp = body
+
+    def _read_status(self) -> tuple[str, int, str]:
+        """Return the first status that is the answer's; http.client takes any but 100 for it."""
+        for _ in range(_INTERIM):
+            status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 100 <= status[1] < 200 or status[1] == 101:  # 101 is no answer to what we send: an error
+                return status
+            parse_headers(self.fp)
+        raise HTTPException(f"more than {_INTERIM} interim answers, and no answer")
 
     def _safe_read(self, amt: int) -> bytes:
         data: bytes = super()._safe_read(amt)  # type: ignore[misc]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import itertools
-import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.errors import NotFoundError, ReadError, UsageError
-from torchdata_ais.store.attempts import Failed
+from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store.options import StoreOptions, resolve_options
-from torchdata_ais.store.sdk import call, sdk_client, translated
+from torchdata_ais.store.pages import list_bucket
+from torchdata_ais.store.sdk import call_once
 from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url, redact
 
 __all__ = ["list_objects"]
 
-_log = logging.getLogger("torchdata_ais")
-_PROPS = "name,size,checksum,version"
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 _SHARD = re.compile(r"\.(tar(\.\w+)?|tgz)$")
 
@@ -83,11 +80,12 @@ def list_objects(
         `ObjectURL`s, with size, checksum and version if they were listed and no transform changes them.
 
     Order: listings by name; templates and groups in their own order, as a shell would.
-    Memory: about 400 bytes for each object.
+    Memory: about 500 bytes for each object; more than 10 million in one listing are an error.
 
     Raises:
         NotFoundError: No such bucket, or nothing in it that was asked for.
-        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+        ConnectError, AuthError, StallError: The cluster cannot be asked, or not all of it within the deadline.
+        ReadError: It is not an AIStore, or what it lists cannot be: the message names the entry.
         UsageError: No source of these kinds, or no endpoint.
 
     Example:
@@ -126,7 +124,7 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         if isinstance(source, Bucket) and method is Bucket.list_urls:
             return _of_bucket(_place_of(source), wanted, _options_of(source, options))
         if isinstance(source, ObjectGroup) and method is ObjectGroup.list_urls:
-            return _of_group(source, wanted)
+            return _of_group(source, wanted, options)
     if not hasattr(source, "list_urls"):
         raise UsageError.at(
             f"an object of type {type(source).__name__} is no source",
@@ -187,59 +185,25 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
             if name.startswith(prefix):
                 yield name, _url(replace(place, name=name), wanted)
         return
-    entries = sorted(_pages(place, prefix, options), key=lambda entry: str(entry.name))
+    entries = list_bucket(place, prefix, options)
     exact = [entry for entry in entries if entry.name == place.name and _SHARD.search(entry.name)]
-    last = None
     for entry in exact or entries:
-        if entry.name == last:
-            continue  # the same on two pages
-        last = entry.name
-        url = _url(replace(place, name=last), wanted)
+        url = _url(replace(place, name=entry.name), wanted)
         if not wanted.etl_params:
-            url = ObjectURL(url, entry.size, entry.checksum or None, entry.version or None)
-        yield last, url
+            url = ObjectURL(url, entry.size, entry.checksum, entry.version)
+        yield entry.name, url
 
 
-def _pages(place: Location, prefix: str, options: StoreOptions) -> Iterator[Any]:
-    """Yield the entries of a listing, page by page, each asked for again if it fails."""
-    from aistore.sdk.types import Namespace
-
-    name = f"listing {replace(place, name=prefix).uri}"
-    uuid, _, space = place.namespace.removeprefix("@").partition("#")
-    namespace = Namespace(uuid=uuid, name=space) if place.namespace else None
-    with sdk_client(replace(options, endpoint=place.endpoint)) as client:
-        bucket = client.bucket(place.bucket, provider=place.provider, namespace=namespace)
-        listing = token = ""
-        told = False
-        while True:
-            page = call(
-                lambda listing=listing, token=token: bucket.list_objects(  # type: ignore[misc]
-                    prefix=prefix, props=_PROPS, uuid=listing, continuation_token=token
-                ),
-                replace(options, endpoint=place.endpoint),
-                name,
-                replace(place, name=prefix).uri,
-            )
-            yield from page.entries
-            if page.flags and not told:
-                told = True
-                _log.warning(
-                    "%s may be incomplete: the cluster is moving objects between its nodes (rebalance). "
-                    "Wait until that has ended, or name the shards with a template",
-                    name,
-                )
-            if not page.continuation_token:
-                return
-            if page.continuation_token == token:
-                raise ReadError.at(f"{name}: the same page came twice", todo="look at the log of the proxy")
-            listing, token = page.uuid, page.continuation_token
-
-
-def _of_group(group: Any, wanted: _Selection) -> Iterator[tuple[str, ObjectURL]]:
+def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
     if wanted.template is not None:
         raise UsageError.at("template= needs a bucket, not an object group", todo="leave it out")
     place = _place_of(group.bck)
-    for item in group.list_all_objects_iter(prefix=wanted.prefix, props=None):
+    items = call_once(
+        lambda: list(group.list_all_objects_iter(prefix=wanted.prefix, props=None)),
+        _options_of(group.bck, options),
+        _describe(group),
+    )
+    for item in items:
         yield item.name, _url(replace(place, name=item.name), wanted)
 
 
@@ -252,11 +216,9 @@ def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         from aistore.sdk.etl import ETLConfig
 
         etl = ETLConfig(name=wanted.etl_params["etl_name"])
-    try:
-        with translated(options):
-            urls = sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str)
-    except Failed as failed:
-        raise failed.kind.at(f"{_describe(source)}: {failed.what}", todo=failed.todo) from failed.__cause__
+    urls = call_once(
+        lambda: sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str), options, _describe(source)
+    )
     for url in urls:
         place = parse_url(url).at(options.endpoint)
         yield place.name, url if isinstance(url, ObjectURL) else ObjectURL(place.url())

@@ -14,10 +14,11 @@ from torchdata_ais.errors import NotFoundError, ReadError, UsageError
 from torchdata_ais.store.attempts import Attempts, retried
 from torchdata_ais.store.body import facts_of
 from torchdata_ais.store.facts import length_of
+from torchdata_ais.store.naming import naming
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.request import send
-from torchdata_ais.store.wire import drain, refused
+from torchdata_ais.store.wire import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.urls import Location, ObjectURL, parse_url, redact
 
 __all__ = ["delete_object", "head_object", "object_exists", "put_object"]
@@ -148,12 +149,16 @@ def _answered(
     body: _Body | None = None,
 ) -> BaseHTTPResponse:
     """Return the response to a request, its body read; an error status is `Failed`."""
-    response = send(
-        method, target, options, attempts, home=options.endpoint or target, headers=headers, body=body
-    )
+    response = send(method, target, options, attempts, home=options.endpoint, headers=headers, body=body)
     if not 200 <= response.status < 300:
-        raise refused(response, options)
+        raise refused(response, options, attempts)
     drain(response)
+    # What a node says to DELETE has no mark of its own; what somebody else says mostly has.
+    page = is_page(response.headers.get("Content-Type", ""))
+    if not is_marked(response) and (page or method != "DELETE"):
+        raise not_aistore(
+            options.endpoint or target, f"its answer {response.status} to {method} has no header of AIStore's"
+        )
     return response
 
 
@@ -199,8 +204,10 @@ def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[Binar
     read = getattr(data, "read", None)
     blocks: Iterable[bytes] = iter(lambda: read(_CHUNK), b"") if read else data
     for block in blocks:
-        spool.write(block)
-    spool.seek(0)
+        with naming(tempfile.gettempdir()):
+            spool.write(block)
+    with naming(tempfile.gettempdir()):
+        spool.seek(0)
     return cast("BinaryIO", spool), 0
 
 

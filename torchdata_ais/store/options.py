@@ -11,12 +11,44 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+
+from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.redaction import hide
 from torchdata_ais.urls import redact
 
-__all__ = ["Retry", "StoreOptions", "resolve_options"]
+__all__ = ["Endpoint", "Retry", "StoreOptions", "resolve_options"]
+
+
+class Endpoint(str):
+    """The address of a cluster, ``http://host:51080``, without the user name and password that belong to it.
+
+    They are kept beside it, so that no URL, message or `repr` made of the address has them.
+
+    Attributes:
+        login: User name and password for the address itself, for no other host; or None.
+
+    Example:
+        >>> endpoint = Endpoint("http://h:51080", ("me", "pass"))
+        >>> endpoint, endpoint.login
+        ('http://h:51080', ('me', 'pass'))
+    """
+
+    __slots__ = ("login",)
+
+    login: tuple[str, str] | None
+
+    def __new__(cls, address: str, login: tuple[str, str] | None = None) -> Self:
+        """Return `address` with its login."""
+        self = super().__new__(cls, address)
+        self.login = login
+        hide(login[1] if login else None)
+        return self
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, str] | None]]:
+        return type(self), (str(self), self.login)
 
 
 @dataclass(frozen=True)
@@ -29,10 +61,13 @@ class Retry:
     Attributes:
         attempts: Failures in a row before the error is raised; a new byte begins the count anew. 1 is no retry.
         backoff: Seconds before the second try; doubled for each further one, with jitter of up to half of it.
-        max_backoff: The longest of these pauses in seconds. A server's ``Retry-After`` is honoured in full.
+        max_backoff: The longest of these pauses in seconds. A server's ``Retry-After`` is honoured in full, if it
+            is at most a day.
         deadline: Seconds one object may spend waiting for the network, pauses included; None is for ever.
             The time its consumer takes does not count, and every MiB that arrives adds a second, so that a
-            large shard on a slow line is not cut off.
+            large shard on a slow line is not cut off. The same for any other request to the cluster, and for a
+            whole listing, all its pages together, where nothing is added: a million objects behind a cloud
+            bucket may need more than the default.
 
     Example:
         >>> Retry(attempts=3, backoff=0.0).delay(1)
@@ -61,14 +96,17 @@ class StoreOptions:
     """Everything the store needs to know besides a URL.
 
     Attributes:
-        endpoint: ``http://proxy:51080``, for URLs that name no host (``ais://bucket/object``).
-        token: Bearer token; sent to the endpoint and to the nodes of its cluster map, to no other host.
+        endpoint: ``http://proxy:51080``, for URLs that name no host (``ais://bucket/object``). Kept as an
+            `Endpoint`: a user name and password in it are sent to it, and are shown nowhere.
+        token: Bearer token; sent to the endpoint and to the nodes of its cluster map, to no other host: without
+            an endpoint to nobody, whatever hosts the URLs name. White space around it is dropped.
         ca_cert: File or folder with the CA certificates to trust; None is the system's.
         client_cert: PEM file with certificate and key, or a pair of files.
         skip_verify: Do not check the server's certificate.
         connect_timeout: Seconds to connect, TLS handshake included; None is no limit.
         first_byte_timeout: Seconds until the response begins (a cold object is fetched first).
-        stall_timeout: Seconds without a byte in the middle of a body.
+        stall_timeout: Seconds without a byte in the middle of a body. Answers that are not the bytes of an object
+            (a page of a listing, the state of a job) must be whole within the three timeouts together.
         retry: The retry policy.
         block_bytes: Most bytes in one block.
         prefetch_bytes: Bytes all open objects of this process may hold ready together. An object without a
@@ -101,6 +139,17 @@ class StoreOptions:
                 todo="leave them out for the defaults",
             )
         object.__setattr__(self, "endpoint", _clean_endpoint(self.endpoint))
+        object.__setattr__(self, "token", _clean_token(self.token))
+        hide(self.token)
+
+    @property
+    def login(self) -> tuple[str, str] | None:
+        """User name and password for the endpoint, where its address had them."""
+        return self.endpoint.login if isinstance(self.endpoint, Endpoint) else None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        hide(self.token)  # in this process, too
 
 
 def resolve_options(
@@ -202,10 +251,35 @@ def _from_client(client: Any) -> dict[str, Any]:
     return values
 
 
-def _clean_endpoint(endpoint: str) -> str:
+def _clean_token(token: str | None) -> str | None:
+    """Return the token as a header can carry it. No message quotes it."""
+    if token is None:
+        return None
+    if not isinstance(token, str):
+        raise UsageError.at(f"token= is of type {type(token).__name__}, not str", todo="decode it first")
+    token = token.strip()
+    wrong = next((words for words, pattern in _NO_TOKEN.items() if pattern.search(token)), "")
+    if wrong:
+        raise UsageError.at(
+            f"the token has {wrong} in it, which no header can carry",
+            todo="give token= or AIS_AUTHN_TOKEN the token alone, as one line",
+        )
+    return token or None
+
+
+_NO_TOKEN = {
+    "a line break": re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]"),
+    "a control character": re.compile(r"[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f]"),
+    "white space": re.compile(r"\s"),
+    "a character outside of Latin-1": re.compile(r"[^\x00-\xff]"),
+}
+
+
+def _clean_endpoint(endpoint: str) -> Endpoint:
+    login = endpoint.login if isinstance(endpoint, Endpoint) else None
     endpoint = re.sub(r"(?<=[^:/])(/v1)?/*$", "", endpoint.strip())
     if not endpoint:
-        return ""
+        return Endpoint("")
     if "://" not in endpoint:
         endpoint = f"http://{endpoint}"
     try:
@@ -213,9 +287,14 @@ def _clean_endpoint(endpoint: str) -> str:
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         valid = False
-    if not valid or parts.query or parts.fragment or any(c.isspace() for c in endpoint):
+    if not valid or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f\\]", endpoint):
         raise UsageError.at(
             f"the endpoint {redact(endpoint)!r} is no address of a cluster",
             todo="write endpoint= or AIS_ENDPOINT as http://host:51080",
         )
-    return endpoint
+    user, at, host = parts.netloc.rpartition("@")
+    if at:
+        name, _, password = user.partition(":")
+        login = (unquote(name), unquote(password))
+        endpoint = parts._replace(netloc=host).geturl()
+    return Endpoint(endpoint, login)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import encodings.idna  # noqa: F401 - resolving a host name needs it: 1.5 ms that the first batch would wait for
 import ipaddress
+import logging
 import os
 import socket
 import ssl
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -23,10 +25,14 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util.wait import wait_for_read
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.redaction import RedactingFilter, hide
 from torchdata_ais.store.framing import StrictResponse
 from torchdata_ais.store.options import StoreOptions
 
-__all__ = ["Cancel", "pool_for", "proxy_for"]
+__all__ = ["Cancel", "pool_for", "proxy_for", "report_sockets"]
+
+for _name in ("urllib3.connectionpool", "urllib3.util.retry"):  # they log URLs with their queries
+    logging.getLogger(_name).addFilter(RedactingFilter())
 
 _HOSTS = 256  # pools kept per manager; a cluster has a pool for each target
 
@@ -145,9 +151,10 @@ def _shut(sock: socket.socket | None) -> None:
 class _Connection(HTTPConnection):
     response_class = StrictResponse
 
-    def connect(self) -> None:
-        super().connect()
-        Cancel.report(self.sock)
+    def _new_conn(self) -> socket.socket:
+        sock = super()._new_conn()
+        Cancel.report(sock)
+        return sock
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         Cancel.report(self.sock)  # None if not connected yet
@@ -156,6 +163,11 @@ class _Connection(HTTPConnection):
 
 class _TLSConnection(HTTPSConnection):
     response_class = StrictResponse
+
+    def _new_conn(self) -> socket.socket:
+        sock = super()._new_conn()
+        Cancel.report(sock)  # a proxy may drip its answer to CONNECT
+        return sock
 
     def connect(self) -> None:
         super().connect()
@@ -223,11 +235,19 @@ def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib
         manager = urllib3.PoolManager(**settings)
     else:
         parts = urlsplit(proxy)
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
-        headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
+        headers = None
+        if parts.username:
+            # Not urllib3.make_headers: it knows Latin-1 only.
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            headers = {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
-    manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
+    report_sockets(manager)
     return manager
+
+
+def report_sockets(manager: urllib3.PoolManager) -> None:
+    """Make the connections of `manager` strict, and tell the `Cancel` of their thread about their sockets."""
+    manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
 
 
 def _tls_context(options: StoreOptions) -> ssl.SSLContext:
@@ -261,7 +281,16 @@ def proxy_for(url: str) -> str | None:
         if ipaddress.ip_address(host).is_loopback:
             return None
     proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    proxy = (proxies.get(parts.scheme) or proxies.get("all") or "").strip()
     if not proxy or proxy_bypass(host):
         return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not proxy.isprintable() or " " in proxy:
+        raise UsageError.at(
+            "the address of the proxy has a blank or a control character in it",
+            todo="correct http_proxy, https_proxy or all_proxy",
+        )
+    if "@" in proxy:
+        with suppress(ValueError):
+            hide(unquote(urlsplit(proxy).password or ""))
+    return proxy

@@ -44,5 +44,8 @@ class Reader(ABC):
     def blocks(self) -> Iterator[bytes]:
         """Yield blocks, never an empty one."""
 
+    def close(self) -> None:  # noqa: B027 - most hold nothing before their first block
+        """Let go of what is held although `blocks` may never have begun."""
+
     def check_overdue(self) -> None:  # noqa: B027 - what is read locally has no time limit
         """End a step of `blocks` that takes too long; called by the thread that waits for it."""

@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import urllib3
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.errors import ConnectError, ReadError
+from torchdata_ais.errors import ConnectError, ReadError, UsageError
 from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.options import StoreOptions
@@ -19,6 +19,8 @@ from torchdata_ais.urls import redact
 __all__ = ["send"]
 
 _REDIRECTS = 8
+_SHOWN = 200  # letters of an address that the server made up
+_NODE = "look at the node that sent it"
 _MOVED = (301, 302, 303, 307, 308)
 
 
@@ -43,7 +45,7 @@ def send(
         url: The address.
         options: Token, TLS, timeouts.
         attempts: Bounds the timeouts by its deadline.
-        home: The endpoint the token belongs to; ``""`` sends none.
+        home: The endpoint the token belongs to; ``""`` sends none. Never the host of a URL itself, which is data.
         headers: Further headers.
         body: Gives the blocks of the body, once for each address that a redirect names.
         follow: Whether to follow redirects.
@@ -51,35 +53,62 @@ def send(
     Raises:
         Failed: No response. A response with an error status is returned.
     """
-    login = tokens.basic_login(url)
+    url, login_origin, login = tokens.login_of(url, options)
+    if login_origin is None:
+        raise UsageError.at("no usable address", todo="correct the URL", url=url)
     sender = ""  # the node that sent us on
     for _ in range(_REDIRECTS):
-        sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
-        sent.update(tokens.authorization(url, home, options))
-        if login and tokens.origin(url) == login[0]:
-            sent.update(login[1])
         connect_s = attempts.bound(options.connect_timeout)
         answer_s = attempts.bound(options.first_byte_timeout)
+        attempts.expect(connect_s, answer_s)  # the cluster map may have to be asked for
+        sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
+        sent.update(tokens.authorization(url, home, options))
+        if login and tokens.origin(url) == login_origin:
+            sent.update(login)
+        kept = options.token is not None and "Authorization" not in sent
+        attempts.token_kept_from = "{}://{}".format(*urlsplit(url)[:2]) if kept else ""
         blocks = None if body is None else _sent_in_time(body(), options, attempts)
         timeout = urllib3.Timeout(connect=connect_s, read=answer_s)
         attempts.expect(connect_s, answer_s)
         try:
             response = send_once(method, url, options, timeout, headers=sent, body=blocks)
         except Failed as failed:
+            attempts.expect()
             attempts.check_interrupted(failed)
             if sender and issubclass(failed.kind, ConnectError):  # the endpoint itself is right, and up
                 failed.what += f" (the storage target that {sender} named)"
                 failed.todo = "start that node again, or wait until the cluster does without it"
             raise
+        except UsageError as error:
+            if not sender:
+                raise
+            raise Failed(ReadError, f"redirected by {sender}: {error.args[0]}", _NODE) from error
         location = response.headers.get("Location")
         if not follow or response.status not in _MOVED or not location:
             return response
         drain(response)
         sender = urlsplit(url).netloc.rpartition("@")[2]
-        url = urljoin(url, location)
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise Failed(ReadError, f"redirected to {redact(url)!r}, which is no web address", again=False)
-    raise Failed(ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)}", again=False)
+        url = tokens.login_of(_joined(url, location), options)[0]  # a redirect brings no login
+    raise Failed(
+        ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)[:_SHOWN]}", again=False
+    )
+
+
+def _joined(url: str, location: str) -> str:
+    """Return where `location` leads.
+
+    Raises:
+        Failed: To no web address.
+    """
+    try:
+        target = urljoin(url, location)
+        parts = urlsplit(target)
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
+            return target
+        shown = repr(redact(target)[:_SHOWN])
+    except ValueError:
+        shown = "what is no URL"  # nor can it be seen what is secret in it
+    raise Failed(ReadError, f"redirected to {shown}, which is no web address", _NODE)
 
 
 def _sent_in_time(blocks: Iterator[bytes], options: StoreOptions, attempts: Attempts) -> Iterator[bytes]:

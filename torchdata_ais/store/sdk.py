@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any, TypeVar
 
-from torchdata_ais.errors import ConnectError, ReadError, StallError
-from torchdata_ais.store.attempts import Failed, retried
+from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError
+from torchdata_ais.redaction import quiet
+from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, Series, series
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import proxy_for
-from torchdata_ais.store.wire import message_in, refusal, root
+from torchdata_ais.store.tokens import basic
+from torchdata_ais.store.wire import UNREADABLE, message_in, not_aistore, refusal, root
 
-__all__ = ["call", "sdk_client", "translated"]
+__all__ = ["Asking", "asking", "call", "call_once", "job_id_in", "sdk_client"]
 
 _T = TypeVar("_T")
+_JOB_ID = re.compile(r"[\w.@:+-]{1,200}")
+
+
+class _Login:
+    """Signs requests of a ``requests`` session, which takes the header away before it follows a redirect elsewhere."""
+
+    def __init__(self, name: str, password: str) -> None:
+        self._value = basic(name, password)
+
+    def __call__(self, request: Any) -> Any:
+        request.headers["Authorization"] = self._value
+        return request
 
 
 @contextmanager
@@ -30,14 +46,13 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
     from tenacity import Retrying, stop_after_attempt
     from urllib3 import Retry
 
-    once = RetryConfig(
-        http_retry=Retry(0, redirect=5, raise_on_status=False),
-        network_retry=Retrying(stop=stop_after_attempt(1), reraise=True),
-    )
+    from torchdata_ais.store.adapter import BoundedAdapter
+
+    once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
         client = Client(
-            options.endpoint,
+            str(options.endpoint),
             skip_verify=options.skip_verify,
             ca_cert=options.ca_cert,
             client_cert=options.client_cert,
@@ -46,44 +61,130 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
             token=options.token,
             max_pool_size=options.pool_size,
         )
+    # Where we have none, the SDK would take that of the environment, as it stands there.
+    client._request_client.token = options.token
     session = client._request_client.session_manager.session
+    if options.login:
+        session.auth = _Login(*options.login)
     # With its trust in the environment, requests would let REQUESTS_CA_BUNDLE override ca_cert.
     session.trust_env = False
     proxy = proxy_for(options.endpoint)
     session.proxies = {"http": proxy, "https": proxy} if proxy else {}
+    session.headers["Accept-Encoding"] = "identity"
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, BoundedAdapter(options))
     try:
         yield client
     finally:
         session.close()
 
 
-def call(function: Callable[[], _T], options: StoreOptions, name: str, url: str) -> _T:
-    """Return ``function()``, which uses the SDK, repeated as the retry policy says.
+class Asking:
+    """Requests through the SDK, one after the other, all within the deadline of the retry policy.
 
-    Args:
-        function: Makes one request.
-        options: Retry policy; endpoint and token for the messages.
-        name: What is asked for, for the messages.
-        url: The place named in errors.
+    Each one is repeated as that policy says. It has the time of its timeouts together to be answered whole, however
+    the bytes of the answer come.
     """
 
-    def once(_: object) -> _T:
-        with translated(options):
-            return function()
+    def __init__(self, options: StoreOptions, requests: Series, answer_timeout: float | None) -> None:
+        self._options = options
+        self._requests = requests
+        self._answer_timeout = answer_timeout
 
-    return retried(once, options.retry, name, url)
+    def __call__(self, function: Callable[[], _T]) -> _T:
+        """Return ``function()``, which makes one request."""
+        return self._requests(lambda attempts: self._once(function, attempts))
+
+    def _once(self, function: Callable[[], _T], attempts: Attempts) -> _T:
+        options = self._options
+        answer_s = self._answer_timeout or options.first_byte_timeout
+        whole_s = None
+        if options.connect_timeout and answer_s and options.stall_timeout:
+            whole_s = options.connect_timeout + answer_s + options.stall_timeout
+        attempts.expect(attempts.bound(whole_s))
+        try:
+            with _translated(options):
+                result = function()
+        except Failed as failed:
+            attempts.expect()
+            attempts.check_interrupted(failed)
+            raise
+        attempts.check_interrupted()  # an answer that ends with its connection looks whole
+        return result
 
 
 @contextmanager
-def translated(options: StoreOptions) -> Iterator[None]:
+def asking(
+    options: StoreOptions, name: str, url: str, *, answer_timeout: float | None = None
+) -> Iterator[Asking]:
+    """Give what makes several requests under one deadline; see `call` for the arguments."""
+    with series(options.retry, name, url) as requests:
+        yield Asking(options, requests, answer_timeout)
+
+
+def call(
+    function: Callable[[], _T],
+    options: StoreOptions,
+    name: str,
+    url: str,
+    *,
+    answer_timeout: float | None = None,
+) -> _T:
+    """Return ``function()``, which uses the SDK, repeated as the retry policy says and within its deadline.
+
+    Args:
+        function: Makes one request.
+        options: Retry policy, timeouts; endpoint and token for the messages.
+        name: What is asked for, for the messages.
+        url: The place named in errors.
+        answer_timeout: Seconds until the answer begins, where those of `options` are not meant: starting something.
+    """
+    with asking(options, name, url, answer_timeout=answer_timeout) as ask:
+        return ask(function)
+
+
+def job_id_in(text: object, options: StoreOptions) -> str:
+    """Return the id of a job that was started: what the cluster answers is nothing else.
+
+    Raises:
+        Failed: It is none.
+    """
+    found = str(text).strip()
+    if not _JOB_ID.fullmatch(found):
+        raise not_aistore(options.endpoint, f"{found[:40]!r} is no id of a job")
+    return found
+
+
+def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _T:
+    """Return ``function()``, which uses an SDK client of the program's, with its errors in our words.
+
+    Args:
+        function: Makes requests, with the retries of that client.
+        options: Endpoint and token for the messages.
+        name: What is asked for, for the messages.
+    """
+    try:
+        with _translated(options):
+            return function()
+    except Failed as caught:
+        failed = caught
+    raise failed.kind.at(f"{name}: {failed.what}", todo=failed.todo) from quiet(failed.__cause__)
+
+
+@contextmanager
+def _translated(options: StoreOptions) -> Iterator[None]:
     """Turn what the SDK raises into `Failed`."""
+    import msgspec
     import requests
     from aistore.sdk.errors import APIRequestError
+    from urllib3.exceptions import HTTPError
 
     where = options.endpoint or "the cluster"
     check = "check that the cluster is up and that endpoint= or AIS_ENDPOINT is right"
     try:
         yield
+    except (AISError, Failed, Cancelled):  # ours already
+        raise
     except APIRequestError as error:
         failed = refusal(error.status_code, message_in(str(error.message)), options)
         raise failed from error
@@ -96,10 +197,25 @@ def translated(options: StoreOptions) -> Iterator[None]:
         raise Failed(StallError, f"{where} sent no answer in time", "look at its load") from error
     except requests.exceptions.ChunkedEncodingError as error:
         raise Failed(ReadError, f"the answer of {where} broke off", "look at its log") from error
+    except requests.exceptions.ContentDecodingError as error:
+        why = "its answer is not encoded as its Content-Encoding says"
+        raise not_aistore(options.endpoint, why) from error
     except requests.exceptions.ConnectionError as error:
         raise Failed(ConnectError, f"no connection to {where}: {root(error)}", check) from error
+    except (requests.exceptions.InvalidHeader, UnicodeError) as error:
+        todo = "give the client its token as one line of Latin-1"
+        raise Failed(
+            AuthError, "the token of the client cannot be sent in a header", todo, again=False
+        ) from error
     except requests.exceptions.RequestException as error:
         raise Failed(ReadError, f"{where}: {error}", check, again=False) from error
-    except ValueError as error:  # the decoders of the SDK
-        what = f"the answer of {where} is not AIStore's ({type(error).__name__})"
-        raise Failed(ReadError, what, check, again=False) from error
+    except (HTTPError, HTTPException, OSError) as error:
+        raise Failed(
+            ReadError, f"the answer of {where} broke off: {root(error)}", "look at its log"
+        ) from error
+    except msgspec.MsgspecError as error:  # the decoders of the SDK
+        raise not_aistore(options.endpoint, f"its answer cannot be decoded ({error})") from error
+    except (*UNREADABLE, RuntimeError) as error:  # Pydantic's are ValueError, TypeError and RuntimeError
+        raise not_aistore(
+            options.endpoint, f"its answer cannot be decoded ({type(error).__name__})"
+        ) from error

@@ -13,11 +13,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from io import FileIO
 from types import TracebackType
 
 from typing_extensions import Self
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
+from torchdata_ais.redaction import sealed
 from torchdata_ais.store.attempts import Cancelled
 from torchdata_ais.store.body import HTTPReader
 from torchdata_ais.store.budget import open_share
@@ -87,6 +89,7 @@ class _Channel:
             self._done = True
             self._ready.notify_all()
         self._stream.close()  # type: ignore[attr-defined]  # a generator
+        self.reader.close()
 
     def _has_turn(self) -> bool:
         """Wait until the thread is to read and may hold a block more; return False at the end."""
@@ -127,7 +130,7 @@ class _Channel:
         except Cancelled:
             pass
         except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
-            error = caught
+            error = sealed(caught)
         if block is None:
             with self._lock:
                 self._done, self._error = True, error
@@ -218,7 +221,13 @@ class _Channel:
                     self._ahead = True
                     self._ready.notify_all()
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is under way any more, and nothing will be."""
+        return self._done and not self._blocks
+
     def _end(self) -> BaseException:
+        self._share.close()
         error = self._error
         if error is None:
             return StopIteration()
@@ -305,7 +314,16 @@ class BlockSource:
                 todo="open objects in the process that reads them",
                 url=redact(self.url),
             )
-        return self._channel.take()
+        try:
+            return self._channel.take()
+        except StopIteration:
+            raise
+        except BaseException:
+            if self._channel.over:
+                # It holds the channel, which holds the error, which holds the frames it went through, this one among
+                # them: a source that nobody closes would never be collected.
+                self._finalizer.detach()
+            raise
 
     def close(self) -> None:
         """End the fetching within half a second, from any thread; a consumer that waits gets an error."""
@@ -339,6 +357,7 @@ def open_blocks(
     checksum: str | None = None,
     size: int | None = None,
     before_its_turn: bool = False,
+    copy: FileIO | None = None,
 ) -> BlockSource:
     """Open an object, a web file, a local file or standard input, and begin to fetch it.
 
@@ -350,6 +369,8 @@ def open_blocks(
         checksum: Likewise.
         size: Likewise.
         before_its_turn: Fetch no more than the first block until the first is asked for.
+        copy: An open local file with the same bytes, which are taken from there; it is closed in the end. Errors
+            name the object.
 
     Returns:
         An iterator of blocks of at most ``options.block_bytes`` bytes. Close it, or exhaust it.
@@ -371,7 +392,7 @@ def open_blocks(
     location = parse_url(url).at(options.endpoint)
     if start < 0:
         raise UsageError.at(f"start={start} is no offset", todo="pass 0 or more", url=redact(url))
-    if location.kind == "object":
+    if location.kind == "object" and copy is None:
         if not location.name:
             raise UsageError.at(
                 f"{location.uri} names a bucket, not an object",
@@ -387,11 +408,13 @@ def open_blocks(
     checksum = checksum or getattr(url, "checksum", None)
     known = Facts(
         size=getattr(url, "size", None) if size is None else size,
-        version=version or getattr(url, "version", None),
+        version=None if copy is not None else version or getattr(url, "version", None),
         checksum=checksum.lower() if checksum else None,
     )
 
     def make_reader(cancel: Cancel, stats: Stats) -> Reader:
+        if copy is not None:
+            return FileReader(location.uri, options, start, known, cancel, stats, copy)
         if location.kind in ("file", "stdin"):
             return FileReader(location.name, options, start, known, cancel, stats)
         return HTTPReader(location, options, start, known, cancel, stats)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import os
 import threading
 import time
+from base64 import b64encode
+from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
 import urllib3
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
 
+from torchdata_ais.redaction import hide
 from torchdata_ais.store.attempts import Failed
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.wire import refused, send_once
 
-__all__ = ["authorization", "basic_login", "origin"]
+__all__ = ["authorization", "basic", "login_of", "origin"]
 
 _log = logging.getLogger("torchdata_ais")
 _MAP_TIMEOUT_S = 10.0
@@ -38,11 +44,25 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def origin(url: str) -> _Origin:
-    """Return scheme, host and port of `url`."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return parts.scheme, (parts.hostname or "").lower(), port
+def origin(url: str) -> _Origin | None:
+    """Return scheme, host and port that a request for `url` goes to; None if it names no host.
+
+    Taken apart as urllib3 does when it connects: of what is no proper URL, other parsers see other hosts.
+
+    Example:
+        >>> origin("HTTP://Node.:80/x") == origin("http://me:pass@node")
+        True
+    """
+    try:
+        parts = parse_url(url)
+    except LocationParseError:
+        return None
+    host = (parts.host or "").rstrip(".").lower()
+    with suppress(ValueError):
+        host = str(ipaddress.ip_address(host.strip("[]")))
+    if not parts.scheme or not host:
+        return None
+    return parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def authorization(url: str, home: str, options: StoreOptions) -> dict[str, str]:
@@ -50,25 +70,46 @@ def authorization(url: str, home: str, options: StoreOptions) -> dict[str, str]:
 
     Args:
         url: Where the request goes.
-        home: The endpoint the token was given for; ``""`` if the request is none for AIStore.
+        home: The endpoint the token was given for; ``""`` if there is none, or the request is none for AIStore.
         options: Holds the token.
     """
-    if not options.token or not home:
-        return {}
     target = origin(url)
+    if not options.token or not home or target is None:
+        return {}
     if target == origin(home) or target in _cluster(home, target, options):
         return {"Authorization": f"Bearer {options.token}"}
     _log.debug("the token is not sent to %s://%s:%s: not a node of the cluster", *target)
     return {}
 
 
-def basic_login(url: str) -> tuple[_Origin, dict[str, str]] | None:
-    """Return the origin and header of the user name and password written into `url`."""
-    parts = urlsplit(url)
-    if not parts.username:
-        return None
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return origin(url), urllib3.make_headers(basic_auth=login)
+def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict[str, str]]:
+    """Return `url` without user name and password, and the header with them for its origin.
+
+    They are those written into `url`, or else those given with the endpoint, if it goes there.
+    """
+    try:
+        parts = parse_url(url)
+    except LocationParseError:
+        return url, None, {}  # what cannot be taken apart is not sent
+    login = None
+    if parts.auth is not None:
+        name, _, password = parts.auth.partition(":")
+        login = (unquote(name), unquote(password))
+        hide(login[1])
+        url = parts._replace(auth=None).url
+    elif options.login and origin(url) == origin(options.endpoint):
+        login = options.login
+    return url, origin(url), {"Authorization": basic(*login)} if login else {}
+
+
+def basic(name: str, password: str) -> str:
+    """Return the value of the header for a user name and password.
+
+    Example:
+        >>> basic("me", "pass")
+        'Basic bWU6cGFzcw=='
+    """
+    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
 
 
 def _cluster(home: str, wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
@@ -89,8 +130,9 @@ def _cluster(home: str, wanted: _Origin, options: StoreOptions) -> frozenset[_Or
 
 def _fetch_map(base: str, options: StoreOptions) -> frozenset[_Origin]:
     headers = {"Authorization": f"Bearer {options.token}", "Accept-Encoding": "identity"}
+    headers.update(login_of(base, options)[2])
     timeout = urllib3.Timeout(connect=options.connect_timeout, read=_MAP_TIMEOUT_S)
-    nodes = set()
+    nodes: set[_Origin] = set()
     try:
         response = send_once("GET", f"{base}/v1/daemon?what=smap", options, timeout, headers=headers)
         if response.status != 200:
@@ -100,8 +142,9 @@ def _fetch_map(base: str, options: StoreOptions) -> frozenset[_Origin]:
         for node in [*smap["tmap"].values(), *smap["pmap"].values()]:
             for net in ("public_net", "intra_control_net", "intra_data_net"):
                 address = (node.get(net) or {}).get("direct_url")
-                if address:
-                    nodes.add(origin(address))
+                node_origin = origin(address) if address else None
+                if node_origin is not None:
+                    nodes.add(node_origin)
     except (
         Failed,
         urllib3.exceptions.HTTPError,

@@ -18,17 +18,33 @@ from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
-from torchdata_ais.store.attempts import Failed
+from torchdata_ais.redaction import clean, quiet, without_values_of
+from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import Cancel, pool_for
 from torchdata_ais.urls import redact
 
-__all__ = ["drain", "message_in", "refusal", "refused", "root", "send_once"]
+__all__ = [
+    "UNREADABLE",
+    "drain",
+    "is_marked",
+    "is_page",
+    "message_in",
+    "not_aistore",
+    "refusal",
+    "refused",
+    "root",
+    "send_once",
+]
+
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What libraries raise over bytes they did not expect. `OverflowError` and `UnicodeError` are among them."""
 
 _SMALL = 64 << 10  # more than this, or for longer than _SOON_S, is not read of a body nobody wants
 _SOON_S = 2.0
 _TRANSIENT = {408, 409, 425, 429}
 _PERMANENT_5XX = {501, 505, 507}
+_LONGEST_WAIT_S = 86_400.0  # a server that asks to wait longer means nothing by it
 
 
 def send_once(
@@ -54,6 +70,8 @@ def send_once(
             preload_content=False,
             decode_content=False,
         )
+    except UsageError:
+        raise
     except fault.SSLError as error:
         again = not isinstance(root(error), ssl.SSLCertVerificationError)
         raise Failed(
@@ -75,11 +93,15 @@ def send_once(
             "look at the load and the log of that node, or raise first_byte_timeout=",
         ) from error
     except fault.LocationValueError as error:
-        raise UsageError.at(f"no usable address: {error}", todo="correct the URL", url=redact(url)) from error
+        raise UsageError.at(f"no usable address: {error}", todo="correct the URL", url=url) from quiet(error)
     except (fault.HTTPError, HTTPException, OSError) as error:
         raise Failed(
             ReadError, f"the connection to {host} broke before an answer: {root(error)}", "look at that node"
         ) from error
+    except UNREADABLE as error:
+        # Without the error's text: it may quote a header of ours.
+        what = f"the answer of {host} cannot be understood ({type(error).__name__})"
+        raise Failed(ReadError, what, "look at that node") from error
 
 
 def root(error: BaseException) -> BaseException:
@@ -111,7 +133,7 @@ def _read_small(response: BaseHTTPResponse) -> bytes:
     data = b""
     deadline = time.monotonic() + _SOON_S
     Cancel.limit(_SOON_S)
-    with suppress(fault.HTTPError, OSError, ValueError):
+    with suppress(fault.HTTPError, HTTPException, OSError, *UNREADABLE):
         while len(data) < _SMALL and time.monotonic() < deadline:
             more = response.read1(_SMALL - len(data))
             if not more:
@@ -125,26 +147,34 @@ def _message_of(response: BaseHTTPResponse) -> str:
     data = _read_small(response)
     drain(response)
     headers = response.headers
-    return message_in(
-        data.decode("utf-8", "replace") or headers.get("Ais-Error") or headers.get("Hdr-Error") or ""
-    )
+    said = data.decode("utf-8", "replace") or headers.get("Ais-Error") or headers.get("Hdr-Error") or ""
+    return message_in(without_values_of(response.geturl() or "", said))
 
 
 def message_in(text: str) -> str:
     """Return the message in AIStore's JSON, or `text` itself, as one line of bounded length."""
-    with suppress(ValueError, AttributeError):
+    with suppress(*UNREADABLE):
         text = str(json.loads(text).get("message") or text)
     if text.lstrip()[:1] == "<":
         text = re.sub(r"<(style|script|title).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    text = clean(
+        " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    )  # then cut: not in a secret
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
-def refused(response: BaseHTTPResponse, options: StoreOptions) -> Failed:
+def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts | None = None) -> Failed:
     """Return what the error status of `response` means. Its body is read."""
     message = _message_of(response) or response.reason or "no message"
     after_s = _retry_after(response.headers.get("Retry-After", ""))
-    return refusal(response.status, message, options, after_s)
+    failed = refusal(response.status, message, options, after_s)
+    host = attempts.token_kept_from if attempts is not None else ""
+    if failed.kind is AuthError and host:
+        failed.todo = (
+            f"the token goes to a cluster that the program names, not to hosts of URLs: "
+            f"if {host} is yours, pass endpoint= or set AIS_ENDPOINT to it"
+        )
+    return failed
 
 
 def refusal(status: int, message: str, options: StoreOptions, after_s: float | None = None) -> Failed:
@@ -159,6 +189,8 @@ def refusal(status: int, message: str, options: StoreOptions, after_s: float | N
             "check that the token is valid and may do this"
             if options.token
             else "pass token= or set AIS_AUTHN_TOKEN"
+            if options.endpoint
+            else "pass token= or set AIS_AUTHN_TOKEN, and name the cluster with endpoint= or AIS_ENDPOINT"
         )
         return Failed(AuthError, what, todo, again=False)
     if status in _TRANSIENT or (status >= 500 and status not in _PERMANENT_5XX):
@@ -168,10 +200,29 @@ def refusal(status: int, message: str, options: StoreOptions, after_s: float | N
 
 def _retry_after(text: str) -> float | None:
     """Return the seconds that a ``Retry-After`` header asks for: a number or a date."""
-    if not text:
-        return None
-    with suppress(ValueError):
-        return max(0.0, float(int(text)))
-    with suppress(ValueError, TypeError):
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    with suppress(*UNREADABLE):
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        if seconds <= _LONGEST_WAIT_S:  # false for NaN, too
+            return max(0.0, seconds)
     return None
+
+
+def is_marked(response: BaseHTTPResponse) -> bool:
+    """Return whether a node of AIStore says by a header that it is one; over objects they do, but for DELETE."""
+    return any(name.lower().startswith("ais-") for name in response.headers)
+
+
+def is_page(content_type: str, body: bytes = b"") -> bool:
+    """Return whether a successful answer is a web page: AIStore sends none but with redirects and errors."""
+    return content_type.lower().startswith("text/html") or body[:256].lstrip()[:1] == b"<"
+
+
+def not_aistore(url: str, why: str) -> Failed:
+    """Return that somebody else answers at the host of `url`."""
+    parts = urlsplit(redact(url))
+    where = f"{parts.scheme}://{parts.netloc}"
+    todo = "check endpoint= or AIS_ENDPOINT: host and port of a proxy of the cluster (http://host:51080)"
+    return Failed(ReadError, f"what answers at {where} is not an AIStore: {why}", todo, again=False)

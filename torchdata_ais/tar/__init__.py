@@ -7,12 +7,14 @@ out as members, and an archive that is cut, damaged or followed by something els
 from __future__ import annotations
 
 from torchdata_ais.tar.compression import decompress, is_compressed
-from torchdata_ais.tar.link import Link, TooLarge
+from torchdata_ais.tar.kinds import kind_of
+from torchdata_ais.tar.link import Link, LinkTargets, TooLarge
 from torchdata_ais.tar.reader import Member, TarReader, read_members
 from torchdata_ais.tar.writer import TarBuilder, archive_size, encode_archive
 
 __all__ = [
     "Link",
+    "LinkTargets",
     "Member",
     "TarBuilder",
     "TarReader",
@@ -21,5 +23,6 @@ __all__ = [
     "decompress",
     "encode_archive",
     "is_compressed",
+    "kind_of",
     "read_members",
 ]

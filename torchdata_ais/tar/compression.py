@@ -21,6 +21,7 @@ DEFAULT_MAX_RATIO = 1000.0
 
 _FREE_BYTES = 8 << 20  # output not held against the ratio: a small shard of blank masks is no attack
 _FEED_BYTES = 128 << 10
+_FIRST_FEED_BYTES = 1 << 10
 _CHUNK_BYTES = 1 << 20
 _XZ_MEMORY_BYTES = 256 << 20  # four times what `xz -9` needs; a header may ask for 4 GiB
 _HEAD_BYTES = 10  # what it takes to tell the formats apart
@@ -104,7 +105,7 @@ def decompress(
         ChecksumError: The stream is damaged: a checksum of the format or its structure is wrong.
         BadHeaderError: Something that is not a stream of the same format follows the stream.
         ShardError: The ratio exceeds `max_ratio`, or the stream asks for too much memory.
-        UsageError: The body is zst and no library for it is installed.
+        MissingLibraryError: The body is zst and no library for it is installed.
 
     Example:
         >>> import gzip
@@ -148,16 +149,24 @@ def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
     stream = format_.new()
     is_first = True
     is_empty = True  # nothing came out of this stream so far
+    step = _FIRST_FEED_BYTES  # what follows the end of a stream is copied: not all there is, for a tiny one
     while data := window.take(_FEED_BYTES):
+        pos = 0
         while True:
             if stream.eof:
-                data = data.lstrip(b"\0")
-                if not data:
+                pos = len(data) - len(data[pos:].lstrip(b"\0")) if data[pos : pos + 1] == b"\0" else pos
+                if pos == len(data):
                     break
                 stream = format_.new()
+                step = _FIRST_FEED_BYTES
                 is_first, is_empty = False, True
+            piece = b""
+            if stream.needs_input:
+                piece = data[pos : pos + step]
+                pos += len(piece)
+                step = min(4 * step, _FEED_BYTES)
             try:
-                chunk = stream.decompress(data, _CHUNK_BYTES)
+                chunk = stream.decompress(piece, _CHUNK_BYTES)
             except format_.errors as error:
                 follows = not is_first and is_empty
                 raise _damaged(format_.name, error, follows, url, window.offset) from error
@@ -165,11 +174,9 @@ def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
                 is_empty = False
                 yield chunk
             if stream.eof:
-                data = stream.unused_data
-            elif stream.needs_input:
+                pos -= len(stream.unused_data)
+            elif stream.needs_input and pos == len(data):
                 break
-            else:
-                data = b""
     if not stream.eof:
         raise TruncatedShardError.at(
             f"the {format_.name} stream ends in the middle, at byte {window.offset} of the compressed object",

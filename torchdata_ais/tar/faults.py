@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TruncatedShardError
+from torchdata_ais.tar.kinds import kind_of
 
 __all__ = ["Faults"]
 
@@ -42,6 +43,16 @@ class Faults:
         what = f"{what} cannot be read from a stream"
         return BadHeaderError.at(what, todo=_PLAIN, url=self._url, member=member, offset=offset)
 
+    def too_long(self, what: str, limit: int, offset: int, member: str) -> BadHeaderError:
+        """An extension header, or a name in it, is longer than any real one; `member` is how the name begins."""
+        return BadHeaderError.at(
+            f"{what}, more than {limit}, at byte {offset}",
+            todo="write the shard again with shorter names, and without large attributes (tar: no --xattrs)",
+            url=self._url,
+            member=member,
+            offset=offset,
+        )
+
     def lone_zeros(self, offset: int) -> BadHeaderError:
         """One block of zeros, where an end marker has two: most likely a header that was wiped."""
         return self.bad_header("one block of zeros stands alone before more data", offset)
@@ -52,9 +63,8 @@ class Faults:
 
     def not_a_tar(self, block: bytes) -> NotATarError:
         """The first block is no header."""
-        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in block[:60])
         todo = "keep names that are not tar archives out of the listing with regex="
-        what = f"not a tar archive: it begins with {shown!r}"
+        what = f"not a tar archive: {kind_of(block)}"
         return NotATarError.at(what, todo=todo, url=self._url, offset=0)
 
     def too_large(self, size: int, limit: int, member: str, offset: int) -> ShardError:

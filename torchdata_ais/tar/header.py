@@ -15,7 +15,7 @@ __all__ = ["NUL", "is_ustar", "link_target", "pax_records", "read_header", "text
 NUL = b"\0"
 
 _OCTAL = re.compile(rb" *([0-7]*) *")
-_RECORD = re.compile(rb"([1-9][0-9]*) ([^=]+)=")
+_RECORD = re.compile(rb"([1-9][0-9]{0,9}) ([^=]+)=")
 
 
 def read_header(header: bytes) -> tuple[int, int, str]:
@@ -61,12 +61,17 @@ def number(raw: bytes) -> int:
         try:
             return int(digits, 8)
         except ValueError:
-            raise ValueError(f"the number field {raw!r} is not octal") from None
+            raise ValueError(
+                f"a number field is not octal (it begins with the bytes {raw[:4].hex(' ')})"
+            ) from None
     if raw[0] == 0x80:
         return int.from_bytes(raw[1:], "big")
     match = _OCTAL.fullmatch(raw.split(NUL, 1)[0])  # what follows the first NUL does not count
     if match is None:
-        raise ValueError(f"the number field {raw!r} is neither octal nor a base-256 number above zero")
+        begins = raw[:4].hex(" ")
+        raise ValueError(
+            f"a number field is neither octal nor a base-256 number above zero (it begins with the bytes {begins})"
+        )
     return int(match[1] or b"0", 8)
 
 

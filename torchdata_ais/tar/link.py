@@ -1,8 +1,10 @@
-"""What stands for the data of a member that has none of its own, or too much."""
+"""What stands for the data of a member that has none of its own, or too much; and where links lead."""
 
 from __future__ import annotations
 
-__all__ = ["Link", "TooLarge"]
+import posixpath
+
+__all__ = ["Link", "LinkTargets", "TooLarge"]
 
 
 class Link(str):
@@ -35,3 +37,32 @@ class TooLarge(int):
     """The data of a member that was passed over because it is too large: the number of its bytes."""
 
     __slots__ = ()
+
+
+class LinkTargets:
+    """What links can point to: the data of members by their normalised names; of a name met twice the last.
+
+    Example:
+        >>> targets = LinkTargets()
+        >>> targets.add("a/./x.jpg", b"1")
+        >>> targets.find("a/y.jpg", Link("x.jpg", symbolic=True)), targets.find("a/y.jpg", Link("x.jpg"))
+        (b'1', None)
+    """
+
+    def __init__(self) -> None:
+        self._data: dict[str, bytes] = {}
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add a member."""
+        self._data[posixpath.normpath(name)] = data
+
+    def forget(self, name: str, data: bytes) -> None:
+        """Take a member out, unless another of its name came after it."""
+        name = posixpath.normpath(name)
+        if self._data.get(name) is data:
+            del self._data[name]
+
+    def find(self, name: str, link: Link) -> bytes | None:
+        """Return the bytes that the link called `name` stands for, or None: there is no such member."""
+        target = posixpath.join(posixpath.dirname(name), link) if link.symbolic else str(link)
+        return self._data.get(posixpath.normpath(target))

@@ -8,13 +8,15 @@ from torchdata_ais.tar.faults import Faults
 from torchdata_ais.tar.header import NUL, is_ustar, link_target, pax_records, read_header, text_field
 from torchdata_ais.tar.link import Link, TooLarge
 from torchdata_ais.tar.window import BLOCK, Window
+from torchdata_ais.tar.writer import MAX_NAME_BYTES
 
 __all__ = ["Member", "TarReader", "read_members"]
 
 Member = tuple[str, "bytes | Link | TooLarge", int, int]
 """Name, data, offset of the first header (extension headers included), offset of the next header."""
 
-_EXTENSION_LIMIT = 1 << 20  # bytes of one long name or PAX header, far above any real one
+_EXTENSION_LIMIT = 1 << 20  # bytes of one PAX header, which may hold attributes besides names
+_SHOWN = 100  # of a name that is too long
 
 # Kinds of member. Those that are not named here are regular files, as POSIX has it.
 _V7_FILE = 0
@@ -48,7 +50,8 @@ class TarReader:
 
     Order: that of the archive. A second archive after the end of the first (``cat a.tar b.tar``) is read, too.
 
-    Memory: the largest member and an eighth of it, plus two blocks.
+    Memory: the largest member and an eighth of it, plus two blocks; while an extension header is read, 2 MiB. Of what
+    such headers say only names, link targets and sizes are kept, of at most 64 KiB each.
 
     Args:
         blocks: See above. A reader reads them once.
@@ -66,8 +69,8 @@ class TarReader:
 
     Raises:
         TruncatedShardError: The archive ends in a header, in a member, or without its end marker.
-        BadHeaderError: A header is damaged, or of a kind that cannot be read as a stream; or a block of zeros
-            stands alone between members; or what follows the end is not an archive.
+        BadHeaderError: A header is damaged, or of a kind that cannot be read as a stream; or a name is longer than
+            64 KiB; or a block of zeros stands alone between members; or what follows the end is not an archive.
         NotATarError: The first block is not a tar header.
         ShardError: A member is larger than `max_member_bytes`, and `skip_large` is not set.
 
@@ -122,7 +125,7 @@ class TarReader:
                     raise self._faults.after_the_end(offset) from None
                 raise self._faults.bad_header(str(error), offset) from None
             if kind in _EXTENSIONS:
-                self._extend(kind, size, offset)
+                self._extend(kind, size, offset, name)
                 following = window.offset
                 continue
             target = ""
@@ -157,20 +160,27 @@ class TarReader:
             yield name, data, begin, following
             del data  # or this frame would keep it until the next member is there
 
-    def _extend(self, kind: int, size: int, offset: int) -> None:
+    def _extend(self, kind: int, size: int, offset: int, name: str) -> None:
         """Read an extension header, and keep what it says of the next member or, if global, of all."""
-        if size > _EXTENSION_LIMIT:
-            raise self._faults.refused(f"an extension header of {size} bytes", offset)
+        is_long_name = kind in _LONG_NAMES
+        limit = MAX_NAME_BYTES + 1 if is_long_name else _EXTENSION_LIMIT  # GNU's names end with a NUL
+        if size > limit:
+            begins = text_field(self._window.take(_SHOWN)) if is_long_name else name
+            raise self._faults.too_long(f"an extension header of {size} bytes", limit, offset, begins)
         payload = self._window.take_padded(size)
         if payload is None:
             raise self._faults.truncated("inside an extension header", self._window.offset)
-        if kind in _LONG_NAMES:
+        if is_long_name:
             said = {_LONG_NAMES[kind]: text_field(payload)}
         else:
             try:
                 said = pax_records(payload)
             except ValueError as error:
                 raise self._faults.bad_header(str(error), offset) from None
+        for word, value in said.items():
+            if len(value) > MAX_NAME_BYTES:
+                what = f"an extension header with a {word} of {len(value)} characters"
+                raise self._faults.too_long(what, MAX_NAME_BYTES, offset, value[:_SHOWN])
         if kind == _PAX_GLOBAL:
             self._all |= said
             self.seekable = self.seekable and not self._all

@@ -8,12 +8,15 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.tar.header import NUL
 from torchdata_ais.tar.window import BLOCK
 
-__all__ = ["RECORD", "Buffer", "TarBuilder", "archive_size", "encode_archive"]
+__all__ = ["MAX_NAME_BYTES", "RECORD", "Buffer", "TarBuilder", "archive_size", "encode_archive"]
 
 RECORD = 20 * BLOCK
 """An archive is filled up with zeros to a multiple of this many bytes, as `tar` does."""
 
 Buffer = bytes | bytearray | memoryview
+
+MAX_NAME_BYTES = 64 << 10
+"""Longest name, and target of a link, that is written or read: 16 times what systems open."""
 
 _OCTAL_11 = 8**11  # the first number that 11 octal digits cannot say
 
@@ -62,7 +65,8 @@ class TarBuilder:
             mtime: Its modification time, cut to whole seconds.
 
         Raises:
-            UsageError: The name is empty, ends with a slash or holds a NUL; the time cannot be said in USTAR.
+            UsageError: The name is empty, too long, ends with a slash, holds a NUL or half a character; the time
+                cannot be said in USTAR.
         """
         size = memoryview(data).nbytes
         header = self._headers(name, size, self._mtime if mtime is None else _seconds(mtime))
@@ -91,11 +95,17 @@ class TarBuilder:
         return zeros
 
     def _headers(self, name: str, size: int, mtime: bytes) -> bytes:
-        raw = name.encode("utf-8", "surrogateescape")
-        if not raw or raw.endswith(b"/") or NUL in raw:
+        try:
+            raw = name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
             raise UsageError.at(
-                f"{name!r} cannot be the name of a file in an archive",
-                todo="give it a name that is not empty, does not end with a slash and holds no NUL",
+                f"{name!r:.300} cannot be the name of a file in an archive: {error.reason}",
+                todo="give it a name of real characters",
+            ) from None
+        if not raw or raw.endswith(b"/") or NUL in raw or len(raw) > MAX_NAME_BYTES:
+            raise UsageError.at(
+                f"{name!r:.300} cannot be the name of a file in an archive",
+                todo="give it a name that is not empty, does not end with a slash, holds no NUL and has at most 64 KiB",
             )
         records = b""
         split = _split(raw)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import MissingLibraryError
 
 __all__ = ["load_zstd"]
 
@@ -19,7 +19,7 @@ def load_zstd() -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
     """Return a maker of one-frame decompressors, and the errors that these raise on damaged data.
 
     Raises:
-        UsageError: No library for the format is installed.
+        MissingLibraryError: No library for the format is installed.
     """
     if sys.version_info >= (3, 14):
         native = importlib.import_module("compression.zstd")
@@ -27,7 +27,7 @@ def load_zstd() -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
     try:
         import zstandard
     except ImportError:
-        raise UsageError.at(
+        raise MissingLibraryError.at(
             "the shard is compressed with Zstandard, and no library for it is installed",
             todo='pip install "torchdata-ais[formats]"',
         ) from None

@@ -13,10 +13,12 @@ from torchdata_ais.webdataset import (
     autodecode,
     cache,
     compat,
+    extradatasets,
     filters,
     handlers,
     mix,
     pipeline,
+    pytorch,
     shardlists,
     tariterators,
     tenbin,
@@ -75,6 +77,7 @@ from torchdata_ais.webdataset.handlers import (
     warn_and_continue,
     warn_and_stop,
 )
+from torchdata_ais.webdataset.left_out import missing
 from torchdata_ais.webdataset.mix import MockDataset, RandomMix, RoundRobin
 from torchdata_ais.webdataset.pipeline import DataPipeline
 from torchdata_ais.webdataset.shardlists import (
@@ -92,19 +95,9 @@ from torchdata_ais.webdataset.writer import ShardWriter, TarWriter, numpy_dumps,
 
 ShardList = SimpleShardList
 
-_LEFT_OUT = {
-    "LMDBCached": "it unpickles what lies in a file; WebDataset(cache_dir=) keeps shards, wds.Cached() samples",
-    "MultiShardSample": "webdataset refuses it as obsolete; mix datasets with wds.RandomMix",
-    "gopen_schemes": "a table that any import can change decides what a URL runs; pass file objects or copy to a file",
-    "pipe_cleaner": "cached shards are named by object, version and checksum",
-    "with_epoch": "the class cannot be instantiated in webdataset; call .with_epoch(n) of the dataset or loader",
-    "with_length": "the class cannot be instantiated in webdataset; call .with_length(n) of the dataset or loader",
-}
-
 
 def __getattr__(name: str) -> NoReturn:
-    reason = f", on purpose: {_LEFT_OUT[name]}" if name in _LEFT_OUT else ""
-    raise AttributeError(f"module {__name__!r} has no {name!r}{reason}")
+    raise missing(__name__, name)
 
 
 __all__ = [
@@ -138,6 +131,7 @@ __all__ = [
     "default_collation_fn",
     "detshuffle",
     "extract_keys",
+    "extradatasets",
     "filters",
     "getfirst",
     "gopen",
@@ -158,6 +152,7 @@ __all__ = [
     "numpy_dumps",
     "pipeline",
     "pipelinefilter",
+    "pytorch",
     "pytorch_weights_only",
     "rename",
     "rename_keys",

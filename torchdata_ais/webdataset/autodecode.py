@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from torchdata_ais.codecs import (
     IMAGE_EXTENSIONS,
@@ -22,6 +22,7 @@ from torchdata_ais.codecs import (
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
+from torchdata_ais.webdataset.left_out import missing
 
 __all__ = [
     "IMAGE_EXTENSIONS",
@@ -64,7 +65,7 @@ def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
         allow_pickle: Whether whoever wrote it may run code here.
 
     Raises:
-        DecodeError: It is not allowed.
+        DecodeUsageError: It is not allowed.
     """
     return _decoded("pkl", data, allow_pickle=allow_pickle)
 
@@ -126,3 +127,7 @@ class Decoder:
 
         pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
         return pipeline.compose(map_stage(self.decode))
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
-from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._load_state import url_of
+from torchdata_ais.errors import NEVER_SKIPPED, UsageError
 from torchdata_ais.store import StoreOptions, resolve_options
 from torchdata_ais.urls import ObjectURL, parse_url
-from torchdata_ais.webdataset.commands import Command
+from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper
+from torchdata_ais.webdataset.left_out import missing
 
 __all__ = ["FileCache", "LRUCleanup", "StreamingOpen", "url_to_cache_name"]
 
@@ -57,9 +57,11 @@ class StreamingOpen:
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open one shard after the other."""
         for item in urls:
-            url = url_of(item)
+            url = named_by(item)
             try:
                 opened = self._open(url)
+            except NEVER_SKIPPED:
+                raise
             except Exception as error:  # noqa: BLE001 - the handler decides
                 if not self.handler(error):
                     return
@@ -89,7 +91,7 @@ class FileCache(StreamingOpen):
 
     Raises:
         TransportError, ChecksumError: An object could not be fetched whole.
-        UsageError: The validator refused a file.
+        UsageError: The validator refused a file; the handler is not asked.
     """
 
     def __init__(
@@ -188,3 +190,7 @@ class LRUCleanup:
 def _last_use(path: str) -> float:
     status = os.stat(path)  # noqa: PTH116 - a key function is given text
     return max(status.st_atime, status.st_mtime)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._policy import ErrorPolicy
 from torchdata_ais.pipes._stats import StageStats
@@ -87,6 +88,8 @@ def batched(
     """
     if batchsize < 1:
         raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+    if collation_fn is not None:
+        check_function(collation_fn, 1, "batched(collation_fn=)")
     policy, stats = ErrorPolicy(handler), StageStats()
     for rows in _lists(data, batchsize, partial):
         stats.items += 1

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from typing_extensions import Self
@@ -20,8 +20,9 @@ from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.webdataset import utils
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+from torchdata_ais.webdataset.printing import NotUnderstood, source_of
 
-__all__ = ["EXPLANATION", "Command", "direct_url", "readable", "refuse_local_file", "shown"]
+__all__ = ["EXPLANATION", "Command", "direct_url", "named_by", "readable", "refuse_local_file", "shown"]
 
 EXPLANATION = (
     "a command of a shell is not run: a list of shards is data, and what stands in it could be anything;"
@@ -32,11 +33,14 @@ EXPLANATION = (
 def direct_url(url: str) -> str:
     """Return `url`, and for a ``pipe:`` URL the file, web page or object that its command would print.
 
-    Nothing is run. Understood are ``cat``, ``curl``, ``wget -O-``, ``gsutil cat``, ``aws s3 cp``, ``ais get`` with one
-    source and without credentials. An ``|| true`` behind them, which hides errors, is left out.
+    Nothing is run. Understood are ``cat``, ``curl``, ``wget -O-``, ``gsutil cat``, ``gcloud storage cat``,
+    ``aws s3 cp``, ``s5cmd cat``, ``ais get`` of one source, with the options that do not change what they print.
+    Settings of a store (``--profile``, ``--endpoint-url``) are AIStore's own here. An ``|| true`` behind them, which
+    hides errors, is left out. What ``cat`` names may be any local file: see
+    `refuse_local_file` for the switch.
 
     Raises:
-        UsageError: Another command.
+        UsageError: Another command, or an option that changes what is printed or who may read it.
 
     Example:
         >>> direct_url("pipe:curl -s -L http://host/s.tar || true")
@@ -46,20 +50,14 @@ def direct_url(url: str) -> str:
     """
     if not url.startswith("pipe:"):
         return url
-    words = _words(url)
-    if words[-2:] == ["||", "true"]:
-        words = words[:-2]
-    for command, (flags, scheme) in _COMMANDS.items():
-        size = len(command.split())
-        if " ".join(words[:size]) == command:
-            rest = [word for word in words[size:] if word not in flags]
-            if len(rest) == 1 and _is_source(rest[0], scheme):
-                return rest[0]
-    raise UsageError.at(
-        EXPLANATION,
-        todo='name the file, web page or object itself, or have the program pass wds.Command(["zcat", "s.tar.gz"])',
-        url=shown(url),
-    )
+    try:
+        return source_of(url[len("pipe:") :])
+    except NotUnderstood as reason:
+        raise UsageError.at(
+            f"{EXPLANATION}. of this one it is not clear what it would print: {reason}",
+            todo='name the file, web page or object itself, or have the program pass wds.Command(["zcat", "s.tar.gz"])',
+            url=shown(url),
+        ) from None
 
 
 def shown(url: str) -> str:
@@ -77,25 +75,6 @@ def _words(url: str) -> list[str]:
         return shlex.split(url[len("pipe:") :])
     except ValueError:  # quotes that do not match
         return []
-
-
-_WEB = "http:// https://"
-_OBJECTS = "ais:// s3:// gs:// gcp:// az:// azure:// oci:// aws://"
-_COMMANDS: dict[str, tuple[list[str], str]] = {
-    "cat": (["--"], ""),
-    "curl": (["-s", "-S", "-L", "-f", "-sL", "-Ls", "-sSL", "-fsL", "-fsSL", "--silent", "--location", "--fail"], _WEB),
-    "wget": (["-q", "-O", "-", "-O-", "-qO-", "--quiet"], _WEB),
-    "gsutil cat": ([], "gs://"),
-    "aws s3 cp": (["-", "--quiet", "--only-show-errors"], "s3://"),
-    "ais get": (["-"], _OBJECTS),
-    "ais object cat": ([], _OBJECTS),
-}  # fmt: skip
-
-
-def _is_source(word: str, schemes: str) -> bool:
-    if set(word) & set("|&;<>$`*?\"'\\\n") and "://" not in word:
-        return False
-    return word.startswith(tuple(schemes.split())) if schemes else not word.startswith("-")
 
 
 def refuse_local_file(url: str) -> None:
@@ -214,6 +193,8 @@ os._exit(status if status >= 0 else 128 - status)
 
 _SECRET = re.compile(r"(?i)token|secret|passw|credential|authorization|signature|api-?key")
 
+_SECRET_OPTIONS = ("-u", "-U", "-b", "--user", "--proxy-user", "--cookie", "--oauth2-bearer")  # curl's
+
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
     """Return the words without the value of what is named like a secret."""
@@ -224,6 +205,15 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
         if hide:
             kept.append("***")
             hide = False
+        elif kept and kept[-1] in ("-H", "--header"):
+            kept.append(word.partition(":")[0] + ":***")
+        elif word in _SECRET_OPTIONS:
+            kept.append(word)
+            hide = True
+        elif re.match("-[uUbH].", word):
+            kept.append(word[:2] + "***")
+        elif re.match("[^/@]*:[^/@]*@", word):
+            kept.append("***@" + word.rpartition("@")[2])
         elif re.match(r"\w+://", word):
             kept.append(redact(word))
         elif secret and (value := re.search("[:=]", word[secret.end() :])):
@@ -232,6 +222,23 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
             kept.append(word)
             hide = bool(secret) and word.startswith("-")
     return kept
+
+
+def named_by(item: Any) -> str:
+    """Return the URL or path that an item names: text, a path object, or a mapping with such a ``"url"``.
+
+    Raises:
+        UsageError: It names none.
+
+    Example:
+        >>> from pathlib import PurePosixPath
+        >>> named_by({"url": PurePosixPath("/data/s.tar")})
+        '/data/s.tar'
+    """
+    named = item.get("url") if isinstance(item, Mapping) else item
+    if isinstance(named, os.PathLike):
+        named = os.fspath(named)
+    return url_of(named if isinstance(named, str) else item)
 
 
 def readable(
@@ -251,7 +258,7 @@ def readable(
         local_files: Whether local files are read even where `utils.enforce_security` is set.
     """
     for item in items:
-        url = os.fspath(item) if isinstance(item, os.PathLike) else url_of(item)
+        url = named_by(item)
         if not isinstance(url, Command):
             if not local_files:
                 refuse_local_file(url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,20 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.currying import without_example
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.pipeline import DataPipeline
 from torchdata_ais.webdataset.shardlists import (
     ResampledShards,
     SimpleShardList,
-    non_empty,
     single_node_only,
     split_by_worker,
 )
 from torchdata_ais.webdataset.shuffling import detshuffle as _detshuffle
 from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
 from torchdata_ais.webdataset.tariterators import tarfile_to_samples
+from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
-__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader"]
+__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -230,14 +231,62 @@ class WebDataset(DataPipeline, FluidInterface):
             )
         )
         if empty_check:
-            self.append(non_empty)
+            listed = self.pipeline[0]
+            shards = len(listed.urls) if isinstance(listed, SimpleShardList) else None
+            self.append(EmptyCheck(shards))
+
+
+class EmptyCheck:
+    """Pass samples on; without any, raise an error that says how many shards and workers there are.
+
+    Args:
+        shards: How many shards the data set has, where that is known.
+
+    Example:
+        >>> list(EmptyCheck(3)(["a", "b"]))
+        ['a', 'b']
+    """
+
+    __name__ = "check_empty"
+
+    def __init__(self, shards: int | None = None) -> None:
+        self._shards = shards
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of `source`."""
+        empty = True
+        for item in source:
+            empty = False
+            yield item
+        if empty:
+            raise self._error(pytorch_worker_info())
+
+    def _error(self, place: Place) -> UsageError:
+        readers = place.world_size * place.num_workers
+        who = f"worker {place.worker} of rank {place.rank}" if readers > 1 else "the data set"
+        there = [] if self._shards is None else [_counted(self._shards, "shard")]
+        there += [_counted(place.world_size, "rank")] if place.world_size > 1 else []
+        there.append(_counted(place.num_workers, "worker"))
+        if self._shards is not None and self._shards < readers:
+            todo = "use no more workers than there are shards, or let it have none with empty_check=False"
+        else:
+            todo = "check what the shards hold and what handler= and select_files= leave out, or pass empty_check=False"
+        return UsageError.at(f"{who} has no sample at all: {', '.join(there)}", todo=todo)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+check_empty = EmptyCheck()
 
 
 def _cache(folder: Any, size: float) -> dict[str, Any]:
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise UsageError.at(f"the folder {path} for the cache does not exist", todo="make it first")
-    return {"cache_dir": str(path), "cache_bytes": 1 << 62 if size < 0 else int(size)}
+    most = 1 << 62 if size < 0 else int(size)
+    return {"cache_dir": str(path), "cache_bytes": most, "keeper": FileKeeper(str(path), most)}
 
 
 def _say_ignored(**arguments: Any) -> None:

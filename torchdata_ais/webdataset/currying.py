@@ -13,7 +13,7 @@ from typing import Any
 from torchdata_ais.pipes._pipe import as_pipe
 from torchdata_ais.webdataset.utils import run_seed
 
-__all__ = ["Filter", "RandomFilter", "Stage", "Through", "pipelinefilter"]
+__all__ = ["Filter", "FilterFunction", "RandomFilter", "Stage", "Through", "pipelinefilter"]
 
 
 class Stage:
@@ -31,6 +31,18 @@ class Stage:
     def __repr__(self) -> str:
         shown = [*map(_shown, self.args), *(f"{name}={_shown(value)}" for name, value in self.kw.items())]
         return f"{getattr(self.f, '__name__', 'filter').lstrip('_')}({', '.join(shown)})"
+
+
+class FilterFunction(Stage):
+    """A stage of any function of an iterator, with further arguments.
+
+    Example:
+        >>> list(FilterFunction(lambda items, n: (item * n for item in items), n=3)([1, 2]))
+        [3, 6]
+    """
+
+    def __init__(self, f: Callable[..., Any], *args: Any, **named: Any) -> None:
+        super().__init__(f, args, named)
 
 
 class RandomStage(Stage):

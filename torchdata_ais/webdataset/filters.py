@@ -6,9 +6,10 @@ the plain function of ``map``, and so on.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torchdata_ais import pipes
 from torchdata_ais.errors import MissingFieldError, UsageError
@@ -16,12 +17,15 @@ from torchdata_ais.pipes._each_item import EachItem
 from torchdata_ais.pipes._place import require_dict
 from torchdata_ais.pipes.to_tuple import first_field
 from torchdata_ais.webdataset import collation
-from torchdata_ais.webdataset.currying import RandomFilter, Through, pipelinefilter
+from torchdata_ais.webdataset.currying import FilterFunction, RandomFilter, Through, pipelinefilter
+from torchdata_ais.webdataset.handlers import reraise_exception
+from torchdata_ais.webdataset.left_out import missing
 from torchdata_ais.webdataset.shuffling import detshuffle, shuffle, shuffled
-from torchdata_ais.webdataset.utils import PipelineStage
+from torchdata_ais.webdataset.utils import PipelineStage, identity
 
 __all__ = [
     "Cached",
+    "FilterFunction",
     "MissingKeyError",
     "associate",
     "batched",
@@ -30,15 +34,18 @@ __all__ = [
     "detshuffle",
     "extract_keys",
     "getfirst",
+    "identity",
     "info",
     "listed",
     "log_keys",
     "map",
     "map_dict",
     "map_tuple",
+    "pick",
     "pipelinefilter",
     "rename",
     "rename_keys",
+    "reraise_exception",
     "resampled",
     "rsample",
     "select",
@@ -220,6 +227,14 @@ _rsample = Through(pipes.Subsampler, "rsample", draws_per_worker=False)
 _resampled = Through(pipes.Resampler, "resampled")
 _shuffle, _batched = shuffled, collation.batched
 
+
+def pick(buf: list[Any], rng: random.Random) -> Any:
+    """Take an item out of a list at random; the last one takes its place."""
+    place = rng.randrange(len(buf))
+    buf[place], buf[-1] = buf[-1], buf[place]
+    return buf.pop()
+
+
 map = pipelinefilter(_map)  # noqa: A001 - webdataset's name
 map_dict = pipelinefilter(_map_dict)
 map_tuple = pipelinefilter(_map_tuple)
@@ -240,3 +255,7 @@ unlisted = pipelinefilter(_unlisted)
 log_keys = pipelinefilter(_log_keys)
 rsample = RandomFilter(_rsample)
 resampled = RandomFilter(_resampled)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

@@ -6,13 +6,16 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Callable
-from typing import Any, BinaryIO, cast
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NoReturn, cast
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import BlockSource, StoreOptions, open_blocks, resolve_options
+from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.webdataset.commands import EXPLANATION, Command, direct_url, refuse_local_file, shown
+from torchdata_ais.webdataset.left_out import missing
 
-__all__ = ["gopen", "rewrite_url"]
+__all__ = ["gopen", "gopen_file", "rewrite_url"]
 
 
 class _Blocks(io.RawIOBase):
@@ -83,7 +86,8 @@ def gopen(
     """Open a file, object, web page or ``-`` as a binary stream.
 
     Args:
-        url: What to open, or a `Command`; see `direct_url` for ``pipe:``.
+        url: What to open, or a `Command`; see `direct_url` for ``pipe:``. A path, ``file://`` and ``pipe:cat`` open any
+            file that the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
         bufsize: Bytes read at once.
         options: Transport settings.
@@ -111,3 +115,21 @@ def gopen(
         return _output(url)
     refuse_local_file(url)
     return cast(BinaryIO, io.BufferedReader(_Blocks(open_blocks(direct_url(url), store)), bufsize))
+
+
+def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> IO[Any]:
+    """Open a local file as Python does, by its path or ``file:`` URL.
+
+    Raises:
+        UsageError: `url` is no local file.
+        OSError: As of `open`.
+    """
+    place = parse_url(url)
+    if place.kind != "file":
+        raise UsageError.at("this is no local file", todo="open it with wds.gopen(url)", url=redact(url))
+    refuse_local_file(url)
+    return Path(place.name).open(mode, bufsize)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

@@ -1,7 +1,8 @@
 """What to do about an error: functions to pass as ``handler=`` to any stage.
 
 True goes on (the stage says what is given up: a sample, or the rest of a shard), False ends the stream. None of them
-sleeps.
+sleeps. Errors of the call rather than of the data (`torchdata_ais.errors.NEVER_SKIPPED`) are raised by all of them; the
+stages do not ask any handler about them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from typing import NoReturn
+
+from torchdata_ais.errors import NEVER_SKIPPED
+from torchdata_ais.redaction import clean
 
 __all__ = [
     "Handler",
@@ -29,7 +33,7 @@ def reraise_exception(exn: Exception) -> NoReturn:
 
 def ignore_and_continue(exn: Exception) -> bool:
     """Go on without a word; the stages count what they skip all the same."""
-    del exn
+    _raise_wrong_call(exn)
     return True
 
 
@@ -41,7 +45,7 @@ def warn_and_continue(exn: Exception) -> bool:
 
 def ignore_and_stop(exn: Exception) -> bool:
     """End the stream without a word."""
-    del exn
+    _raise_wrong_call(exn)
     return False
 
 
@@ -51,5 +55,11 @@ def warn_and_stop(exn: Exception) -> bool:
     return False
 
 
+def _raise_wrong_call(exn: Exception) -> None:
+    if isinstance(exn, NEVER_SKIPPED):
+        raise exn
+
+
 def _warn(exn: Exception) -> None:
-    warnings.warn(f"{type(exn).__name__}: {exn}", stacklevel=3)
+    _raise_wrong_call(exn)
+    warnings.warn(clean(f"{type(exn).__name__}: {exn}"), stacklevel=3)

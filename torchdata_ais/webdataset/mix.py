@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import IterableDataset
 
 from torchdata_ais import pipes
+from torchdata_ais.webdataset.left_out import missing
 from torchdata_ais.webdataset.utils import run_seed
 
 __all__ = ["MockDataset", "RandomMix", "RoundRobin"]
@@ -85,3 +86,7 @@ class MockDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         for _ in range(self.length):
             yield self.sample
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from typing_extensions import Self
@@ -18,6 +18,7 @@ from torchdata_ais.pipes._seed import seed_shufflers
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.webdataset.currying import Stage
+from torchdata_ais.webdataset.left_out import missing
 from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
 from torchdata_ais.webdataset.tariterators import tarfile_samples
 from torchdata_ais.webdataset.utils import PipelineStage, Place, pytorch_worker_info, run_seed
@@ -279,3 +280,7 @@ def _with(stage: Any, options: StoreOptions) -> Any:
 
 def _shown(stage: Any) -> str:
     return str(getattr(stage, "__name__", None) or repr(stage))
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

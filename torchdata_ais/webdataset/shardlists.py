@@ -7,7 +7,8 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from torch.utils.data import IterableDataset
 
@@ -15,10 +16,11 @@ from torchdata_ais import pipes
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._seed import mix_seed
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
-from torchdata_ais.webdataset.commands import Command
+from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.currying import Through
 from torchdata_ais.webdataset.filters import resampled
 from torchdata_ais.webdataset.folder import DirectoryShardList
+from torchdata_ais.webdataset.left_out import missing
 from torchdata_ais.webdataset.utils import (
     Place,
     chunk_of,
@@ -29,6 +31,7 @@ from torchdata_ais.webdataset.utils import (
 
 __all__ = [
     "DirectoryShardList",
+    "MSSource",
     "ResampledShardList",
     "ResampledShards",
     "SimpleShardList",
@@ -91,7 +94,7 @@ def _is_collection(url: str) -> bool:
         return False
     if url.endswith("/"):
         return True
-    scheme = url.partition("://")[0]
+    scheme = url.partition(":")[0]
     return scheme in PROVIDERS and not parse_url(url).name
 
 
@@ -100,20 +103,19 @@ def _listed(url: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
-    """Return the shards of a text, or of an iterable of URLs or of ``{"url": ...}``."""
+    """Return the shards of a text, a path, or an iterable of URLs, paths or ``{"url": ...}``."""
     if isinstance(source, Command):
         return [source]
     if isinstance(source, str):
         return expand_urls(source)
+    if isinstance(source, os.PathLike):
+        return [named_by(source)]  # letter by letter: a path is no template
     if not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
         raise UsageError.at(
             f"an object of type {type(source).__name__} names no shards",
             todo="pass a string or a list of strings",
         )
-    found = [item["url"] if isinstance(item, Mapping) else item for item in source]
-    bad = next((item for item in found if not isinstance(item, str)), None)
-    if bad is not None:
-        raise UsageError.at(f"an item of type {type(bad).__name__} is no URL", todo="pass strings")
+    found = [named_by(item) for item in source]
     return found if max_urls is None else found[:max_urls]
 
 
@@ -121,7 +123,7 @@ class SimpleShardList(IterableDataset[dict[str, str]]):
     """Yield ``{"url": shard}`` for each shard.
 
     Args:
-        urls: A text as for `expand_urls`, or an iterable of strings.
+        urls: A text as for `expand_urls`, a path, or an iterable of strings and paths.
         seed: Shuffle the list by this seed, in the same way in each epoch and process; True is 0. `shuffle` behind the
             list makes a new order in each epoch.
 
@@ -149,6 +151,16 @@ class SimpleShardList(IterableDataset[dict[str, str]]):
             random.Random(self.seed).shuffle(urls)
         for url in urls:
             yield {"url": url}
+
+
+@dataclass
+class MSSource:
+    """A source of webdataset's obsolete `MultiShardSample`, for programs that only build it; mix with `RandomMix`."""
+
+    name: str = ""
+    perepoch: int = -1
+    resample: bool = False
+    urls: list[str] = field(default_factory=list)
 
 
 def shardspec(spec: str) -> SimpleShardList:
@@ -241,3 +253,7 @@ def single_node_only(src: Iterable[Any], group: Any = None, *, place: Place | No
             todo="pass nodesplitter=wds.split_by_node, or nodesplitter=None if each rank has shards of its own",
         )
     yield from src
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

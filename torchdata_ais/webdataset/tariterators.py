@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
-from typing import Any, Literal
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, groupby
+from typing import Any, Literal, NoReturn
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._pipe import as_pipe
-from torchdata_ais.samples import Sample, split_name
+from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.store import resolve_options
-from torchdata_ais.urls import MemberPath, parse_url
-from torchdata_ais.webdataset.commands import Command, readable
+from torchdata_ais.urls import MemberPath, parse_url, shown_url
+from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
 from torchdata_ais.webdataset.errors import as_read_errors
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
+from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
 __all__ = [
     "base_plus_ext",
     "group_by_keys",
     "tar_file_expander",
+    "tar_file_iterator",
     "tarfile_samples",
     "tarfile_to_samples",
     "url_opener",
@@ -39,12 +42,14 @@ def tarfile_samples(
     adjacent: Literal["error", "split"] = "error",
     require: str = "",
     local_path: bool = False,
+    keeper: FileKeeper | None = None,
     **loading: Any,
 ) -> Iterator[Sample]:
     """Yield the samples of shards, only whole ones.
 
     Args:
-        src: Shards: ``{"url": ...}`` or plain URLs and paths.
+        src: Shards: ``{"url": ...}`` or plain URLs and paths. A path, ``file://`` and ``pipe:cat`` name any file that
+            the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         handler: Called with what goes wrong. True goes on: without the rest of a shard that cannot be read, without
             a sample that is wrong in itself.
         select_files: Function of a (renamed) member name: whether to read it.
@@ -52,6 +57,7 @@ def tarfile_samples(
         adjacent: A key that comes back later in its shard is an error, or a sample of its own (``"split"``).
         require: Fields that every sample must have.
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
+        keeper: Where web files are kept; by default made of ``cache_dir=`` and ``cache_bytes=`` for each pass.
         **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry require_end
             max_errors cache_dir cache_bytes endpoint client token options ...``.
 
@@ -62,7 +68,7 @@ def tarfile_samples(
     names: dict[str, str] = {}
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
     if loading.get("cache_dir") is not None:
-        keeper = FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
+        keeper = keeper or FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
         shards = kept_web_files(shards, keeper, loading.get("options") or resolve_options(), names, handler)
     first = next(shards, None)
     if first is None:
@@ -82,11 +88,15 @@ def tarfile_samples(
             name = names.get(shard, shard)
             is_file = parse_url(shard).kind == "file" and not isinstance(name, Command)
             path = parse_url(shard).name if local_path and is_file else None
-        sample["__url__"] = name
+        sample["__url__"] = _shown(name)
         if path is not None:
             sample["__local_path__"] = path
         if valid_sample(sample):
             yield sample
+
+
+def _shown(name: str) -> str:
+    return name if isinstance(name, Command) else shown_url(name)
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)
@@ -98,10 +108,48 @@ tarfile_to_samples = pipelinefilter(tarfile_samples)
 def url_opener(
     data: Iterable[Any], handler: Handler = reraise_exception, **named: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yield ``{"url": ...}``; the shard is opened by `tar_file_expander`, which can go on after a broken line."""
-    del handler, named
+    """Yield ``{"url", "stream"}`` for each shard.
+
+    A stream is opened by its first read. Where `tar_file_expander` takes it as it comes, it reads the shard by its URL
+    instead, and can go on after a broken line.
+
+    Args:
+        data: URLs, paths, or ``{"url": ...}``.
+        handler: Called with an item that names no shard.
+        **named: For `gopen`.
+    """
     for item in data:
-        yield {"url": url_of(item)}
+        try:
+            url = named_by(item)
+        except Exception as error:  # noqa: BLE001 - the handler decides
+            if not handler(error):
+                return
+            continue
+        more = item if isinstance(item, Mapping) else {}
+        yield {**more, "url": url, "stream": ShardStream(url, **named)}
+
+
+def tar_file_iterator(
+    fileobj: Any,
+    skip_meta: str | None = r"__[^/]*__($|/)",
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield ``{"fname", "data"}`` for each member of an open tar archive, those of whole samples only.
+
+    Args:
+        fileobj: A stream of bytes, compressed or not; it is read from where it stands, and stays open.
+        skip_meta: Regular expression: members whose names begin so are left out.
+        handler: Called with what is wrong; the rest of the archive is given up.
+        select_files: Function of a (renamed) member name: whether to read it.
+        rename_files: Function applied to member names before all else.
+    """
+    name = str(getattr(fileobj, "name", "")) or "a stream"
+    for run in readable_runs(fileobj, name, as_read_errors(handler), select_files, rename_files):
+        for member in run.members:
+            if skip_meta is None or not re.match(skip_meta, member.name):
+                yield {"fname": member.name, "data": member.data}
 
 
 def tar_file_expander(
@@ -111,25 +159,84 @@ def tar_file_expander(
     rename_files: Callable[[str], str] | None = None,
     eof_value: Any = {},  # noqa: B006 - webdataset's mark for the end of a shard; never changed
 ) -> Iterator[dict[str, Any]]:
-    """Yield ``{"fname", "data", "__url__"}`` for each member, and `eof_value` behind each shard."""
+    """Yield ``{"fname", "data", "__url__"}`` for each member, and `eof_value` behind each shard.
+
+    Args:
+        data: ``{"url", "stream"}``: what is read is the stream, from where it stands; it stays open, but for one of a
+            cache (with ``"local_path"``). Or URLs, paths, ``{"url": ...}``.
+        handler: Called with what is wrong: True gives up the rest of the shard.
+        select_files: Function of a (renamed) member name: whether to read it.
+        rename_files: Function applied to member names before all else.
+        eof_value: What to yield behind each shard; None for nothing.
+    """
+    stop = False
+
+    def handle(error: Exception) -> bool:
+        nonlocal stop
+        stop = not handler(error)
+        return not stop
+
+    checked = as_read_errors(handle)
     names: dict[str, str] = {}
-    loader = AISFileLoader(
-        as_pipe(readable(data, names, handler, local_files=False)),
-        on_error=as_read_errors(handler),
-        select_files=select_files,
-        rename_files=rename_files,
-    )
-    for url, run in loader.whole_runs():
-        for member in run.members:
-            yield {"fname": member.name, "data": member.data, "__url__": names.get(url, url)}
-        if run.last and eof_value is not None:
-            yield eof_value
+    for opened, items in groupby(data, key=lambda item: stream_in(item) is not None):
+        if not opened:
+            loader = AISFileLoader(
+                as_pipe(readable(items, names, handle, local_files=False)),
+                on_error=checked,
+                select_files=select_files,
+                rename_files=rename_files,
+            )
+            for url, run in loader.whole_runs():
+                yield from _files(run, {"__url__": _shown(names.get(url, url))}, eof_value)
+        else:
+            for item in items:
+                more = {"__url__": _shown(named_by(item))}
+                if item.get("local_path") is not None:
+                    more["__local_path__"] = item["local_path"]
+                stream = item["stream"]
+                try:
+                    for run in readable_runs(stream, more["__url__"], checked, select_files, rename_files):
+                        yield from _files(run, more, eof_value)
+                finally:
+                    if "__local_path__" in more:
+                        stream.close()  # opened by a cache, for whoever reads it
+                if stop:
+                    break
+        if stop:
+            return
+
+
+def _files(run: Run, more: dict[str, Any], eof_value: Any) -> Iterator[dict[str, Any]]:
+    for member in run.members:
+        yield {"fname": member.name, "data": member.data, **more}
+    if run.last and eof_value is not None:
+        yield eof_value
 
 
 def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Sample]:
-    """Group the members that `tar_file_expander` gives into samples."""
-    members = ((MemberPath.of(item["__url__"], item["fname"], -1), item["data"]) for item in data if item)
-    return iter(TarSampleGrouper(as_pipe(members), on_error=handler))
+    """Group the members that `tar_file_expander` gives into samples; the end of a shard ends a sample, too."""
+    places: dict[str, str] = {}
+    for sample in TarSampleGrouper(as_pipe(_members(data, places)), on_error=handler):
+        path = places.get(sample["__url__"])
+        if path is not None:
+            sample["__local_path__"] = path
+        yield sample
+
+
+def _members(data: Iterable[dict[str, Any]], places: dict[str, str]) -> Iterator[tuple[MemberPath, Any]]:
+    last: dict[str, Any] | None = None
+
+    def member(item: dict[str, Any], ends: str = "") -> tuple[MemberPath, Any]:
+        return MemberPath.of(item["__url__"], item["fname"], -1, ends), item["data"]
+
+    for item in data:
+        if last is not None:
+            yield member(last, "" if item else "shard")
+        last = item or None
+        if item and "__local_path__" in item:
+            places[item["__url__"]] = item["__local_path__"]
+    if last is not None:
+        yield member(last)
 
 
 def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
@@ -146,3 +253,7 @@ def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
 def valid_sample(sample: Any) -> bool:
     """Return whether `sample` is a dict with something in it, not marked as bad."""
     return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__")
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

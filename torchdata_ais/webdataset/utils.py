@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
 from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.webdataset.left_out import missing
 
 __all__ = [
     "PipelineStage",
     "Place",
     "enforce_security",
+    "guess_batchsize",
     "identity",
+    "lookup_sym",
+    "make_seed",
     "pytorch_worker_info",
     "pytorch_worker_seed",
     "repeatedly",
@@ -109,12 +114,36 @@ def identity(x: Any) -> Any:
     return x
 
 
+def make_seed(*args: Any) -> int:
+    """Return a number below 2**31 that follows from the arguments, in every process the same.
+
+    Example:
+        >>> make_seed(3, "train") == make_seed(3, "train") != make_seed("train", 3)
+        True
+    """
+    return mix_seed(*args) & 0x7FFFFFFF
+
+
+def guess_batchsize(batch: Any) -> int:
+    """Return the length of the first column of a batch."""
+    return len(batch[0])
+
+
+def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
+    """Return the first object of that name in modules that the program names; None if there is none."""
+    for name in modules:
+        found = vars(importlib.import_module(name, package=__package__)).get(sym)
+        if found is not None:
+            return found
+    return None
+
+
 def repeatedly(
     source: Iterable[Any],
     nepochs: int | None = None,
     nbatches: int | None = None,
     nsamples: int | None = None,
-    batchsize: Callable[[Any], int] = lambda batch: len(batch[0]),
+    batchsize: Callable[[Any], int] = guess_batchsize,
 ) -> Iterator[Any]:
     """Go through `source` again and again, up to so many epochs, batches or samples.
 
@@ -138,3 +167,7 @@ def repeatedly(
 def chunk_of(items: Iterable[Any], index: int, number: int) -> Iterator[Any]:
     """Return every `number`-th item, from the `index`-th on."""
     return itertools.islice(iter(items), index, None, number)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from torchdata_ais.codecs import build_encoder
+from torchdata_ais.codecs.encoder import Encoder
 from torchdata_ais.errors import UsageError
 from torchdata_ais.webdataset.commands import shown
+from torchdata_ais.webdataset.left_out import missing
 from torchdata_ais.writing import ShardWriter as _ShardWriter
 from torchdata_ais.writing import TarWriter as _TarWriter
 
-__all__ = ["ShardWriter", "TarWriter", "numpy_dumps", "torch_dumps"]
+__all__ = ["ShardWriter", "TarWriter", "make_encoder", "numpy_dumps", "torch_dumps"]
 
 
 class TarWriter(_TarWriter):
@@ -42,6 +44,16 @@ def _refuse_command(target: Any) -> None:
         )
 
 
+def make_encoder(spec: Any) -> Encoder:
+    """Return the function that encodes a sample: `torchdata_ais.codecs.build_encoder`, which says all.
+
+    Example:
+        >>> make_encoder(True)({"__key__": "a", "cls": 7})
+        {'__key__': 'a', 'cls': b'7'}
+    """
+    return build_encoder(spec)
+
+
 def numpy_dumps(data: Any) -> bytes:
     """Return an array as the bytes of an ``npy`` field."""
     return cast(bytes, build_encoder()({"npy": data})["npy"])
@@ -50,3 +62,7 @@ def numpy_dumps(data: Any) -> bytes:
 def torch_dumps(data: Any) -> bytes:
     """Return tensors and plain containers as the bytes of a ``pth`` field."""
     return cast(bytes, build_encoder()({"pth": data})["pth"])
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing(__name__, name)

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais.errors import AISError, SampleError, StateError, UsageError
+from torchdata_ais.errors import NEVER_SKIPPED, AISError, SampleError, UsageError
 
 __all__ = ["Outcome", "Transform"]
 
 Outcome = dict[str, Any] | Exception | None
 """The encoded sample, why it cannot be had, or None for one that is not wanted."""
-
-_FATAL = (MemoryError, ImportError, NameError, UsageError, StateError)
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Transform:
         """Return one outcome for each item.
 
         Raises:
-            MemoryError, ImportError, NameError, UsageError, StateError: The program or the machine is at fault.
+            Exception: One of `NEVER_SKIPPED`: the call, the program or the machine is at fault.
         """
         return [self.one(item) for item in items]
 
@@ -42,7 +40,7 @@ class Transform:
         """Return the outcome of one item."""
         try:
             return self._sample(item)
-        except _FATAL:
+        except NEVER_SKIPPED:
             raise
         except Exception as error:  # noqa: BLE001 - the caller decides
             return error
@@ -76,9 +74,9 @@ class Transform:
     def _call(self, what: str, function: Callable[..., Any], sample: dict[str, Any], *more: Any) -> Any:
         try:
             return function(sample, *more)
-        except (AISError, *_FATAL):
-            raise
         except Exception as error:
+            if isinstance(error, (AISError, *NEVER_SKIPPED)):
+                raise
             key = sample.get("__key__")
             raise SampleError.at(
                 f"{what} failed on the sample {key!r}: {type(error).__name__}: {error}",

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from torchdata_ais.arguments import check_function
 from torchdata_ais.codecs import build_decoder, build_encoder
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import StoreOptions
@@ -165,13 +166,21 @@ def convert(
             f"processes={processes!r}, on_error={on_error!r}, keys={keys!r}",
             todo="see help(convert) for the values",
         )
+    for function, count, name in (
+        (select, 1, "select"),
+        (decode, 1, "decode"),
+        (map, 2 if rng else 1, "map"),
+    ):
+        if function is not None and not (name == "decode" and isinstance(function, str)):
+            check_function(function, count, f"convert({name}=)")
+    encode = build_encoder(encoder, allow_pickle=allow_pickle, quality=quality)
     store = partial(store_options, options, endpoint, client, token)
     found = _open(source, kind, store, columns, root)
     if shuffle:
         found.shuffle(random.Random(f"{seed}/shuffle").shuffle)
     transform = Transform(
         found.load,
-        build_encoder(encoder, allow_pickle=allow_pickle, quality=quality),
+        encode,
         select,
         build_decoder(decode, partial=True) if isinstance(decode, str) else decode,
         map,

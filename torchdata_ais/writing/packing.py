@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from torchdata_ais.tar import TarBuilder
 from torchdata_ais.tar.writer import Buffer
 
 __all__ = ["Packed", "SamplePacker", "key_of"]
+
+logger = logging.getLogger("torchdata_ais")
 
 _BY_READERS = frozenset({"__key__", "__url__", "__local_path__"})
 """Fields that readers add themselves: stored as members they would be there twice."""
@@ -35,6 +38,8 @@ class Packed(NamedTuple):
 
 class SamplePacker:
     """Encodes samples and lays out their members, sorted by field; nothing is written here.
+
+    Keys such as ``/data/x`` and ``../x`` are written as they are, as webdataset does; the first is logged as a warning.
 
     Args:
         encoder: See `torchdata_ais.codecs.build_encoder`.
@@ -61,6 +66,7 @@ class SamplePacker:
     ) -> None:
         self._encode = build_encoder(encoder, allow_pickle=allow_pickle, quality=quality)
         self._keep_meta = keep_meta
+        self._has_warned = False
         self._tar = TarBuilder(mtime=mtime or 0, mode=mode, user=user, group=group)
 
     def __call__(self, sample: Mapping[str, Any]) -> Packed:
@@ -81,6 +87,13 @@ class SamplePacker:
         encoded = self._encode(sample)  # type: ignore[arg-type]  # a dict nearly always
         _check_names(encoded)
         key = key_of(encoded)
+        if not self._has_warned and (key.startswith("/") or ".." in key.split("/")):
+            self._has_warned = True
+            logger.warning(
+                "the key %r leads out of the folder that somebody may unpack the shard in with tar; readers of shards"
+                " take it as it is. Relative keys without .. are safer",
+                key,
+            )
         blocks: list[Buffer] = []
         size = payload = 0
         for name, data in self._members(key, encoded):
@@ -125,12 +138,20 @@ def key_of(sample: Mapping[str, Any]) -> str:
     """Return the key of a sample, if readers will find the same one.
 
     Raises:
-        UsageError: There is none, or it has a dot in its last part, where readers end it.
+        UsageError: There is none, or it has a dot in its last part, where readers end it; or it is no real text.
     """
     key = sample.get("__key__")
     if not isinstance(key, str):
         what = "has no __key__" if key is None else f"has a key of type {type(key).__name__}"
         raise UsageError.at(f"the sample {what}", todo='give it a str, such as "__key__": "000017"')
+    try:
+        key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError.at(
+            f"the key {key!r} cannot be part of a name: {error.reason}",
+            todo="give it real characters",
+            key=key,
+        ) from None
     # webdataset passes over names with a line break in silence.
     if split_name(key + ".x") != (key, "x") or key.endswith("/") or "\n" in key:
         last = key.rpartition("/")[2]
@@ -156,7 +177,15 @@ def _bytes(key: str, field: str, value: Any) -> bytes | bytearray:
     if isinstance(value, memoryview):
         return bytes(value)
     if isinstance(value, str) and field[0] == "_":
-        return value.encode("utf-8")
+        try:
+            return value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise EncodeError.at(
+                f"field {field!r} of sample {key!r} is no text: {error.reason}",
+                todo="give it real characters",
+                key=key,
+                field=field,
+            ) from None
     takes = "str or bytes" if field[0] == "_" else "bytes, or what the encoder turns into bytes"
     raise EncodeError.at(
         f"field {field!r} of sample {key!r} is {type(value).__name__}; a shard takes {takes}",

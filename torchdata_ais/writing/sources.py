@@ -78,7 +78,8 @@ class ListSource(Source):
 class ShardSource(Source):
     """The samples of existing shards; the cursor is the shard's position and an offset in it.
 
-    Memory: one sample, what `StoreOptions.prefetch_bytes` allows, and 16 bytes a sample of one shard.
+    Memory: one sample, what `StoreOptions.prefetch_bytes` allows, and about 100 bytes a sample of one shard, to notice
+    keys that come back.
     """
 
     unit = "shard"

@@ -19,6 +19,7 @@ import xxhash
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, put_object
+from torchdata_ais.store.naming import name_file, naming
 from torchdata_ais.tar.writer import Buffer
 from torchdata_ais.urls import parse_url, redact
 
@@ -93,12 +94,17 @@ class FileTarget(Target):
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._part)
 
     def _write(self, block: Buffer) -> None:
-        self._file.write(block)
+        try:
+            self._file.write(block)
+        except OSError as error:
+            name_file(error, self._part)
+            raise
 
     def publish(self) -> None:
         """Flush to the disk, then rename: after a power cut there is the old file or the new one."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self._part):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         os.replace(self._part, self._path)  # noqa: PTH105 - text in, text out
         self._finalizer.detach()
         self._file.close()
@@ -136,17 +142,23 @@ class ObjectTarget(Target):
                 url=self.name,
             )
         self._url, self._options = url, options
+        self._folder = tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), self.name, self._file)
 
     def _write(self, block: Buffer) -> None:
-        self._file.write(block)
+        try:
+            self._file.write(block)
+        except OSError as error:
+            name_file(error, self._folder)
+            raise
 
     def publish(self) -> None:
         """Store the object; on failure nothing of it is there."""
         self._finalizer.detach()
         with self._file as file:
-            file.seek(0)
+            with naming(self._folder):
+                file.seek(0)  # writes what is left
             put_object(self._url, file, self._options, size=self.size)
 
     def discard(self) -> None:
@@ -178,17 +190,19 @@ class StreamTarget(Target):
         self._raw = isinstance(stream, io.RawIOBase)
 
     def _write(self, block: Buffer) -> None:
-        if not self._raw:
-            self._stream.write(block)
-            return
-        rest = memoryview(block).cast("B")
-        while rest:
-            rest = rest[self._stream.write(rest) :]
+        with naming(self.name):
+            if not self._raw:
+                self._stream.write(block)
+                return
+            rest = memoryview(block).cast("B")
+            while rest:
+                rest = rest[self._stream.write(rest) :]
 
     def publish(self) -> None:
         """Flush, and close what is ours to close."""
         if hasattr(self._stream, "flush"):
-            self._stream.flush()
+            with naming(self.name):
+                self._stream.flush()
         self.discard()
 
     def discard(self) -> None:

@@ -10,7 +10,8 @@
     worker    the process that runs a replica of the pipe, and the one that dispatches
     source    the pipes that stand where the graph was cut and read the other side's items
     pool      the main process's hold on its processes: start, receive, pause, stop
-    ranks     what the ranks of a distributed job must agree on and tell each other
+    ranks     what the ranks of a distributed job tell each other, over a store of torch.distributed
+    fullsync  torchdata's fullsync, made to notice that a rank is gone
 
 Flow control is by credit: a process may send as many items as it was given credit for, and credit is given back as
 items are taken. That bounds what is under way, needs no thread in the main process, and nobody ever polls.

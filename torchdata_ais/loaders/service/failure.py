@@ -7,6 +7,7 @@ import traceback
 from dataclasses import dataclass
 
 from torchdata_ais.errors import LoaderError
+from torchdata_ais.redaction import clean
 
 __all__ = ["Failure"]
 
@@ -36,7 +37,7 @@ class Failure:
             pickled_type = pickle.dumps(type(error))
         except Exception:  # noqa: BLE001 - a class defined in a function, for one
             pickled_type = b""
-        return cls(f"Caught {type(error).__name__} {where}.\nOriginal {lines}", pickled_type)
+        return cls(clean(f"Caught {type(error).__name__} {where}.\nOriginal {lines}"), pickled_type)
 
     def rebuild(self) -> Exception:
         """Return the exception to raise: of the original class if that can say the whole text, else a `LoaderError`.

@@ -11,13 +11,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from torchdata_ais.errors import LoaderError, WorkerDiedError
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.loaders.service.codec import Packed, pack
-from torchdata_ais.loaders.service.listings import check_listings
 from torchdata_ais.loaders.service.process import Peer, holding_sigint, stop
+from torchdata_ais.loaders.service.pulse import Pulse
 from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.service.worker import Job, run_job
 
@@ -76,6 +77,7 @@ class Pool:
         """Start one process. The job's `control` is made here, its other sockets are closed here afterwards."""
         channel, theirs = Channel.pair()
         job.control = theirs
+        job.pulse = None if job.stall_after is None else Pulse(job.stall_after)
         peer = Peer(job.name, worker_id, channel)
         self._peers.append(peer)
         if worker_id < 0:
@@ -96,6 +98,7 @@ class Pool:
             for sock in (theirs, job.source, *(job.outlets or ())):
                 if sock is not None:
                     sock.close()
+        peer.wait_with(job.stall_after, job.pulse)
         self._poll.register(peer.life, select.POLLIN)
 
     def reset(self, loads: Sequence[Any], dispatched_load: Any = None) -> None:
@@ -199,8 +202,9 @@ class Pool:
                 self._wait(worker)
             elif message.kind is Kind.STATS:
                 self.reports[worker.worker_id] = message.load()
-                check_listings(self.reports, worker.worker_id)
             elif message.kind is Kind.BROKEN:
+                if self._dispatcher is not None:
+                    self._dispatcher.refuse_stopped()
                 raise worker.its_error(message)
             elif message.epoch != epoch or message.kind in (Kind.BEGIN, Kind.ANSWER):
                 message.drop()
@@ -242,13 +246,13 @@ class Pool:
 
     def _post(self, peer: Peer, kind: Kind, load: Any) -> None:
         try:
-            peer.channel.send(kind, self._epoch, self._window, pack(load), peer.is_alive)
+            peer.channel.send(kind, self._epoch, self._window, pack(load), partial(_goes_on, peer))
         except HungUpError:
             raise peer.why_it_ended() from None
 
     def _post_credit(self, worker: Peer) -> None:
         with contextlib.suppress(HungUpError):  # noticed when its items are read
-            worker.channel.send(Kind.CREDIT, self._epoch, worker.taken, Packed(), worker.is_alive)
+            worker.channel.send(Kind.CREDIT, self._epoch, worker.taken, Packed(), partial(_goes_on, worker))
         worker.taken = 0
 
     def _receive(self, peer: Peer) -> Message | None:
@@ -284,6 +288,8 @@ class Pool:
             # Somebody may wait for somebody who waits for us to read: read from all.
             for worker in self._workers:
                 worker.read_all()
+            for owing in {peer, self._dispatcher or peer}:
+                owing.waited_for(_POLL_MS / 1000)
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(64)
             self._lock.release()
@@ -301,6 +307,12 @@ class Pool:
                 raise peer.why_it_ended()
         if self._ranks is not None:
             self._ranks.look_round()
+
+
+def _goes_on(peer: Peer) -> bool:
+    """Return whether a process may still read what is sent to it; called twice a second while it does not."""
+    peer.waited_for(_POLL_MS / 1000)
+    return peer.is_alive()
 
 
 def _close(peers: list[Peer], wake: tuple[socket.socket, ...], owner_pid: int) -> None:

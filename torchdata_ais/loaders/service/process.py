@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
-from torchdata_ais.errors import WorkerDiedError
+from torchdata_ais.errors import StallError, WorkerDiedError
 from torchdata_ais.loaders.service.channel import Channel, Kind, Message
+from torchdata_ais.loaders.service.pulse import Patience, Pulse
 
 __all__ = ["Peer", "holding_sigint", "start_context", "stop"]
 
@@ -62,6 +63,7 @@ class Peer:
         self.life: int = -1
         """A descriptor that becomes readable when the process has ended."""
         self._own_life = False
+        self._patience: Patience | None = None
 
     def start(self, process: BaseProcess) -> None:
         """Start the process and begin to watch it."""
@@ -71,6 +73,35 @@ class Peer:
             self.life, self._own_life = os.pidfd_open(self.pid or 0), True
         except (AttributeError, OSError):
             self.life = process.sentinel
+
+    def wait_with(self, stall_after: float | None, pulse: Pulse | None) -> None:
+        """Set how long `waited_for` bears it that nothing comes."""
+        worker = self.worker_id if self.worker_id >= 0 else None
+        self._patience = Patience(self.name, worker, self.pid, stall_after, pulse)
+
+    def waited_for(self, seconds: float) -> None:
+        """Note that nothing has come from it for `seconds` more.
+
+        Raises:
+            StallError: It does not run.
+        """
+        if self._patience is not None:
+            with self._failing():
+                self._patience.waited(seconds)
+
+    def refuse_stopped(self) -> None:
+        """Raise `StallError` if the process is stopped: what others say of it is then only a consequence."""
+        if self._patience is not None:
+            with self._failing():
+                self._patience.refuse_stopped()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except StallError:
+            self.failed = True
+            raise
 
     def is_alive(self) -> bool:
         """Return whether the process has not ended. Works whoever reaps it."""

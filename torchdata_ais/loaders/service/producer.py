@@ -127,7 +127,7 @@ class Producer:
         self._name = name
         self._begin = begin
         self._sources = sources
-        self._watchdog = watchdog
+        self._watchdog = watchdog or Watchdog(None, name, None, None)
         self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
         self._poll = select.poll()
         for fd in {control.fileno(), *self._by_fd}:
@@ -187,11 +187,11 @@ class Producer:
             outlet.put(Kind.BEGIN, Packed())
         for source in self._sources:
             source.begin(message.epoch)
-        self._pipe = self._begin(self._pipe, message.load())
+        with self._watchdog:
+            self._pipe = self._begin(self._pipe, message.load())
         envelope = getattr(self._pipe, "_ais_envelope", None)
         self._envelope = envelope if callable(envelope) else None
-        items = iterate(self._pipe)
-        self._iterator = items if self._watchdog is None else self._watchdog.watch(items)
+        self._iterator = self._watchdog.watch(iterate(self._pipe))
 
     def _adjust(self, message: Message) -> None:
         """Pause, resume or limit the pipes of the graph that know how to."""
@@ -219,9 +219,10 @@ class Producer:
             return
         begin = perf_counter()
         try:
-            extras = self._envelope() if self._envelope is not None else None
-            kind, load = (Kind.ITEM, value) if extras is None else (Kind.TAGGED, (value, extras))
-            packed = pack(load, self._lender)
+            with self._watchdog:
+                extras = self._envelope() if self._envelope is not None else None
+                kind, load = (Kind.ITEM, value) if extras is None else (Kind.TAGGED, (value, extras))
+                packed = pack(load, self._lender)
         except Exception as error:  # noqa: BLE001 - objects can raise anything when pickled
             self._fail(error, f" while pickling an item of type {type(value).__qualname__!r}")
             return

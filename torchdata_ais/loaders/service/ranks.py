@@ -6,74 +6,137 @@ time, and a rank that waits can see why the others do not come.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
+import threading
 import time
-from typing import Any
-
-import torch.distributed as dist
+from collections.abc import Iterator, Mapping
 
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.loaders._torchdata import FullSync
-from torchdata_ais.loaders.service.graph import all_pipes
+from torchdata_ais.loaders.world import World
 
-__all__ = ["Ranks", "join_ranks", "notice_lost_ranks"]
+__all__ = ["Ranks", "join_ranks"]
 
 _CHECK_EVERY_S = 1.0
+_BEAT_S = 1.0
+_SILENT_S = 10.0
+"""A rank that has begun and gives no sign of life for so long is held to be dead."""
 _TEXT_LIMIT = 16 << 10
 
 
-def join_ranks(signature: str, timeout_s: float) -> Ranks | None:
-    """Return this process's place among the ranks; None if torch.distributed is not in use or there is one rank."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return None
-    return Ranks(signature, timeout_s)
-
-
-def notice_lost_ranks(pipe: Any) -> None:
-    """Let every ``fullsync`` of the graph raise when another rank is gone.
-
-    torchdata's own asks the other ranks in a callback of a thread pool, where an error is logged and forgotten: the
-    rank then waits for its time-out of half an hour.
-    """
-    for part in all_pipes(pipe):
-        if type(part) is FullSync:
-            part.__class__ = _FullSync  # in place, for the service before this one holds it too
-
-
-class _FullSync(FullSync):  # type: ignore[misc]
-    def _callback_fn(self, expected: Any) -> None:
-        try:
-            super()._callback_fn(expected)
-        except Exception as error:  # noqa: BLE001 - gloo raises RuntimeErrors of many kinds
-            with self._cv:
-                self._error = LoaderError.at(
-                    f"another rank cannot be reached any more: {error}",
-                    todo="look for the rank that ended first; its own output says why",
-                    rank=dist.get_rank(),
-                )
-                self._done_callback = True
-                self._cv.notify()
+def join_ranks(world: World, timeout_s: float) -> Ranks | None:
+    """Return this process's place among the ranks; None if there is one, or no store to reach the others by."""
+    return None if world.size == 1 or world.store is None else Ranks(world, timeout_s)
 
 
 class Ranks:
     """One loader as all ranks know it.
 
-    The ranks' loaders are matched by their pipe's shape and the order in which they were first iterated.
+    The loaders of the ranks are matched by the order in which they begin: the first of each rank, the second, ...
 
     Args:
-        signature: The pipe's shape: only loaders of the same shape are matched.
-        timeout_s: How long to wait for rank 0 to begin an epoch.
+        world: The ranks, and their store.
+        timeout_s: How long to wait for another rank to begin this loader, or an epoch of it.
     """
 
-    def __init__(self, signature: str, timeout_s: float) -> None:
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
+    def __init__(self, world: World, timeout_s: float) -> None:
+        self.rank, self.world_size, self._store = world
         self._timeout_s = timeout_s
-        self._store: Any = dist.distributed_c10d._get_default_store()
-        number = self._store.add(f"torchdata_ais/{signature}/{self.rank}", 1)
-        self._prefix = f"torchdata_ais/{signature}/{number}"
+        try:
+            number = self._store.add(f"torchdata_ais/loaders/{self.rank}", 1)
+        except (RuntimeError, OSError) as error:
+            raise self._gone(error) from error
+        self._prefix = f"torchdata_ais/{number}"
         self._next_check = 0.0
         self._told = False
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Give the other ranks a sign of life every second while the context lasts, whatever this thread does."""
+        over = threading.Event()
+
+        def beat() -> None:
+            count = 0
+            while True:
+                count += 1
+                try:
+                    self._store.set(f"{self._prefix}/alive/{self.rank}", f"{count} {where}")
+                except (RuntimeError, OSError):  # the thread that waits meets it, too, and says so
+                    return
+                if over.wait(_BEAT_S):
+                    return
+
+        where = f"pid {os.getpid()} on {socket.gethostname()}"
+        thread = threading.Thread(target=beat, name="rank-alive", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(_SILENT_S)
+
+    def tell(self, name: str, value: str | bytes) -> None:
+        """Let the other ranks know something, under a name of this loader.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        try:
+            self._store.set(f"{self._prefix}/{name}", value)
+        except (RuntimeError, OSError) as error:
+            raise self._gone(error) from error
+
+    def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
+        """Return what other ranks told, and wait for it.
+
+        Args:
+            names: The name under which each of them tells it.
+
+        Raises:
+            LoaderError: One of them failed, died or does not come; or the store is gone.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        keys = {rank: f"{self._prefix}/{name}" for rank, name in names.items()}
+        beats: dict[int, tuple[str, float]] = {}
+        pause_s, next_look = 0.001, time.monotonic() + _BEAT_S
+        while not self._has(*keys.values()):
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + _BEAT_S
+                self.check()
+                missing = [rank for rank, key in keys.items() if not self._has(key)]
+                for rank in missing:
+                    self._look_after(rank, beats)
+                if missing and time.monotonic() > deadline:
+                    raise self._error(
+                        f"{_named(missing)} did not begin this loader within {self._timeout_s:g} s"
+                    )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.05)
+        try:
+            return {rank: bytes(self._store.get(key)) for rank, key in keys.items()}
+        except (RuntimeError, OSError) as error:
+            raise self._gone(error) from error
+
+    def _look_after(self, rank: int, beats: dict[int, tuple[str, float]]) -> None:
+        """Raise if `rank` has begun and is silent since."""
+        key = f"{self._prefix}/alive/{rank}"
+        if not self._has(key):
+            return
+        beat = bytes(self._store.get(key)).decode(errors="replace")
+        last, since = beats.get(rank, ("", 0.0))
+        if beat != last:
+            beats[rank] = (beat, time.monotonic())
+        elif time.monotonic() - since > _SILENT_S:
+            place = beat.partition(" ")[2]
+            raise LoaderError.at(
+                f"rank {rank} ({place}) has given no sign of life for {_SILENT_S:g} s while the ranks began: "
+                "it was killed, or is stopped",
+                todo="look at the output of that rank, and for the kernel's OOM killer",
+                failed_rank=rank,
+                rank=self.rank,
+            )
 
     def share_seed(self, epoch: int, seed: int) -> int:
         """Return rank 0's `seed` for the `epoch`, on every rank.
@@ -105,8 +168,14 @@ class Ranks:
         text = f"{type(error).__name__}: {error}"[-_TEXT_LIMIT:]
         try:
             self._store.set(f"{self._prefix}/failed", json.dumps({"rank": self.rank, "text": text}))
+            self.see()
         except (RuntimeError, OSError):  # the store is gone, and with it who would have listened
             return
+
+    def see(self) -> None:
+        """Say that this rank has heard why the loader ends."""
+        with contextlib.suppress(RuntimeError, OSError):
+            self._store.set(f"{self._prefix}/seen/{self.rank}", "1")
 
     def linger(self, timeout_s: float = 3.0) -> None:
         """After `report`: wait until the others have seen it, for the store may end with this process."""
@@ -135,7 +204,7 @@ class Ranks:
         failed = json.loads(self._store.get(f"{self._prefix}/failed"))
         if failed["rank"] != self.rank:
             self._told = True
-            self._store.set(f"{self._prefix}/seen/{self.rank}", "1")
+            self.see()
             raise LoaderError.at(
                 f"rank {failed['rank']} failed, so this rank's epoch ends here. Its error:\n{failed['text']}",
                 todo="",
@@ -151,16 +220,29 @@ class Ranks:
             except (RuntimeError, OSError):
                 return
 
-    def _has(self, key: str) -> bool:
+    def _has(self, *keys: str) -> bool:
         try:
-            return bool(self._store.check([key]))
+            return bool(self._store.check(list(keys)))
         except (RuntimeError, OSError) as error:
-            raise self._error(f"the store of torch.distributed is gone ({error})") from error
+            raise self._gone(error) from error
+
+    def _gone(self, error: Exception) -> LoaderError:
+        reason = str(error).partition("\n")[0]
+        return LoaderError.at(
+            f"the store of torch.distributed is gone ({reason}): the process it lives in, most often rank 0, has ended",
+            todo="look at the output of that process",
+            rank=self.rank,
+        )
 
     def _error(self, what: str) -> LoaderError:
         return LoaderError.at(
             what,
             todo="every rank must make the same loaders in the same order and iterate them equally often; a loader "
-            "of one rank alone takes shard_by_rank=False",
+            "of one rank alone takes rank=0, world_size=1 (with DataLoader2: shard_by_rank=False)",
             rank=self.rank,
         )
+
+
+def _named(ranks: list[int]) -> str:
+    text = ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"

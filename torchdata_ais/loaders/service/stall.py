@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import logging
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -21,51 +21,80 @@ __all__ = ["Watchdog", "where"]
 
 logger = logging.getLogger("torchdata_ais")
 
+_END: Any = object()
+
 
 class Watchdog:
-    """Notices that an item takes too long.
+    """Notices that an item takes too long, or a block of which it is the context manager.
 
     Args:
-        seconds: How long an item may take.
+        seconds: How long that may take; None watches nothing.
         process: How errors name this process.
         worker: Its number.
         fail: Called with the error, in another thread; None where nothing can end the wait: it is only logged.
     """
 
     def __init__(
-        self, seconds: float, process: str, worker: int | None, fail: Callable[[StallError], None] | None
+        self,
+        seconds: float | None,
+        process: str,
+        worker: int | None,
+        fail: Callable[[StallError], None] | None,
     ) -> None:
-        self._seconds = seconds
+        self._seconds = seconds or 0.0
         self._process = process
         self._worker = worker
         self._fail = fail
-        self._since: float | None = None
+        self._begun = 0
+        self._ended = 0
 
     def watch(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yield the items, and watch the time each of them takes."""
+        """Return the items, with the time watched that each of them takes."""
+        return self._each(items) if self._seconds else items
+
+    def _each(self, items: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self:
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+
+    def __enter__(self) -> None:
+        """Watch the time that the block takes."""
+        self._begun += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended = self._begun
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Look after what this thread does within the block."""
+        if not self._seconds:
+            yield
+            return
         over = threading.Event()
         names = (threading.get_ident(), over)
         threading.Thread(target=self._look_round, args=names, name="stall-watch", daemon=True).start()
         try:
-            while True:
-                self._since = monotonic()
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-                finally:
-                    self._since = None
-                yield item
+            yield
         finally:
             over.set()
 
     def _look_round(self, thread: int, over: threading.Event) -> None:
-        told: float | None = None
-        while not over.wait(min(1.0, self._seconds / 4)):
-            since = self._since
-            if since is None or since == told or monotonic() - since < self._seconds:
+        pause_s = min(1.0, self._seconds / 4)
+        watched, told = 0, 0
+        busy_s = 0.0
+        # Counted, not read from a clock: while this process was stopped, it was not busy.
+        while not over.wait(pause_s):
+            begun = self._begun
+            if begun != watched or begun == self._ended:
+                watched, busy_s = begun, 0.0
                 continue
-            told = since
+            busy_s += pause_s
+            if begun == told or busy_s < self._seconds:
+                continue
+            told = begun
             frame = sys._current_frames().get(thread)
             error = self._error(frame)
             del frame

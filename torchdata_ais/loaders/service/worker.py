@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import select
 import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import parent_process
 from typing import Any
 
 import torch
@@ -24,9 +21,12 @@ from torchdata_ais.loaders._torchdata import WorkerInfo, extract_wrapper, proces
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind
 from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.graph import all_pipes, shard
+from torchdata_ais.loaders.service.lifetime import end_with
 from torchdata_ais.loaders.service.producer import Outlet, Producer
+from torchdata_ais.loaders.service.pulse import Pulse
 from torchdata_ais.loaders.service.source import Dispatched
 from torchdata_ais.loaders.service.stall import Watchdog
+from torchdata_ais.loaders.sharding import number_ranks_first
 
 __all__ = ["Job", "Reset", "run_job"]
 
@@ -45,7 +45,8 @@ class Job:
         outlets: The dispatching process's connections to the workers, in order; None in a worker.
         init_fn: Called once with the sharded pipe; returns the pipe to run.
         reset_fn: Called for each epoch with the seeded pipe; returns the pipe to run.
-        stall_after: Seconds an item may take; None is for ever.
+        stall_after: Seconds an item, or one of the two functions, may take; None is for ever.
+        pulse: What tells the main process that this one still runs, made at launch if `stall_after` is given.
         control: The connection to the main process, made at launch.
         main_pid: The process to live and die with.
     """
@@ -57,6 +58,7 @@ class Job:
     init_fn: Callable[..., Any] | None = None
     reset_fn: Callable[..., Any] | None = None
     stall_after: float | None = None
+    pulse: Pulse | None = None
     control: socket.socket | None = None
     main_pid: int = field(default_factory=os.getpid)
 
@@ -86,7 +88,9 @@ class Reset:
 def run_job(job: Job) -> None:
     """Run a process to its end: the target of `multiprocessing.Process`."""
     _take_no_part_in_signals()
-    threading.Thread(target=_die_with, args=(job.main_pid,), name="parent-watch", daemon=True).start()
+    end_with(job.main_pid)
+    if job.pulse is not None:
+        job.pulse.begin()
     torch.set_num_threads(1)
     gc.freeze()  # what was inherited is not garbage: looking at it would copy the main process's memory page by page
     assert job.control is not None
@@ -109,16 +113,16 @@ def run_job(job: Job) -> None:
 
 def _produce(job: Job, control: Channel) -> None:
     pipe = extract_wrapper(job.pipe)
-    sources: list[Dispatched] = []
-    if job.outlets is None:
-        sources = _connect(pipe, job.source)
-        pipe = _prepare_replica(job, pipe)
-        outlets = [Outlet(control)]
-    else:
-        outlets = [Outlet(Channel(sock)) for sock in job.outlets]
+    outlets = [Outlet(Channel(sock)) for sock in job.outlets or ()] or [Outlet(control)]
+    watchdog = _watchdog(job, control, outlets)
     try:
-        begin, watchdog = partial(_begin, job), _watchdog(job, control, outlets)
-        Producer(pipe, control, outlets, job.name, begin, sources, watchdog).run()
+        with watchdog.running():
+            sources: list[Dispatched] = []
+            if job.outlets is None:
+                sources = _connect(pipe, job.source)
+                with watchdog:
+                    pipe = _prepare_replica(job, pipe)
+            Producer(pipe, control, outlets, job.name, partial(_begin, job), sources, watchdog).run()
     except SystemExit:
         raise
     except BaseException as error:
@@ -129,10 +133,7 @@ def _produce(job: Job, control: Channel) -> None:
         raise
 
 
-def _watchdog(job: Job, control: Channel, outlets: list[Outlet]) -> Watchdog | None:
-    if job.stall_after is None:
-        return None
-
+def _watchdog(job: Job, control: Channel, outlets: list[Outlet]) -> Watchdog:
     def fail(error: StallError) -> None:
         failure = Failure.of(error, f"in {job.name}")
         for channel in {control, *(outlet.channel for outlet in outlets)}:
@@ -156,6 +157,7 @@ def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
 
 def _prepare_replica(job: Job, pipe: Any) -> Any:
     shard(pipe, job.info.num_workers, job.info.worker_id)
+    number_ranks_first(all_pipes(pipe))
     if job.init_fn is not None:
         pipe = job.init_fn(pipe, job.info)
         if not hasattr(pipe, "__iter__"):
@@ -188,33 +190,6 @@ def _take_no_part_in_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _die_with(pid: int) -> None:
-    """End this process when `pid` is gone, however busy its main thread is."""
-    try:
-        watch = os.pidfd_open(pid)
-    except ProcessLookupError:
-        os._exit(1)
-    except (AttributeError, OSError):
-        _die_without_pidfd(pid)
-        return
-    poll = select.poll()
-    poll.register(watch, select.POLLIN)
-    poll.poll()
-    os._exit(1)
-
-
-def _die_without_pidfd(pid: int) -> None:
-    while True:
-        parent = parent_process()
-        if parent is not None and not parent.is_alive():
-            os._exit(1)
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            os._exit(1)
-        time.sleep(0.5)
 
 
 def _end_soon(exit_code: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from .archive import TAR_END, Archive, NotAnArchiveError, body_of, contents, matcher, tar_member
+from .archive import TAR_END, Archive, NotAnArchiveError, body_of, contents, matching, tar_member
 from .problem import ReplyError
 from .reply import Reply
 from .routes import Call
@@ -34,9 +34,13 @@ def get_archived(call: Call, entry: Object, fd: int) -> Reply:
             if found is None:
                 raise member_missing(call, call.bucket, entry.name, path)
             headers = [("Content-Type", "application/octet-stream")]
-            return Reply(200, headers, body_of(fd, archive, found))
-        fits = matcher(regex, call.query.get("archmode", ""))
-        wanted = [file for file in archive.files if fits(file[0])]
+            try:
+                return Reply(200, headers, body_of(fd, archive, found))
+            except NotAnArchiveError as cause:
+                raise ReplyError(400, f"archive: {entry.name} is damaged ({cause})") from cause
+        names = [name for name, _, _ in archive.files]
+        found_at = matching(names, regex, call.query.get("archmode", ""))
+        wanted = [archive.files[position] for position in found_at]
         if not wanted:
             asked = f"(archregx={regex}, archmode={call.query.get('archmode', '')})"
             raise member_missing(call, call.bucket, entry.name, asked)

@@ -11,10 +11,13 @@ import gzip
 import io
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from .api_archived import member_missing
 from .api_objects import redirect_to
@@ -22,18 +25,41 @@ from .archive import TAR_END, Archive, NotAnArchiveError, contents, tar_header, 
 from .names import new_id
 from .problem import ReplyError, not_implemented, object_missing
 from .reply import Reply
-from .routes import Call, route
+from .routes import Call, Int, route
 
 FORMATS = (".tar", ".tgz", ".tar.gz", ".zip")
 BLOCK_BYTES = 1 << 20
-ENTRY_FIELDS = frozenset(("objname", "bucket", "provider", "uname", "archpath", "start", "length", "opaque"))
+_UNKNOWN = re.compile(r"unknown field `(.*?)`")  # in the words of msgspec
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """One entry of the request."""
+
+    objname: str = ""
+    bucket: str | None = None
+    provider: str | None = None
+    uname: str | None = None
+    archpath: str | None = None
+    start: Int | None = None
+    length: Int | None = None
+    opaque: str | None = None
+
+
+class _Batch(msgspec.Struct):
+    """The request."""
+
+    entries: list[_Entry] | None = msgspec.field(name="in", default=None)
+    mime: str | None = None
+    coer: bool | None = None
+    onob: bool | None = None
+    strm: bool | None = None
 
 
 @dataclass
 class _Part:
     """One entry of the answer: its name in the tar, its size, and how to read it."""
 
-    request: dict[str, Any]
+    request: _Entry
     bucket: str
     name: str
     size: int
@@ -47,15 +73,15 @@ def redirect_batch(call: Call) -> Reply:
     """Send the client to a target; any can assemble."""
     if call.query.get("coloc") == "2":
         raise not_implemented("query parameter 'coloc'=2")
-    entries = call.message.get("in")
-    if not isinstance(entries, list) or not entries:
+    entries = _read(call).entries
+    if not entries:
         raise ReplyError(400, "moss: empty input")
     for entry in entries:
-        bucket = entry.get("bucket") or call.bucket
+        bucket = entry.bucket or call.bucket
         if not bucket:
-            raise ReplyError(400, f'missing bucket specification for object "{entry.get("objname", "")}"')
+            raise ReplyError(400, f'missing bucket specification for object "{entry.objname}"')
         call.cluster.store.bucket(bucket)
-    target = call.cluster.owner(entries[0].get("bucket") or call.bucket, str(entries[0].get("objname", "")))
+    target = call.cluster.owner(entries[0].bucket or call.bucket, entries[0].objname)
     path, _, query = call.request.target.partition("?")
     job = f"{path.rstrip('/')}/gbt-{new_id()}/{new_id(13)}/{len(call.cluster.targets)}"
     return redirect_to(call, f"{target.url}{job}" + (f"?{query}" if query else ""), 307)
@@ -64,23 +90,34 @@ def redirect_batch(call: Call) -> Reply:
 @route("target", "GET", "batch", query="coloc")
 def get_batch(call: Call) -> Reply:
     """Assemble and send the archive."""
-    message = call.message
-    unknown = set(message) - {"in", "mime", "coer", "onob", "strm"}
-    if unknown:
-        raise not_implemented(f"field {min(unknown)!r} of GetBatch")
-    mime = message.get("mime") or ".tar"
+    batch = _read(call)
+    mime = batch.mime or ".tar"
     mime = mime if mime.startswith(".") else f".{mime}"
     if mime not in FORMATS:
         raise ReplyError(400, f'unknown mime type "{mime}"', "errUnknownMime")
-    entries = message.get("in") or []
-    parts = [_part(call, entry, only_names=bool(message.get("onob"))) for entry in entries]
-    if not message.get("coer"):
+    parts = [_part(call, entry, only_names=bool(batch.onob)) for entry in batch.entries or []]
+    if not batch.coer:
         _raise_first(parts)
     archive = _archive(parts, mime)
-    if message.get("strm"):
+    if batch.strm:
         kind = {".tar": "application/x-tar", ".zip": "application/zip"}.get(mime, "application/gzip")
         return Reply(200, [("Content-Type", kind)], archive, chunked=True)
     return _multipart(call, parts, archive)
+
+
+def _read(call: Call) -> _Batch:
+    """The request; what it has and this cluster does not know is named."""
+    known = _Batch.__struct_encode_fields__
+    for field in call.message:
+        if field not in known:
+            raise not_implemented(f"field {field!r:.100} of GetBatch")
+    try:
+        return call.body(_Batch)
+    except ReplyError as problem:
+        unknown = _UNKNOWN.search(problem.message)
+        if unknown is None:
+            raise
+        raise not_implemented(f"field {unknown[1]!r:.100} of an entry of GetBatch") from problem
 
 
 def _raise_first(parts: list[_Part]) -> None:
@@ -89,14 +126,11 @@ def _raise_first(parts: list[_Part]) -> None:
             raise ReplyError(404, part.error, "ErrNotFound")
 
 
-def _part(call: Call, entry: dict[str, Any], *, only_names: bool) -> _Part:
-    unknown = [name for name in entry if name not in ENTRY_FIELDS]
-    if unknown:
-        raise not_implemented(f"field {unknown[0]!r} of an entry of GetBatch")
-    if entry.get("provider", "ais") not in ("ais", ""):
-        raise not_implemented(f"provider {entry['provider']!r}")
-    bucket = entry.get("bucket") or call.bucket
-    path = entry.get("objname", "") + (f"/{entry['archpath']}" if entry.get("archpath") else "")
+def _part(call: Call, entry: _Entry, *, only_names: bool) -> _Part:
+    if entry.provider not in ("ais", "", None):
+        raise not_implemented(f"provider {entry.provider!r:.100}")
+    bucket = entry.bucket or call.bucket
+    path = entry.objname + (f"/{entry.archpath}" if entry.archpath else "")
     name = path if only_names else f"{bucket}/{path}"
     try:
         return _found(call, entry, bucket, name)
@@ -106,22 +140,22 @@ def _part(call: Call, entry: dict[str, Any], *, only_names: bool) -> _Part:
         return _Part(entry, bucket, f"__404__/{name}", 0, 0, lambda: iter(()), problem.message)
 
 
-def _found(call: Call, entry: dict[str, Any], bucket: str, name: str) -> _Part:
+def _found(call: Call, entry: _Entry, bucket: str, name: str) -> _Part:
     store = call.cluster.store
-    found = store.bucket(bucket).objects.get(entry.get("objname", ""))
+    found = store.bucket(bucket).objects.get(entry.objname)
     if found is None:
-        raise object_missing(call.node.tag, bucket, entry.get("objname", ""))
-    start, length = int(entry.get("start") or 0), int(entry.get("length") or 0)
+        raise object_missing(call.node.tag, bucket, entry.objname)
+    start, length = entry.start or 0, entry.length or 0
     mtime = found.atime_ns // 1_000_000_000
-    if not entry.get("archpath"):
+    if not entry.archpath:
         offset, size = _window(found.size, start, length)
         return _Part(entry, bucket, name, size, mtime, lambda: _file_blocks(store.open(found), offset, size))
     fd = store.open(found)
     try:
         archive: Archive = call.cluster.archives.load(fd, found.file, found.name)
-        member = archive.find(entry["archpath"])
+        member = archive.find(entry.archpath)
         if member is None:
-            raise member_missing(call, bucket, found.name, entry["archpath"])
+            raise member_missing(call, bucket, found.name, entry.archpath)
         skip, size = _window(member[2], start, length)
         if archive.extension == ".tar":
             offset = member[1] + skip
@@ -212,12 +246,12 @@ def _multipart(call: Call, parts: list[_Part], archive: Iterator[bytes]) -> Repl
 
 def _described(part: _Part) -> dict[str, Any]:
     asked = part.request
-    out: dict[str, Any] = {"objname": asked.get("objname", "")}
-    if asked.get("archpath"):
-        out["archpath"] = asked["archpath"]
+    out: dict[str, Any] = {"objname": asked.objname}
+    if asked.archpath:
+        out["archpath"] = asked.archpath
     out |= {"bucket": part.bucket, "provider": "ais"}
-    if asked.get("opaque"):
-        out["opaque"] = asked["opaque"]
+    if asked.opaque:
+        out["opaque"] = asked.opaque
     if part.error:
         out["err_msg"] = part.error
     out["size"] = part.size

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from .jobs import bucket_json
-from .names import check_bucket_name, new_id, parse_uname
+from .names import check_bucket_name, check_object_name, new_id, parse_uname
 from .problem import ReplyError, not_implemented
 from .reply import Reply
 from .routes import Call, route
@@ -22,7 +24,7 @@ def list_buckets(call: Call) -> Reply:
 @route("proxy", "POST", "bucket", "create-bck", sdk="Bucket.create")
 def create(call: Call) -> Reply:
     """Make a bucket; properties other than the defaults are not supported."""
-    if call.message.get("value"):
+    if call.value(dict[str, msgspec.Raw]):
         raise not_implemented("properties in create-bck")
     call.cluster.store.create_bucket(call.bucket)
     return Reply()
@@ -97,6 +99,7 @@ def copy(call: Call) -> Reply:
             entry = source.objects.get(name)
             if entry is None:
                 continue
+            check_object_name(wanted["prepend"] + name)
             if not wanted["dry_run"]:
                 store.copy(entry, to, wanted["prepend"] + name)
             job.add(entry.size)

@@ -6,12 +6,28 @@ import resource
 import time
 from typing import Any
 
+import msgspec
+
 from .node import HOST, Node
 from .problem import ReplyError
 from .reply import Reply
 from .routes import Call, route
 
 AIS_VERSION = "5.0"
+
+
+class _Wanted(msgspec.Struct):
+    """Which job is asked about."""
+
+    ID: str | None = None
+    Kind: str | None = None
+
+
+class _Listed(msgspec.Struct):
+    """Which jobs are asked for."""
+
+    kind: str | None = None
+    show_active: bool | None = None
 
 
 @route("proxy", "GET", "health", query="prr", sdk="Cluster.is_ready")
@@ -94,8 +110,8 @@ def node_status(call: Call) -> Reply:
 @route("proxy", "PUT", "cluster", "stop", query="frc", sdk="Job.abort")
 def stop_job(call: Call) -> Reply:
     """Abort a job: its work ends before the next object."""
-    wanted = call.value
-    for job in call.cluster.jobs.select(str(wanted.get("ID") or ""), str(wanted.get("Kind") or "")):
+    wanted = call.value(_Wanted) or _Wanted()
+    for job in call.cluster.jobs.select(wanted.ID or "", wanted.Kind or ""):
         if not job.ended_ns:
             job.aborted = True
     return Reply()
@@ -104,43 +120,37 @@ def stop_job(call: Call) -> Reply:
 @route("proxy", "GET", "cluster", "status", query="what", sdk="Job.status, Job.wait")
 def job_status(call: Call) -> Reply:
     """How one job ended."""
-    job = call.cluster.jobs.get(_wanted(call)["ID"])
+    wanted = call.body(_Wanted)
+    job = call.cluster.jobs.get(wanted.ID or "")
     if job is None:
-        wanted = _wanted(call)
-        raise ReplyError(
-            404, f"{call.node.tag}: x-{wanted['Kind']}[{wanted['ID']}] does not exist", "ErrNotFound"
-        )
+        asked = f"x-{wanted.Kind or ''}[{wanted.ID or ''}]"
+        raise ReplyError(404, f"{call.node.tag}: {asked} does not exist", "ErrNotFound")
     return _plain(job.status())
 
 
 @route("proxy", "GET", "cluster", "qryxstats", query="what", sdk="Job.get_details")
 def job_details(call: Call) -> Reply:
     """What each target did for a job. All of it is booked on the first one."""
-    wanted = _wanted(call)
-    jobs = call.cluster.jobs.select(wanted["ID"], wanted["Kind"])
+    wanted = call.body(_Wanted)
+    jobs = call.cluster.jobs.select(wanted.ID or "", wanted.Kind or "")
     if not jobs:
-        raise ReplyError(404, f'"x-{wanted["Kind"]}[{wanted["ID"]}]" not found')
+        raise ReplyError(404, f'"x-{wanted.Kind or ""}[{wanted.ID or ""}]" not found')
     return Reply.json({call.cluster.targets[0].id: [job.snapshot() for job in jobs]})
 
 
 @route("proxy", "GET", "cluster", "status_all", query="what", sdk="Cluster.list_jobs_status")
 def all_jobs(call: Call) -> Reply:
     """How all jobs ended, or only those that have not."""
-    message = call.message
-    jobs = call.cluster.jobs.select(kind=message.get("kind") or "")
-    return _plain([job.status() for job in jobs if not (job.ended_ns and message.get("show_active"))])
+    wanted = call.body(_Listed)
+    jobs = call.cluster.jobs.select(kind=wanted.kind or "")
+    return _plain([job.status() for job in jobs if not (job.ended_ns and wanted.show_active)])
 
 
 @route("proxy", "GET", "cluster", "running_all", query="what", sdk="Cluster.list_running_jobs")
 def running_jobs(call: Call) -> Reply:
     """Mostly none, as short work is done before its request is answered."""
-    jobs = call.cluster.jobs.select(kind=call.message.get("kind") or "")
+    jobs = call.cluster.jobs.select(kind=call.body(_Listed).kind or "")
     return Reply.json([f"{job.kind}[{job.id}]" for job in jobs if not job.ended_ns])
-
-
-def _wanted(call: Call) -> dict[str, str]:
-    message = call.message
-    return {"ID": message.get("ID") or "", "Kind": message.get("Kind") or ""}
 
 
 def _plain(value: Any) -> Reply:

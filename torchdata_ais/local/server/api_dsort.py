@@ -11,37 +11,68 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .api_groups import bucket_of
-from .archive import TAR_END, Archive, NotAnArchiveError, contents, extension_of, tar_member, tgz_of, zip_of
+import msgspec
+
+from .api_groups import BucketRef, bucket_of
+from .archive import (
+    EXTENSIONS,
+    TAR_END,
+    Archive,
+    NotAnArchiveError,
+    contents,
+    extension_of,
+    tar_member,
+    tgz_of,
+    zip_of,
+)
 from .jobs import Job, bucket_json, rfc3339
-from .names import new_id
+from .names import check_object_name, new_id
 from .problem import ReplyError, not_implemented
 from .reply import Reply
-from .routes import Call, route
+from .routes import Call, Int, route, typed
+from .search import find_names
 from .store import Object
 from .template import endless, expand, is_range
 
-IGNORED = frozenset(
-    (
-        "description",
-        "max_mem_usage",
-        "extract_concurrency_max_limit",
-        "create_concurrency_max_limit",
-        "dsorter_type",
-    )
-)
-"""Fields that steer the real one's resources; what comes out does not depend on them."""
-KNOWN = IGNORED | {
-    "input_bck",
-    "output_bck",
-    "input_extension",
-    "output_extension",
-    "input_format",
-    "output_format",
-    "output_shard_size",
-    "algorithm",
-}
 KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
+
+
+CONTENT_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "string": str}
+
+
+class _Names(msgspec.Struct):
+    """Which shards are sorted."""
+
+    template: str | None = None
+    objnames: list[str] | None = None
+
+
+class _Algorithm(msgspec.Struct):
+    """How they are sorted."""
+
+    kind: str | None = None
+    decreasing: bool | None = None
+    seed: str | Int | None = None
+    extension: str | None = None
+    content_key_type: str | None = None
+
+
+KNOWN: dict[str, Any] = {
+    "input_bck": BucketRef,
+    "output_bck": BucketRef,
+    "input_extension": "",
+    "output_extension": "",
+    "input_format": _Names,
+    "output_format": "",
+    "output_shard_size": str | int,
+    "algorithm": _Algorithm,
+    # What steers the real one's resources: what comes out does not depend on it.
+    "description": msgspec.Raw,
+    "max_mem_usage": msgspec.Raw,
+    "extract_concurrency_max_limit": msgspec.Raw,
+    "create_concurrency_max_limit": msgspec.Raw,
+    "dsorter_type": msgspec.Raw,
+}
 
 
 @dataclass
@@ -68,13 +99,13 @@ class _Spec:
     extension: str
     names: str
     shard_bytes: int
-    algorithm: dict[str, Any]
+    algorithm: _Algorithm
 
 
 @route("proxy", "POST", "sort", sdk="Dsort.start")
 def start(call: Call) -> Reply:
     """Check the spec, then sort."""
-    spec = _parse(call, call.message)
+    spec = _parse(call, typed(call.message, "dsort", KNOWN))
     job = Job(f"srt-{new_id()}", "dsort", spec.source, spec.source, spec.to)
     call.cluster.jobs.start(job, lambda running: _sort(call, spec, running))
     return Reply.text(job.id)
@@ -85,7 +116,8 @@ def info(call: Call) -> Reply:
     """One job by target, or all jobs."""
     if "uuid" not in call.query:
         jobs = call.cluster.jobs.select(kind="dsort")
-        found = [_info(job) for job in jobs if re.search(call.query.get("regex", ""), job.id)]
+        found_at = find_names(call.query.get("regex", ""), [job.id for job in jobs])
+        found = [_info(jobs[position]) for position in found_at]
         return Reply.json(found, content_type="text/plain; charset=utf-8")
     job = call.cluster.jobs.get(call.query["uuid"])
     if job is None or job.kind != "dsort":
@@ -93,7 +125,7 @@ def info(call: Call) -> Reply:
     return Reply.json({call.cluster.targets[0].id: _info(job)}, content_type="text/plain; charset=utf-8")
 
 
-@route("proxy", "DELETE", "sort", query="uuid", sdk="Dsort.abort")
+@route("proxy", "DELETE", "sort", "abort", query="uuid", sdk="Dsort.abort")
 def abort(call: Call) -> Reply:
     """Abort a job (``sort/abort``): its work ends before the next shard. What was written stays."""
     job = call.cluster.jobs.get(call.query.get("uuid", ""))
@@ -105,32 +137,33 @@ def abort(call: Call) -> Reply:
 
 
 def _parse(call: Call, spec: dict[str, Any]) -> _Spec:
-    for field, value in spec.items():
-        if field not in KNOWN and value not in (None, "", False, 0):
-            raise not_implemented(f"field {field!r} of dsort")
-    if not (spec.get("input_bck") or {}).get("name"):
+    if spec["input_bck"] is None or not spec["input_bck"].name:
         raise _bad("input_bck", "missing source bucket")
     source = bucket_of(spec["input_bck"])
-    to = bucket_of(spec["output_bck"]) if (spec.get("output_bck") or {}).get("name") else source
+    to = bucket_of(spec["output_bck"]) if spec["output_bck"] and spec["output_bck"].name else source
     store = call.cluster.store
     bucket = store.bucket(source)
     store.bucket(to)
-    size = _parse_size(str(spec.get("output_shard_size") or "0"))
+    size = _parse_size(str(spec["output_shard_size"] or "0"))
     if not size:
         raise not_implemented("dsort without output_shard_size")
-    algorithm = spec.get("algorithm") or {}
-    if algorithm.get("kind", "") not in KINDS:
+    algorithm = spec["algorithm"] or _Algorithm()
+    if (algorithm.kind or "") not in KINDS:
         raise _bad("algorithm", f"invalid algorithm, expecting one of: {list(KINDS)}")
-    if algorithm.get("kind") == "content" and not str(algorithm.get("extension", "")).startswith("."):
+    if algorithm.kind == "content" and not (algorithm.extension or "").startswith("."):
         raise _bad("algorithm", "algorithm: invalid extension")
-    extension = spec.get("input_extension") or ""
-    names = list(_input_names(spec.get("input_format") or {}, extension, bucket.names()))
+    if (algorithm.content_key_type or "string") not in CONTENT_KINDS:
+        raise _bad("algorithm", f"invalid content_key_type, expecting one of: {list(CONTENT_KINDS)}")
+    extension = spec["input_extension"]
+    names = _input_names(spec["input_format"] or _Names(), extension, bucket.names())
     shards = [bucket.objects[name] for name in names if name in bucket.objects]
-    output = str(spec.get("output_format") or "")
-    out_ext = extension_of(output) or spec.get("output_extension") or extension or ".tar"
+    output = spec["output_format"]
+    out_ext = extension_of(output) or spec["output_extension"] or extension or ".tar"
+    if out_ext not in EXTENSIONS:
+        raise _bad("output_extension", f"invalid extension, expecting one of: {list(EXTENSIONS)}")
     if out_ext == ".tar.lz4":
         raise not_implemented("archives in .tar.lz4")
-    next(endless(output))  # refuse a bad template now
+    check_object_name(next(endless(output)))  # refuse a bad template now
     return _Spec(source, to, shards, out_ext, output, size, algorithm)
 
 
@@ -138,10 +171,10 @@ def _bad(field: str, why: str) -> ReplyError:
     return ReplyError(400, f'[dsort] parse-spec: "{field}" {why}', "wrapError")
 
 
-def _input_names(value: dict[str, Any], extension: str, existing: list[str]) -> Iterator[str]:
-    template = str(value.get("template") or "")
-    if value.get("objnames"):
-        names: Iterator[str] = iter(value["objnames"])
+def _input_names(value: _Names, extension: str, existing: list[str]) -> Iterator[str]:
+    template = value.template or ""
+    if value.objnames:
+        names = iter(value.objnames)
     elif is_range(template):
         names = expand(template)
     else:
@@ -151,13 +184,13 @@ def _input_names(value: dict[str, Any], extension: str, existing: list[str]) -> 
         yield name if extension_of(name) else name + extension
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([KMGT]?)I?B?", re.IGNORECASE)
 
 
 def _parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise _bad("output_shard_size", f'invalid size "{text}"')
+        raise _bad("output_shard_size", f'invalid size "{text:.100}"')
     return int(float(match.group(1)) * 1024 ** " KMGT".index(match.group(2).upper() or " "))
 
 
@@ -205,12 +238,12 @@ def _key(name: str) -> str:
     return folder + slash + base.partition(".")[0]
 
 
-def _order(call: Call, records: list[_Record], algorithm: dict[str, Any]) -> None:
-    kind = algorithm.get("kind", "")
+def _order(call: Call, records: list[_Record], algorithm: _Algorithm) -> None:
+    kind = algorithm.kind or ""
     if kind == "none":
         return
     if kind == "shuffle":
-        seed = algorithm.get("seed") or str(time.time_ns())
+        seed = algorithm.seed or str(time.time_ns())
         random.Random(int(seed)).shuffle(records)
         return
     keys: dict[str, Callable[[_Record], Any]] = {
@@ -219,17 +252,16 @@ def _order(call: Call, records: list[_Record], algorithm: dict[str, Any]) -> Non
         "md5": lambda record: hashlib.md5(record.key.encode(), usedforsecurity=False).hexdigest(),
         "content": lambda record: _content_key(call, record, algorithm),
     }
-    records.sort(key=keys[kind], reverse=bool(algorithm.get("decreasing")))
+    records.sort(key=keys[kind], reverse=bool(algorithm.decreasing))
 
 
-def _content_key(call: Call, record: _Record, algorithm: dict[str, Any]) -> Any:
-    extension = algorithm["extension"]
+def _content_key(call: Call, record: _Record, algorithm: _Algorithm) -> Any:
+    extension = algorithm.extension or ""
     file = next((file for file in record.files if file[0] == record.key + extension), None)
     if file is None:
         raise ValueError(f"{record.shard.name}: {record.key} has no {extension}")
     text = _read(call, record, [file])[0].decode().strip()
-    kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "string": str}
-    return kinds[algorithm.get("content_key_type") or "string"](text)
+    return CONTENT_KINDS[algorithm.content_key_type or "string"](text)
 
 
 def _read(call: Call, record: _Record, files: list[tuple[str, int, int]]) -> list[bytes]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import hmac
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from .api_groups import SELECTION, bucket_of, run_on_group
-from .etl import Etl, check_message, parse_seconds
+from .access import check_secret
+from .api_groups import SELECTION, BucketRef, bucket_of, run_on_group
+from .etl import Etl, parse_seconds, read_message
 from .jobs import Job
-from .names import check_bucket_name, new_id, parse_uname
+from .names import check_bucket_name, check_object_name, new_id, parse_uname
 from .problem import ReplyError, bucket_missing, object_missing
 from .reply import FileSlice, Reply
 from .routes import Call, route
@@ -19,7 +21,7 @@ from .store import Object
 __all__ = ["get_transformed"]
 
 INIT_TIMEOUT_S, OBJECT_TIMEOUT_S = 300.0, 45.0
-WORKERS = 4
+WORKERS, MOST_WORKERS = 4, 64
 
 
 def _allowed(call: Call) -> None:
@@ -28,13 +30,18 @@ def _allowed(call: Call) -> None:
         raise ReplyError(501, message, "ErrUnsupp")
 
 
+def _may_change(call: Call) -> None:
+    """Transforms are code that runs here: only who has the secret of this start may make and change them."""
+    _allowed(call)
+    check_secret(call.request, call.cluster.secret)
+
+
 @route("proxy", "PUT", "etls", sdk="Etl.init_class")
 def init(call: Call) -> Reply:
     """Start a worker with the class of the request."""
-    _allowed(call)
-    message = call.message
-    check_message(message)
-    log = call.cluster.root / f"etl-{message.get('name')}.log"
+    _may_change(call)
+    message = read_message(call.message)
+    log = call.cluster.root / f"etl-{message['name']}.log"
     etl = Etl(message, log, call.cluster.targets[0].url, call.cluster.python_path)
     call.cluster.etls.add(call.node.tag, etl)
     try:
@@ -65,8 +72,8 @@ def list_etls(call: Call) -> Reply:
     )
 
 
-def _one(call: Call) -> Etl:
-    _allowed(call)
+def _one(call: Call, *, to_change: bool = False) -> Etl:
+    (_may_change if to_change else _allowed)(call)
     return call.cluster.etls.get(call.node.tag, call.name.partition("/")[0])
 
 
@@ -81,7 +88,7 @@ def view(call: Call) -> Reply:
 @route("proxy", "POST", "etl", "start", sdk="Etl.start")
 def start(call: Call) -> Reply:
     """Start a worker that was stopped."""
-    etl = _one(call)
+    etl = _one(call, to_change=True)
     if etl.process is None:
         etl.start(parse_seconds(etl.message.get("init_timeout"), INIT_TIMEOUT_S))
     return Reply()
@@ -90,14 +97,14 @@ def start(call: Call) -> Reply:
 @route("proxy", "POST", "etl", "stop", sdk="Etl.stop")
 def stop(call: Call) -> Reply:
     """End the worker, keep the transform."""
-    _one(call).stop()
+    _one(call, to_change=True).stop()
     return Reply()
 
 
 @route("proxy", "DELETE", "etl", sdk="Etl.delete")
 def delete(call: Call) -> Reply:
     """Forget a transform that was stopped."""
-    etl = _one(call)
+    etl = _one(call, to_change=True)
     if etl.process is not None:
         raise ReplyError(400, f"{call.node.tag}: etl job {etl.name} is running; stop it first")
     call.cluster.etls.remove(etl.name)
@@ -116,8 +123,11 @@ def logs(call: Call) -> Reply:
 def get_for_worker(call: Call) -> Reply:
     """The object, for a worker that pulls: the path is its transform, the secret and the object's uname."""
     _allowed(call)
-    _, name, secret, uname = call.name.split("/", 3)
-    if call.cluster.etls.get(call.node.tag, name).secret != secret:
+    parts = call.name.split("/", 3)
+    if len(parts) < 4:
+        raise ReplyError(400, f"URL {call.request.path!r:.200} is too short")
+    _, name, secret, uname = parts
+    if not hmac.compare_digest(call.cluster.etls.get(call.node.tag, name).secret.encode(), secret.encode()):
         raise ReplyError(401, "unrecognized ETL secret")
     bucket, object_name = parse_uname(uname)
     entry = call.cluster.store.bucket(bucket).objects.get(object_name)
@@ -127,14 +137,8 @@ def get_for_worker(call: Call) -> Reply:
     return Reply(200, headers, FileSlice(call.cluster.store.open(entry), 0, entry.size))
 
 
-def _stages(name: str, pipeline: object) -> list[str]:
-    more = (
-        pipeline.split(",")
-        if isinstance(pipeline, str)
-        else list(pipeline)
-        if isinstance(pipeline, list)
-        else []
-    )
+def _stages(name: str, pipeline: str | list[str] | None) -> list[str]:
+    more = pipeline.split(",") if isinstance(pipeline, str) else pipeline or []
     return [stage for stage in (name, *more) if stage]
 
 
@@ -159,11 +163,11 @@ def _run(
 
 FIELDS: dict[str, Any] = {
     "id": "",
-    "pipeline": None,
-    "request_timeout": "",
+    "pipeline": str | list[str],
+    "request_timeout": str | int,
     "prefix": "",
     "prepend": "",
-    "ext": None,
+    "ext": dict[str, str],
     "dry_run": False,
     "force": False,
     "latest_ver": False,
@@ -193,7 +197,7 @@ def transform_bucket(call: Call) -> Reply:
 def transform_group(call: Call) -> Reply:
     """Put what a transform makes of the objects of the group into another bucket."""
     _allowed(call)
-    wanted = call.fields(**SELECTION, **FIELDS, tobck=None)
+    wanted = call.fields(**SELECTION, **FIELDS, tobck=BucketRef)
     call.cluster.store.bucket(call.bucket)
     to = bucket_of(wanted["tobck"])
     if to not in call.cluster.store.buckets:
@@ -225,7 +229,7 @@ def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Any) -> Reply:
                 job.aborted = True
 
     def work(running: Job) -> None:
-        workers = 1 if int(wanted["num_workers"] or 0) < 0 else int(wanted["num_workers"] or 0) or WORKERS
+        workers = min(MOST_WORKERS, max(1, wanted["num_workers"] or WORKERS))
         with ThreadPoolExecutor(workers) as pool:
             pending: set[Future[None]] = set()
             for entry in objects(running):
@@ -243,4 +247,6 @@ def _renamed(name: str, wanted: dict[str, Any]) -> str:
     changed = (wanted["ext"] or {}).get(ext)
     if dot and changed is not None:
         name = f"{stem}.{changed.lstrip('.')}"
-    return f"{wanted['prepend']}{name}"
+    name = f"{wanted['prepend']}{name}"
+    check_object_name(name)
+    return name

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from .archive import TAR_END, contents, extension_of, tar_member, tgz_of, zip_of
 from .jobs import Job
 from .names import check_bucket_name, check_object_name
@@ -15,9 +17,17 @@ from .routes import Call, route
 from .store import Object
 from .template import expand, is_range
 
-__all__ = ["select"]
+__all__ = ["SELECTION", "BucketRef", "bucket_of", "run_on_group", "select"]
 
-SELECTION = {"objnames": None, "template": ""}
+SELECTION: dict[str, Any] = {"objnames": list[str], "template": ""}
+
+
+class BucketRef(msgspec.Struct):
+    """A bucket in the JSON of a request."""
+
+    name: str | None = None
+    provider: str | None = None
+    namespace: dict[str, str | None] | None = None
 
 
 def select(call: Call, wanted: dict[str, Any]) -> Iterator[str]:
@@ -74,7 +84,7 @@ def copy_group(call: Call) -> Reply:
         dry_run=False,
         force=False,
         latest_ver=False,
-        tobck=None,
+        tobck=BucketRef,
         coer=False,
         num_workers=0,
     )
@@ -85,23 +95,22 @@ def copy_group(call: Call) -> Reply:
         "copy-listrange", bucket=call.bucket, source=call.bucket, to=to, prefix="tco-"
     ) as job:
         for entry in run_on_group(call, job, wanted):
+            check_object_name(wanted["prepend"] + entry.name)
             if not wanted["dry_run"]:
                 store.copy(entry, to, wanted["prepend"] + entry.name)
             job.add(entry.size)
     return Reply.text(job.id)
 
 
-def bucket_of(value: Any) -> str:
+def bucket_of(value: BucketRef | None) -> str:
     """The name in a bucket's JSON form."""
-    fields = value if isinstance(value, dict) else {}
-    name = str(fields.get("name", ""))
-    if fields.get("provider") not in ("ais", "", None):
-        raise not_implemented(f"provider {fields['provider']!r}")
-    namespace = fields.get("namespace")
-    if isinstance(namespace, dict) and any(namespace.values()):
-        raise not_implemented(f"namespace {namespace!r}")
-    check_bucket_name(name)
-    return name
+    bucket = value or BucketRef()
+    if bucket.provider not in ("ais", "", None):
+        raise not_implemented(f"provider {bucket.provider!r:.100}")
+    if bucket.namespace and any(bucket.namespace.values()):
+        raise not_implemented(f"namespace {bucket.namespace!r:.100}")
+    check_bucket_name(bucket.name or "")
+    return bucket.name or ""
 
 
 @route("proxy", "DELETE", "bucket", "evict-listrange", sdk="ObjectGroup.evict")
@@ -128,7 +137,7 @@ def archive_group(call: Call) -> Reply:
     store = call.cluster.store
     store.bucket(call.bucket)
     wanted = call.fields(
-        **SELECTION, archname="", isbn=False, aate=False, coer=False, mime="", tobck=None, num_workers=0
+        **SELECTION, archname="", isbn=False, aate=False, coer=False, mime="", tobck=BucketRef, num_workers=0
     )
     to = bucket_of(wanted["tobck"]) if wanted["tobck"] else call.bucket
     name = wanted["archname"]

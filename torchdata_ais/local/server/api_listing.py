@@ -14,9 +14,9 @@ import msgspec
 
 from .archive import NotAnArchiveError, is_archive
 from .names import check_prefix, new_id
-from .problem import not_implemented
+from .problem import ReplyError, not_implemented
 from .reply import Reply
-from .routes import Call, route
+from .routes import Call, number, route
 from .store import Bucket, Object
 
 PAGE_SIZE = 10_000
@@ -58,16 +58,18 @@ def list_objects(call: Call) -> Reply:
         uuid="",
         props="",
         continuation_token="",
-        flags="0",
+        flags=int | str,
         start_after="",
     )
-    flags = int(wanted["flags"] or 0)
+    flags = number(str(wanted["flags"] or 0), "list-objects flags")
     if flags & ~SUPPORTED_FLAGS:
         raise not_implemented(f"list-objects flags {flags & ~SUPPORTED_FLAGS:#x}")
-    prefix = str(wanted["prefix"])
+    prefix = wanted["prefix"]
     check_prefix(prefix)
     after = max(wanted["continuation_token"], wanted["start_after"])
-    size = int(wanted["pagesize"]) or PAGE_SIZE
+    size = wanted["pagesize"] or PAGE_SIZE
+    if size < 0:
+        raise ReplyError(400, f"bad list-objects request: invalid pagesize {size}")
     props = _props(wanted["props"], flags)
     if flags & ARCH_DIR:
         rows = _expanded(call, bucket, prefix, after, props)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from urllib.parse import urlsplit
 
 from .api_archived import get_archived
 from .api_etl import get_transformed
@@ -38,20 +37,13 @@ def redirect(call: Call) -> Reply:
     call.cluster.store.bucket(call.bucket)
     target = call.cluster.owner(call.bucket, call.name)
     method = call.request.method
-    return redirect_to(call, target.url + _origin_form(call.request.target), 301 if method == "GET" else 307)
+    return redirect_to(call, target.url + call.request.target, 301 if method == "GET" else 307)
 
 
 def redirect_to(call: Call, url: str, status: int) -> Reply:
     """A redirect with what AIStore adds to the query: who sent it, and when."""
     extra = f"pid={call.cluster.proxy_id}&utm={time.time_ns():x}"
     return Reply.redirect(status, f"{url}{'&' if '?' in url else '?'}{extra}", call.request.method)
-
-
-def _origin_form(target: str) -> str:
-    if target.startswith("/"):
-        return target
-    parts = urlsplit(target)
-    return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 def mirror_object_routes() -> None:
@@ -131,7 +123,7 @@ def open_object(call: Call) -> tuple[Object, int]:
                 raise ReplyError(500, f"{call.node.tag}: the data file of {call.name} is gone") from None
 
 
-_RANGE = re.compile(r"\s*(\d*)\s*-\s*(\d*)\s*")
+_RANGE = re.compile(r"\s*([0-9]{0,18})\s*-\s*([0-9]{0,18})\s*")
 
 
 def parse_range(text: str, size: int, cname: str) -> tuple[int, int]:
@@ -247,7 +239,7 @@ def delete(call: Call) -> Reply:
 def patch(call: Call) -> Reply:
     """Add custom properties, or replace them all."""
     entry = lookup(call)
-    fresh = {str(key): str(value) for key, value in call.value.items()}
+    fresh = call.value(dict[str, str]) or {}
     if call.query.get("set-new-custom", "false").lower() != "true":
         fresh = {**entry.custom, **fresh}
     call.cluster.store.set_custom(call.bucket, entry, fresh)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import xxhash
 
 from .names import new_id
 from .problem import ReplyError
 from .reply import Reply
-from .routes import Call, route
+from .routes import Call, Int, number, route
 from .store import file_blocks, write_all
 
 __all__ = ["Uploads"]
@@ -26,6 +28,12 @@ class _Append:
     path: Path
     size: int = 0
     digest: Any = field(default_factory=xxhash.xxh64)
+
+
+class _Listed(msgspec.Struct):
+    """One part, as the request that completes an upload names it."""
+
+    number: Int = msgspec.field(name="part-number")
 
 
 class Uploads:
@@ -61,11 +69,19 @@ def append(call: Call) -> Reply:
     state = uploads.appends.get(key) if handle else _begin(call)
     if state is None:
         raise _unknown_handle(handle)
-    with state.path.open("ab", buffering=0) as file:
-        for block in call.request.body.blocks():
-            write_all(file.fileno(), block)
-            state.digest.update(block)
-            state.size += len(block)
+    digest, size = state.digest.copy(), state.size
+    try:
+        with state.path.open("ab", buffering=0) as file:
+            for block in call.request.body.blocks():
+                write_all(file.fileno(), block)
+                digest.update(block)
+                size += len(block)
+    except BaseException:  # as if this piece had never come
+        os.truncate(state.path, state.size)
+        if not handle:
+            state.path.unlink()
+        raise
+    state.digest, state.size = digest, size
     if not handle:
         key = new_id(16)
         uploads.appends[key] = state
@@ -76,12 +92,15 @@ def _begin(call: Call) -> _Append:
     store = call.cluster.store
     state = _Append(*store.new_file())
     before = store.bucket(call.bucket).objects.get(call.name)
-    if before is not None:
-        with state.path.open("wb") as file:
-            for block in file_blocks(store.path(before)):
-                file.write(block)
+    try:
+        with state.path.open("wb", buffering=0) as file:
+            for block in file_blocks(store.path(before)) if before is not None else ():
+                write_all(file.fileno(), block)
                 state.digest.update(block)
                 state.size += len(block)
+    except BaseException:
+        state.path.unlink(missing_ok=True)
+        raise
     return state
 
 
@@ -91,7 +110,11 @@ def _flush(call: Call, key: str) -> Reply:
     if state is None:
         raise _unknown_handle(key)
     digest = state.digest.hexdigest()
-    call.cluster.store.commit(call.bucket, call.name, state.number, state.size, digest)
+    try:
+        call.cluster.store.commit(call.bucket, call.name, state.number, state.size, digest)
+    except BaseException:
+        call.cluster.uploads.appends[key] = state
+        raise
     return Reply()
 
 
@@ -114,19 +137,19 @@ def begin_parts(call: Call) -> Reply:
 def put_part(call: Call) -> Reply:
     """Store one part; the same number again replaces it."""
     parts = _parts(call)
-    try:
-        number = int(call.query.get("partNumber", ""))
-    except ValueError as cause:
-        asked = (
-            f'invalid part number "{call.query.get("partNumber")}" for uploadID "{call.query["uploadId"]}"'
-        )
-        raise ReplyError(400, f"o[{call.bucket}/{call.name}(-)]: {asked}") from cause
+    asked = call.query.get("partNumber", "")
+    what = f"o[{call.bucket}/{call.name}(-)]: uploadID {call.query['uploadId']!r}: the part number"
+    place = number(asked, what)
     _, path = call.cluster.store.new_file()
-    with path.open("wb", buffering=0) as file:
-        for block in call.request.body.blocks():
-            write_all(file.fileno(), block)
-    old = parts.get(number)
-    parts[number] = path
+    try:
+        with path.open("wb", buffering=0) as file:
+            for block in call.request.body.blocks():
+                write_all(file.fileno(), block)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    old = parts.get(place)
+    parts[place] = path
     if old is not None:
         old.unlink(missing_ok=True)
     return Reply()
@@ -136,8 +159,7 @@ def put_part(call: Call) -> Reply:
 def complete_parts(call: Call) -> Reply:
     """Put the listed parts together, in the order of their numbers."""
     parts = _parts(call)
-    listed = call.message.get("value") or []
-    numbers = sorted(int(item["part-number"]) for item in listed)
+    numbers = sorted(part.number for part in call.value(list[_Listed]) or [])
     if numbers != sorted(parts):
         asked = f"requested {len(numbers)} parts, have {len(parts)}"
         raise ReplyError(400, f"partial completion is not allowed: {asked}")

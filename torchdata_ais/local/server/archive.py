@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import re
 import tarfile
 import threading
 import zipfile
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .problem import ReplyError, not_implemented
 from .reply import FileSlice
+from .search import find_names
 
 __all__ = [
     "TAR_END",
@@ -22,7 +24,7 @@ __all__ = [
     "ArchiveIndex",
     "NotAnArchiveError",
     "is_archive",
-    "matcher",
+    "matching",
     "tar_member",
     "tgz_of",
     "zip_of",
@@ -105,15 +107,29 @@ def _read_index(fd: int, ext: str) -> Archive:
                     infos = enumerate(archive.infolist())
                     files = [(info.filename, i, info.file_size) for i, info in infos if not info.is_dir()]
             else:
-                with tarfile.open(fileobj=file, mode="r:" if ext == ".tar" else "r:gz") as tar:
+                names: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+                with tarfile.open(fileobj=file, mode="r:" if ext == ".tar" else "r:gz", **names) as tar:
                     files = [(item.name, item.offset_data, item.size) for item in tar if item.isfile()]
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError) as cause:
+    except _BROKEN as cause:
         raise NotAnArchiveError(str(cause)) from cause
     return Archive(ext, tuple(files))
 
 
+_BROKEN = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError,
+)  # fmt: skip
+"""What the libraries raise over bytes that are no archive, or one that is damaged or uses what they lack."""
+
+
 def contents(fd: int, archive: Archive, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
     """Yield the bytes of the wanted files, which must be in the order of the archive."""
+    try:
+        yield from _contents(fd, archive, wanted)
+    except _BROKEN as cause:
+        raise NotAnArchiveError(str(cause)) from cause
+
+
+def _contents(fd: int, archive: Archive, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
     if archive.extension == ".tar":
         for _, offset, size in wanted:
             yield os.pread(fd, size, offset)
@@ -139,24 +155,20 @@ def body_of(fd: int, archive: Archive, file: tuple[str, int, int]) -> bytes | Fi
     return next(contents(fd, archive, [file]))
 
 
-def matcher(regex: str, mode: str) -> Callable[[str], bool]:
-    """Return the test of names that `archregx` and `archmode` ask for."""
+def matching(names: Sequence[str], text: str, mode: str) -> list[int]:
+    """Return the positions of the names that `archregx` and `archmode` ask for."""
     if mode in ("", "regexp"):
-        try:
-            compiled = re.compile(regex)
-        except re.error:
-            return lambda _: False  # AIStore, too, finds nothing then
-        return lambda name: compiled.search(name) is not None
-    if mode == "prefix":
-        return lambda name: name.startswith(regex)
-    if mode == "suffix":
-        return lambda name: name.endswith(regex)
-    if mode == "substr":
-        return lambda name: regex in name
-    if mode == "wdskey":
-        return lambda name: _without_extension(name) == regex
-    message = f'invalid matching mode "{mode}", expecting one of: [regexp prefix suffix substr wdskey]'
-    raise ReplyError(400, f"dpq: 'archmode={mode}', err: {message}")
+        return find_names(text, names)
+    tests: dict[str, Callable[[str], bool]] = {
+        "prefix": lambda name: name.startswith(text),
+        "suffix": lambda name: name.endswith(text),
+        "substr": lambda name: text in name,
+        "wdskey": lambda name: _without_extension(name) == text,
+    }
+    if mode not in tests:
+        message = f'invalid matching mode "{mode}", expecting one of: [regexp prefix suffix substr wdskey]'
+        raise ReplyError(400, f"dpq: 'archmode={mode}', err: {message}")
+    return [position for position, name in enumerate(names) if tests[mode](name)]
 
 
 def _without_extension(name: str) -> str:

@@ -19,14 +19,18 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+import msgspec
+
 from .names import new_id, object_uname
 from .problem import ReplyError, not_implemented
+from .routes import typed
 from .store import Object
 
-__all__ = ["Etl", "Etls", "check_message", "parse_seconds"]
+__all__ = ["Etl", "Etls", "parse_seconds", "read_message"]
 
 _WORKER = Path(__file__).with_name("worker.py")
 _NAME = re.compile(r"[a-z0-9][-a-z0-9]{4,30}[a-z0-9]")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLOCK_BYTES = 1 << 20
 _POLL_S = 0.05
 _TERM_S = 2.0
@@ -85,14 +89,18 @@ class Etl:
         }
         command = [sys.executable, str(_WORKER), str(self.port), str(os.getpid())]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603  our own file under our own interpreter
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
+            try:
+                self.process = subprocess.Popen(  # noqa: S603  our own file under our own interpreter
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError as cause:  # too long, mostly
+                why = f"ETL[{self.name}]: the worker cannot be started: {cause}"
+                raise ReplyError(400, why, "ErrETL") from cause
         end = time.monotonic() + deadline_s
         while not self._healthy():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -196,7 +204,7 @@ class Etls:
     def add(self, tag: str, etl: Etl) -> None:
         """Register a transform whose name must be new."""
         if not _NAME.fullmatch(etl.name):
-            raise ReplyError(400, f"etl name {etl.name!r} is invalid: 6 to 32 of [a-z0-9-]")
+            raise ReplyError(400, f"etl name {etl.name!r:.100} is invalid: 6 to 32 of [a-z0-9-]")
         with self._lock:
             if etl.name in self._etls:
                 raise ReplyError(409, f"{tag}: etl job {etl.name} already exists")
@@ -245,31 +253,53 @@ def _blocks(etl: Etl, response: http.client.HTTPResponse) -> Iterator[bytes]:
             raise OSError(f"ETL[{etl.name}]: the answer ended {response.length} bytes early")
 
 
-def check_message(message: dict[str, Any]) -> None:
-    """Refuse what cannot be done without containers, by name."""
-    runtime = message.get("runtime") or {}
-    known = {"name", "communication", "init_timeout", "obj_timeout", "support_direct_put", "runtime"}
-    for key, value in message.items():
-        if key not in known and value:
-            raise not_implemented(f"field {key!r} of ETL init")
-    if not str(message.get("communication")).startswith(("hpush", "hpull")):
-        raise not_implemented(f"ETL communication {message.get('communication')!r}")
-    names = {item["name"]: item.get("value") or "" for item in runtime.get("env") or ()}
-    if "ETL_CLASS_PAYLOAD" not in names or runtime.get("command"):
+class _Variable(msgspec.Struct, omit_defaults=True):
+    name: str
+    value: str | None = None
+
+
+class _Runtime(msgspec.Struct, omit_defaults=True):
+    image: str | None = None
+    command: list[str] | None = None
+    env: list[_Variable] | None = None
+
+
+_MESSAGE: dict[str, Any] = {
+    "name": "",
+    "communication": "",
+    "init_timeout": str | int,
+    "obj_timeout": str | int,
+    "support_direct_put": bool,
+    "runtime": _Runtime,
+}
+
+
+def read_message(fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """Return the request that makes a transform; refuse what cannot be done without containers, by name."""
+    values = typed(fields, "ETL init", _MESSAGE)
+    runtime: _Runtime = values["runtime"] or _Runtime()
+    if not values["communication"].startswith(("hpush", "hpull")):
+        raise not_implemented(f"ETL communication {values['communication']!r:.100}")
+    names = {variable.name: variable.value or "" for variable in runtime.env or ()}
+    if "ETL_CLASS_PAYLOAD" not in names or runtime.command:
         raise not_implemented("ETL from a container image (only a class, by Etl.init_class)")
+    for name, value in names.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            raise ReplyError(400, f"not an environment variable: {name!r:.100}", "ErrETL")
     if names.get("OS_PACKAGES"):
         raise not_implemented("ETL with OS_PACKAGES")
     for package in filter(None, names.get("PACKAGES", "").split(",")):
         base = re.split(r"[\[<>=!~; ]", package.strip())[0]
         try:
             importlib.metadata.version(base)
-        except importlib.metadata.PackageNotFoundError as cause:
+        except (importlib.metadata.PackageNotFoundError, ValueError) as cause:
             raise ReplyError(
                 400, f"ETL needs the package {base!r}, which is not installed here", "ErrETL"
             ) from cause
+    return {name: msgspec.to_builtins(value) for name, value in values.items() if value is not None}
 
 
-_SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
+_SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
 
 
 def parse_seconds(text: object, default: float) -> float:

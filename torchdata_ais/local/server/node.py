@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import delivery
+from .access import check_sender
+from .archive import NotAnArchiveError
 from .names import check_bucket_name, check_object_name, digest_of
-from .problem import ReplyError
+from .problem import ReplyError, of_the_machine
 from .reply import FileSlice, Reply, planned_bytes, send
 from .routes import Call, find
 from .wire import BadRequestError, Connection, HangupError, Request
@@ -24,6 +29,8 @@ __all__ = ["Node"]
 
 HOST = "127.0.0.1"
 _LINGER_S = 2.0
+_ACCEPT_PAUSE_S = 0.05
+_BROKEN_LISTENER = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 # Which query parameter decides what a PUT of an object means.
 _PUT_KEYS = ("append_type", "object_to", "uploadId")
 
@@ -51,17 +58,36 @@ class Node:
 
     def start(self) -> None:
         """Accept connections from now on."""
-        threading.Thread(target=self._accept, name=f"accept-{self.tag}", daemon=True).start()
+        threading.Thread(target=self._listen, name=f"accept-{self.tag}", daemon=True).start()
 
     def peer_of(self, request: Request) -> str:  # noqa: ARG002  one connection per thread
         """Address and port of the client."""
         return str(self._peers.address)
 
+    def _listen(self) -> None:
+        try:
+            self._accept()
+        except Exception:  # noqa: BLE001  a cluster that cannot be reached must not look as if it ran
+            traceback.print_exc(file=sys.stderr)
+            os._exit(1)
+
     def _accept(self) -> None:
         while True:
-            sock, address = self._listener.accept()
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._serve, args=(sock, address), daemon=True).start()
+            try:
+                sock, address = self._listener.accept()
+            except OSError as error:
+                if error.errno in _BROKEN_LISTENER:
+                    raise
+                time.sleep(
+                    _ACCEPT_PAUSE_S
+                )  # no file or memory left, or the client has gone: all of it passes
+                continue
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._serve, args=(sock, address), daemon=True).start()
+            except (OSError, RuntimeError, MemoryError):  # no thread can be started
+                sock.close()
+                time.sleep(_ACCEPT_PAUSE_S)
 
     def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
         self._peers.address = f"{address[0]}:{address[1]}"
@@ -69,8 +95,8 @@ class Node:
         try:
             while self._one(connection):
                 pass
-        except (HangupError, BadRequestError, delivery.EndedError, OSError):
-            pass  # the client has gone, or a fault wants it to think so
+        except (HangupError, BadRequestError, delivery.EndedError, NotAnArchiveError, ReplyError, OSError):
+            pass  # the client has gone, or a fault or an answer that cannot be finished lets it think so
         finally:
             sock.close()
 
@@ -78,14 +104,15 @@ class Node:
         """Answer one request; `False` if the connection is at its end."""
         try:
             request = connection.next_request()
+            if request is None:
+                return False
+            call = Call(self, request)
+            reply = self._answer(call)
         except BadRequestError as error:
             text = f"400 Bad Request: {error}"
             send(connection.sock, Reply(400, [("Connection", "close")], text.encode()), method="GET")
+            _linger(connection.sock)
             return False
-        if request is None:
-            return False
-        call = Call(self, request, "", "")
-        reply = self._answer(call)
         # Counted before it goes out, so that a client that has its answer finds it counted.
         record = self.cluster.count(self, request, reply.status, planned_bytes(reply, request.method))
         try:
@@ -110,10 +137,13 @@ class Node:
             reply = self._dispatch(call)
         except ReplyError as problem:
             return self.problem_reply(problem, call)
-        except (HangupError, BadRequestError, OSError):
+        except (HangupError, BadRequestError):
             raise
+        except OSError as error:  # of the disk; the connection's own are a HangupError
+            return self.problem_reply(of_the_machine(self.tag, error), call)
         except Exception as error:  # noqa: BLE001  a bug here is the client's 500, not a dead thread
-            traceback.print_exc(file=sys.stderr)
+            with suppress(OSError):  # a full disk, too, must not end in silence
+                traceback.print_exc(file=sys.stderr)
             message = f"{self.tag}: {type(error).__name__}: {error}"
             return self.problem_reply(ReplyError(500, message), call)
         if call.plan is not None and call.plan.dead_redirect:
@@ -121,6 +151,7 @@ class Node:
         return reply
 
     def _dispatch(self, call: Call) -> Reply:
+        check_sender(call.request, self.cluster.ports)
         resource, key = self._resolve(call)
         if self.cluster.faults:
             self._plan_faults(call, resource, key)
@@ -152,16 +183,14 @@ class Node:
         version, _, rest = request.path.lstrip("/").partition("/")
         kind, _, rest = rest.partition("/")
         if version != "v1" or not kind:
-            raise ReplyError(
-                400, f"invalid request URI: '{request.method} {request.path}' from {self.peer_of(request)}"
-            )
+            return request.path, ""
         if kind == "objects":
             call.bucket, slash, call.name = rest.partition("/")
             if not slash:
                 return self._bucket_of_objects(call)
             check_object_name(call.name)
             if request.method in ("POST", "DELETE"):
-                return "object", str(call.message.get("action", ""))
+                return "object", call.text("action")
             if request.method == "PUT":
                 return "object", next((key for key in _PUT_KEYS if key in request.query), "")
             return "object", ""
@@ -171,26 +200,28 @@ class Node:
                 return "bucket", "bsumm_remote" if "bsumm_remote" in request.query else ""
             if call.bucket:
                 check_bucket_name(call.bucket)
-            return ("bucket" if call.bucket else "buckets"), str(call.message.get("action", ""))
+            return ("bucket" if call.bucket else "buckets"), call.text("action")
         if kind in ("daemon", "cluster"):
-            key = request.query.get("what") or str(call.message.get("action", ""))
-            return kind, key
+            if rest:
+                return request.path, ""
+            return kind, request.query.get("what") or call.text("action")
         if kind == "reverse":
-            call.name = rest
-            return kind, request.query.get("what", "")
+            return (kind if rest == "daemon" else request.path), request.query.get("what", "")
+        if kind == "sort":
+            return kind, rest
         if kind == "ml":
             service, _, path = rest.partition("/")
             call.bucket, _, call.name = path.partition("/")
-            return ("batch" if service == "moss" else kind), ""
+            return ("batch" if service == "moss" else request.path), ""
         call.name = rest
         if kind == "etl":
             first, _, more = rest.partition("/")
             return ("etl" if rest else "etls"), first if first == "_object" else more.partition("/")[0]
-        return kind, ""
+        return ("health" if kind == "health" else request.path), ""
 
     def _bucket_of_objects(self, call: Call) -> tuple[str, str]:
         if call.request.method == "POST":
-            return "objects", str(call.message.get("action", ""))
+            return "objects", call.text("action")
         path = call.request.path.strip("/")
         message = f"URL '{path}' is too short: expected 4 items, got {path.count('/') + 1}"
         raise ReplyError(400, message)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 __all__ = [
     "ReplyError",
     "bad_bucket_name",
@@ -10,7 +13,11 @@ __all__ = [
     "invalid_path",
     "not_implemented",
     "object_missing",
+    "of_the_machine",
 ]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class ReplyError(Exception):
@@ -63,3 +70,11 @@ def not_implemented(what: str) -> ReplyError:
     """Something a real cluster may do and this one does not: said by name, never guessed."""
     message = f"{what}: not implemented by the embedded cluster - operation not supported"
     return ReplyError(501, message, "ErrUnsupp")
+
+
+def of_the_machine(node: str, error: OSError) -> ReplyError:
+    """What the system refused: 507 for a full disk, 503 for what passes, 500 for all else."""
+    code = error.errno or 0
+    status = 507 if code in _FULL else 503 if code in _SHORT else 500
+    name = errno.errorcode.get(code, type(error).__name__)
+    return ReplyError(status, f"{node}: [Errno {code}] {name}: {os.strerror(code) if code else error}", name)

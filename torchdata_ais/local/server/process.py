@@ -78,10 +78,11 @@ def main() -> None:
 
 def build(root: Path, config: dict[str, Any]) -> Cluster:
     """Make the cluster of a configuration and let its nodes accept connections."""
-    cluster = Cluster(root, config["targets"], etl=config["etl"])
+    cluster = Cluster(root, config["targets"], etl=config["etl"], secret=config["secret"])
     cluster.python_path = config["python_path"]
     cluster.proxy = Node(cluster, "proxy", cluster.proxy_id, config["port"])
     cluster.targets = [Node(cluster, "target", node_id) for node_id in cluster.target_ids]
+    cluster.ports = frozenset(node.port for node in (cluster.proxy, *cluster.targets))
     for fault in config["faults"]:
         cluster.faults.add(Fault.from_json(fault))
     for node in (cluster.proxy, *cluster.targets):

@@ -93,9 +93,14 @@ def _now() -> str:
 def head_of(reply: Reply, extra: str = "") -> bytes:
     """The status line and the headers."""
     lines = [f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Unknown')}"]
-    lines += [f"{name}: {value}" for name, value in reply.headers]
+    lines += [f"{name}: {_one_line(value)}" for name, value in reply.headers]
     lines.append(f"Date: {_now()}")
     return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()
+
+
+def _one_line(value: str) -> str:
+    """A header's value: a name with a line break in it must not make a second header."""
+    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 
 
 def planned_bytes(reply: Reply, method: str) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
+
+import msgspec
 
 from .problem import ReplyError, bad_bucket_name, not_implemented
+from .vocabulary import ACTIONS, is_known_path
 
 if TYPE_CHECKING:
     from .faults import Plan
@@ -16,10 +19,17 @@ if TYPE_CHECKING:
     from .state import Cluster
     from .wire import Request
 
-__all__ = ["ROUTES", "Call", "Route", "find", "route"]
+__all__ = ["ROUTES", "Call", "Int", "Route", "decode", "find", "number", "route", "typed"]
 
 ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))
 """Query parameters that any request may carry: the bucket's, and what a redirect adds."""
+
+
+Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""An integer of JSON, as large as Go's."""
+
+T = TypeVar("T")
+_EMPTY = (b"null", b'""', b"false", b"0", b"[]", b"{}")
 
 
 class Call:
@@ -29,19 +39,19 @@ class Call:
         node: The node it came to.
         bucket: The bucket's name, if the path names one.
         name: The object's name, if the path names one; else what else follows in the path.
-        message: The JSON body of a control request: ``{"action", "name", "value"}``.
         plan: What the faults want, if anything.
     """
 
-    __slots__ = ("_message", "bucket", "name", "node", "plan", "request")
+    __slots__ = ("_message", "_raw", "bucket", "name", "node", "plan", "request")
 
-    def __init__(self, node: Node, request: Request, bucket: str, name: str) -> None:
+    def __init__(self, node: Node, request: Request) -> None:
         self.node = node
         self.request = request
-        self.bucket = bucket
-        self.name = name
+        self.bucket = ""
+        self.name = ""
         self.plan: Plan | None = None
-        self._message: dict[str, Any] | None = None
+        self._raw: bytes | None = None
+        self._message: dict[str, msgspec.Raw] | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -53,37 +63,79 @@ class Call:
         """The decoded query parameters."""
         return self.request.query
 
+    def body(self, kind: type[T]) -> T:
+        """The JSON body of a control request as a `kind`; that of ``{}`` if there is none.
+
+        Nothing is decoded into types that were not asked for, so deep or wide JSON costs no more than its bytes.
+        """
+        if self._raw is None:
+            self._raw = self.request.body.read()
+        message: T = decode(self._raw or b"{}", kind)
+        return message
+
     @property
-    def message(self) -> dict[str, Any]:
-        """The JSON body, read on the first use; ``{}`` if there is none."""
+    def message(self) -> dict[str, msgspec.Raw]:
+        """The fields of the body, not decoded: mostly ``{"action", "name", "value"}``."""
         if self._message is None:
-            raw = self.request.body.read()
-            try:
-                message = json.loads(raw) if raw else {}
-            except ValueError as cause:
-                raise ReplyError(400, f"failed to unmarshal the request: {cause}", "ErrJSON") from cause
-            if not isinstance(message, dict):
-                raise ReplyError(
-                    400, f"failed to unmarshal the request: not an object: {message!r:.100}", "ErrJSON"
-                )
-            self._message = message
+            self._message = self.body(dict[str, msgspec.Raw])
         return self._message
 
-    @property
-    def value(self) -> dict[str, Any]:
-        """The `value` of the action, as a dict."""
-        value = self.message.get("value")
-        return value if isinstance(value, dict) else {}
+    def text(self, field: str) -> str:
+        """A field of the body that is a text, or nothing."""
+        raw = self.message.get(field)
+        return "" if raw is None else decode(raw, str | None, field) or ""
+
+    def value(self, kind: type[T]) -> T | None:
+        """The `value` of the action as a `kind`."""
+        raw = self.message.get("value")
+        return None if raw is None else decode(raw, kind | None, "value")
 
     def fields(self, **known: Any) -> dict[str, Any]:
-        """Return `value` with defaults for what is missing; a field not named here is answered with 501."""
-        value = self.value
-        for key, item in value.items():
-            if key.replace("-", "_") not in known and item not in (None, "", False, 0, [], {}):
-                raise not_implemented(f"field {key!r} of action {self.message.get('action')!r}")
-        out = dict(known)
-        out.update({k.replace("-", "_"): v for k, v in value.items() if k.replace("-", "_") in known})
-        return out
+        """Return the fields of `value`; one that is not named here is answered with 501.
+
+        Each is named by its default, whose type it has, or by its type, and is then `None` if it is missing.
+        `msgspec.Raw` is for one that does not matter.
+        """
+        return typed(self.value(dict[str, msgspec.Raw]) or {}, f"action {self.text('action')!r}", known)
+
+
+def typed(fields: Mapping[str, msgspec.Raw], of: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode the fields that are known; see `Call.fields`. `of` says in the 501 whose fields they are."""
+    out = {name: None if _is_type(spec) else spec for name, spec in known.items()}
+    for key, raw in fields.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            if bytes(raw).strip() not in _EMPTY:
+                raise not_implemented(f"field {key!r:.100} of {of:.100}")
+            continue
+        spec = known[name]
+        if spec is msgspec.Raw:
+            continue
+        kind = spec if _is_type(spec) else Int if type(spec) is int else type(spec)
+        value = decode(raw, kind | None, key)
+        if value is not None:
+            out[name] = value
+    return out
+
+
+def _is_type(spec: Any) -> bool:
+    return isinstance(spec, type) or get_origin(spec) is not None
+
+
+def decode(raw: bytes | msgspec.Raw, kind: Any, field: str = "") -> Any:
+    """Return JSON as a `kind`, or say with 400 what is wrong with it."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as cause:
+        where = f" in {field!r}" if field else ""
+        raise ReplyError(400, f"failed to unmarshal the request{where}: {cause}", "ErrJSON") from cause
+
+
+def number(text: str, what: str) -> int:
+    """Return the value of a query parameter that is a number, or say with 400 that it is none."""
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ReplyError(400, f"{what} {text!r:.100} is not a number")
+    return int(text)
 
 
 Handler = Callable[[Call], "Reply"]
@@ -146,91 +198,20 @@ def find(call: Call, resource: str, key: str) -> Route:
 
 
 def _unknown(call: Call, resource: str, key: str) -> ReplyError:
-    method = call.request.method
+    method, path = call.request.method, call.request.path
     siblings = [row for row in ROUTES.values() if row.resource == resource]
-    if not siblings and key not in KNOWN_ACTIONS:
-        uri = f"{method} {call.request.path}"
-        return ReplyError(400, f"invalid request URI: '{uri}' from {call.node.peer_of(call.request)}")
-    if resource == "object" and method == "POST" and key not in KNOWN_ACTIONS:
+    if not siblings:
+        if is_known_path(path) and (not key or key in ACTIONS):
+            return not_implemented(f"{method} {path}" + (f" with {key!r}" if key else ""))
+        if key:
+            return ReplyError(400, f'invalid action "{key}"')
+        peer = call.node.peer_of(call.request)
+        return ReplyError(400, f"invalid request URI: '{method} {path}' from {peer}")
+    if resource == "object" and method == "POST" and key not in ACTIONS:
         # AIStore takes the whole rest of the path for the name of a bucket then.
         return bad_bucket_name()
-    if key and key not in KNOWN_ACTIONS:
+    if key and key not in ACTIONS and not (resource == "sort" and is_known_path(path)):
         if resource in ("cluster", "daemon") and "what" in call.query:
             return ReplyError(400, f"unexpected query [what={key}]")
         return ReplyError(400, f'invalid action "{key}"')
     return not_implemented(f"{method} of {resource}" + (f" with {key!r}" if key else ""))
-
-
-KNOWN_ACTIONS = frozenset(
-    [
-        "create-bck",
-        "destroy-bck",
-        "set-bprops",
-        "reset-bprops",
-        "summary-bck",
-        "ec-encode",
-        "copy-bck",
-        "etl-bck",
-        "blob-download",
-        "make-n-copies",
-        "rechunk",
-        "index-shard",
-        "summary-shard",
-        "rebalance",
-        "move-bck",
-        "resilver",
-        "lru",
-        "cleanup-store",
-        "evict-remote-bck",
-        "list",
-        "load-lom-cache",
-        "promote",
-        "rename-obj",
-        "mpt-upload",
-        "mpt-complete",
-        "mpt-abort",
-        "reset-stats",
-        "reset-config",
-        "set-config",
-        "rotate-logs",
-        "shutdown",
-        "copy-listrange",
-        "delete-listrange",
-        "etl-listrange",
-        "evict-listrange",
-        "prefetch-listrange",
-        "archive",
-        "attach",
-        "detach",
-        "enable-bend",
-        "disable-bend",
-        "start-maintenance",
-        "stop-maintenance",
-        "shutdown-node",
-        "decommission-node",
-        "decommission",
-        "check-lock",
-        "get-batch",
-        "create-inventory",
-        "destroy-inventory",
-        "show-inventory",
-        "start",
-        "stop",
-        "status",
-        "status_all",
-        "running_all",
-        "qryxstats",
-        "smap",
-        "node_status",
-        "log",
-        "cluster_config",
-        "bmd",
-        "config",
-        "stats",
-        "snode",
-        "sysinfo",
-        "remote",
-        "target_ips",
-    ]
-)
-"""Actions and questions that AIStore knows: those without a route are 501, others 400 as on a real node."""

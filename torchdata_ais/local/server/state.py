@@ -11,6 +11,7 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .access import hide_secret
 from .api_upload import Uploads
 from .archive import ArchiveIndex
 from .etl import Etls
@@ -35,9 +36,10 @@ class Cluster:
         root: Folder for data; ids of nodes live here too, so that a restarted cluster is the same one.
         targets: Number of targets.
         etl: Whether user code may be run for ETL.
+        secret: What a request that makes or changes a transform must bring.
     """
 
-    def __init__(self, root: Path, targets: int, *, etl: bool) -> None:
+    def __init__(self, root: Path, targets: int, *, etl: bool, secret: str) -> None:
         self.root = root
         self.store = Store(root)
         self.archives = ArchiveIndex()
@@ -46,6 +48,7 @@ class Cluster:
         self.faults = FaultTable()
         self.etls = Etls()
         self.etl_allowed = etl
+        self.secret = secret
         self.python_path: list[str] = []
         self.started_ns = time.time_ns()
         identity = _identity(root, targets)
@@ -55,6 +58,7 @@ class Cluster:
         self.target_ids: list[str] = identity["targets"][:targets]
         self.proxy: Node
         self.targets: list[Node] = []
+        self.ports: frozenset[int] = frozenset()
         self.dead_port = _dead_port()
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str, int]] = Counter()
@@ -82,7 +86,7 @@ class Cluster:
             "url": request.target,
             "status": status,
             "bytes_sent": size,
-            "headers": request.headers,
+            "headers": hide_secret(request.headers, self.secret),
         }
         with self._lock:
             self._counts[node.role, request.method, status] += 1

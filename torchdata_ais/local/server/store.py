@@ -13,8 +13,10 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import xxhash
@@ -76,7 +78,7 @@ class Store:
         self._bids = itertools.count(1)
         self._numbers = itertools.count(1)
         self._recover()
-        self._journal: BinaryIO = self._compact()
+        self._journal = self._compact()
 
     # -- buckets
 
@@ -93,18 +95,20 @@ class Store:
             if name in self.buckets:
                 raise bucket_exists(name)
             bucket = Bucket(name, next(self._bids), time.time_ns())
-            self.buckets[name] = bucket
             self._log("bucket", name, bucket.bid, bucket.created_ns)
+            self.buckets[name] = bucket
             return bucket
 
     def drop_bucket(self, name: str) -> None:
         """Remove a bucket with all its objects."""
         with self._lock:
             bucket = self.bucket(name)
-            del self.buckets[name]
+            gone, bucket.objects = bucket.objects, {}
+            bucket.touch()
+            for entry in gone.values():
+                self.path(entry).unlink(missing_ok=True)  # first, so that there is room to write it down
             self._log("drop", name)
-            for entry in bucket.objects.values():
-                self.path(entry).unlink(missing_ok=True)
+            del self.buckets[name]
 
     def rename_bucket(self, name: str, to: str) -> None:
         """Give a bucket another name."""
@@ -112,10 +116,10 @@ class Store:
             bucket = self.bucket(name)
             if to in self.buckets:
                 raise bucket_exists(to)
+            self._log("rename", name, to)
             del self.buckets[name]
             bucket.name = to
             self.buckets[to] = bucket
-            self._log("rename", name, to)
 
     # -- objects
 
@@ -171,10 +175,10 @@ class Store:
             old = objects.get(name)
             version = old.version + 1 if old else 1
             entry = Object(name, number, size, checksum, version, time.time_ns(), custom or {})
+            self._log("put", bucket, entry)
             objects[name] = entry
             if old is None:
                 self.buckets[bucket].touch()
-            self._log("put", bucket, entry)
         if old is not None:
             self.path(old).unlink(missing_ok=True)
         return entry
@@ -183,10 +187,14 @@ class Store:
         """Make an object of the same bytes elsewhere; the files share their blocks where the disk can."""
         number, path = self.new_file()
         try:
-            os.link(self.path(source), path)
-        except OSError:
-            shutil.copyfile(self.path(source), path)
-        return self.commit(bucket, name, number, source.size, source.checksum, dict(source.custom))
+            try:
+                os.link(self.path(source), path)
+            except OSError:
+                shutil.copyfile(self.path(source), path)
+            return self.commit(bucket, name, number, source.size, source.checksum, dict(source.custom))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def delete(self, bucket: str, name: str) -> bool:
         """Remove an object; `False` if there is none."""
@@ -195,15 +203,16 @@ class Store:
             if found is None:
                 return False
             self.buckets[bucket].touch()
-            self._log("delete", bucket, name)
-        self.path(found).unlink(missing_ok=True)
+            self.path(found).unlink(missing_ok=True)
+            with suppress(OSError):  # on a full disk: that the file is gone says it, too
+                self._log("delete", bucket, name)
         return True
 
     def set_custom(self, bucket: str, entry: Object, custom: dict[str, str]) -> None:
         """Replace the custom properties of an object."""
         with self._lock:
+            self._log("put", bucket, msgspec.structs.replace(entry, custom=custom))
             entry.custom = custom
-            self._log("put", bucket, entry)
 
     def clear(self) -> None:
         """Remove everything."""
@@ -220,8 +229,14 @@ class Store:
         return self._data / str(number // FILES_PER_FOLDER) / str(number)
 
     def _log(self, *event: Any) -> None:
-        self._journal.write(msgspec.json.encode(event) + b"\n")
-        self._journal.flush()
+        """Write one line, whole or (on a full disk) not at all."""
+        end = self._journal.tell()
+        try:
+            write_all(self._journal.fileno(), msgspec.json.encode(event) + b"\n")
+        except OSError:
+            self._journal.seek(end)
+            self._journal.truncate()
+            raise
 
     def _recover(self) -> None:
         last_bid = last_number = 0
@@ -261,10 +276,10 @@ class Store:
             if not path.name.isdigit() or int(path.name) not in known:
                 path.unlink()
 
-    def _compact(self) -> BinaryIO:
+    def _compact(self) -> FileIO:
         """Write the journal anew, as short as possible, and return it open for more."""
         fresh = self._path.with_suffix(".new")
-        journal = fresh.open("wb")
+        journal = fresh.open("wb", buffering=0)
         self._journal = journal
         for bucket in self.buckets.values():
             self._log("bucket", bucket.name, bucket.bid, bucket.created_ns)

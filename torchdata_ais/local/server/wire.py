@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import string
 from collections.abc import Iterator
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 __all__ = ["BadRequestError", "Body", "Connection", "HangupError", "Request"]
 
 MAX_HEAD_BYTES = 64 * 1024
 BLOCK_BYTES = 1 << 20
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 16 << 20
+
+# RFC 9112, without what it lets a lenient server put up with: two readers of one message must not differ.
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST_LINE = re.compile(rf"({_WORD}) ([^\x00-\x20\x7f]+) HTTP/1\.([01])")
+_HEADER = re.compile(rf"({_WORD}):([^\x00-\x08\x0a-\x1f\x7f]*)")
+_ABSOLUTE = re.compile(r"http://([^/?#]*)(.*)", re.IGNORECASE)
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 
 
 class HangupError(Exception):
@@ -46,7 +56,10 @@ class Body:
     def blocks(self) -> Iterator[memoryview]:
         """Yield the body in views of a buffer that the next step overwrites."""
         if self._expects and self.pending:
-            self._connection.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            try:
+                self._connection.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            except OSError as cause:
+                raise HangupError("the connection broke before the body") from cause
             self._asked = True
         self._started = True
         if not self._chunked:
@@ -54,17 +67,24 @@ class Body:
             return
         while True:
             line = self._connection.read_line()
-            try:
-                self._left = int(line.partition(b";")[0], 16)
-            except ValueError as cause:
-                raise BadRequestError("a chunk without its size") from cause
+            size = _CHUNK_SIZE.fullmatch(line)
+            if size is None:
+                raise BadRequestError(f"not the size of a chunk: {line[:100]!r}")
+            self._left = int(size[1], 16)
             if self._left == 0:
-                while self._connection.read_line():
-                    pass
+                self._skip_trailers()
                 self._chunked = False
                 return
             yield from self._exactly()
-            self._connection.read_line()
+            if self._connection.read_line():
+                raise BadRequestError("a chunk is longer than its size")
+
+    def _skip_trailers(self) -> None:
+        seen = 0
+        while line := self._connection.read_line():
+            seen += len(line)
+            if seen > MAX_HEAD_BYTES:
+                raise BadRequestError("what follows the body is too long")
 
     def _exactly(self) -> Iterator[memoryview]:
         connection = self._connection
@@ -94,18 +114,29 @@ class Body:
 
 
 class Request:
-    """One request: `path` items and `query` are decoded, header names are lower-case."""
+    """One request: `path` items and `query` are decoded, header names are lower-case.
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "query", "target")
+    `authority` is the host of a target in absolute form (``GET http://host/path``), else `None`.
+    """
+
+    __slots__ = ("authority", "body", "headers", "keep_alive", "method", "path", "query", "target")
 
     def __init__(
-        self, method: str, target: str, headers: dict[str, str], body: Body, *, keep_alive: bool
+        self,
+        method: str,
+        target: str,
+        headers: dict[str, str],
+        body: Body,
+        *,
+        keep_alive: bool,
+        authority: str | None = None,
     ) -> None:
         self.method = method
         self.target = target
         self.headers = headers
         self.body = body
         self.keep_alive = keep_alive
+        self.authority = authority
         path, _, query = target.partition("?")
         try:
             self.path = unquote(path, errors="strict") if "%" in path else path
@@ -140,7 +171,7 @@ class Connection:
     def next_request(self) -> Request | None:
         """Return the next request, or `None` when the peer has closed the connection between requests."""
         ahead = self._ahead
-        while (end := ahead.find(b"\r\n\r\n")) < 0:
+        while not 0 <= (end := ahead.find(b"\r\n\r\n")) <= MAX_HEAD_BYTES:
             if len(ahead) > MAX_HEAD_BYTES:
                 raise BadRequestError("the head of the request is too long")
             try:
@@ -154,25 +185,28 @@ class Connection:
         return self._parse(ahead[:end].decode("latin-1"))
 
     def _parse(self, head: str) -> Request:
-        lines = head.split("\r\n")
-        try:
-            method, target, version = lines[0].split(" ")
-        except ValueError as cause:
-            raise BadRequestError(f"not a request line: {lines[0][:100]!r}") from cause
-        headers: dict[str, str] = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        try:
-            length = int(headers.get("content-length") or 0)
-        except ValueError as cause:
-            raise BadRequestError("Content-Length is not a number") from cause
+        first, *lines = head.split("\r\n")
+        found = _REQUEST_LINE.fullmatch(first)
+        if found is None:
+            raise BadRequestError(f"not a request line of HTTP/1.1: {first[:100]!r}")
+        method, target, minor = found.groups()
+        headers = _headers(lines)
+        if minor == "1" and "host" not in headers:
+            raise BadRequestError("a request of HTTP/1.1 without Host")
+        authority, target = _split_target(target)
+        chunked = "transfer-encoding" in headers
+        if chunked and (headers["transfer-encoding"].lower() != "chunked" or minor == "0"):
+            raise BadRequestError(f"Transfer-Encoding: {headers['transfer-encoding'][:100]}")
+        length = headers.get("content-length", "0")
+        if chunked and "content-length" in headers:
+            raise BadRequestError("Content-Length beside Transfer-Encoding")
+        if not _LENGTH.fullmatch(length):
+            raise BadRequestError(f"Content-Length: {length[:100]}")
         wish = headers.get("connection", "").lower()
-        keep_alive = "close" not in wish and (version == "HTTP/1.1" or "keep-alive" in wish)
-        chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        keep_alive = "close" not in wish and (minor == "1" or "keep-alive" in wish)
         expects = "100-continue" in headers.get("expect", "").lower()
-        body = Body(self, 0 if chunked else length, chunked=chunked, expects=expects)
-        return Request(method, target, headers, body, keep_alive=keep_alive)
+        body = Body(self, int(length), chunked=chunked, expects=expects)
+        return Request(method, target, headers, body, keep_alive=keep_alive, authority=authority)
 
     def read_some(self, most: int) -> memoryview:
         """Return at least one and at most `most` bytes of a body."""
@@ -195,9 +229,45 @@ class Connection:
         while (end := self._ahead.find(b"\r\n")) < 0:
             if len(self._ahead) > MAX_HEAD_BYTES:
                 raise BadRequestError("a line of the body is too long")
-            data = self.sock.recv(65536)
+            try:
+                data = self.sock.recv(65536)
+            except OSError as cause:
+                raise HangupError("the connection broke in the body") from cause
             if not data:
                 raise HangupError("the body ended inside a chunk")
             self._ahead += data
         line, self._ahead = self._ahead[:end], self._ahead[end + 2 :]
         return line
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    """The fields by lower-case name. Several of one name are one list, but for those that may come once."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
+            raise BadRequestError(f"not a header: {line[:100]!r}")
+        name, value = found[1].lower(), found[2].strip(" \t")
+        before = headers.get(name)
+        if before is None:
+            headers[name] = value
+        elif name == "host" or (name == "content-length" and value != before):
+            raise BadRequestError(f"more than one {found[1]}")
+        elif name != "content-length":
+            headers[name] = f"{before}, {value}"
+    return headers
+
+
+def _split_target(target: str) -> tuple[str | None, str]:
+    """The authority of a target in absolute form, and its path and query in ASCII."""
+    authority = None
+    if not target.startswith("/"):
+        found = _ABSOLUTE.fullmatch(target)
+        if found is None:
+            raise BadRequestError(f"not a target of a request: {target[:100]!r}")
+        authority, target = found.groups()
+        if not target.startswith("/"):
+            target = f"/{target}"
+    if not target.isascii():  # what came as bare UTF-8
+        target = quote(target.encode("latin-1"), safe=string.punctuation)
+    return authority, target

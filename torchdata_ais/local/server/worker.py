@@ -1,6 +1,7 @@
 """One ETL worker: the user's server class, run by the SDK's own HTTP server on 127.0.0.1.
 
-Started by file path with a port and the id of the cluster's process, with which it ends.
+Started by file path with a port and the id of the cluster's process, with which it ends. It answers that process only:
+the SDK's server would give a web page what the transform makes of any file of this machine (``etl_fqn=``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 _PARENT_CHECK_S = 0.5
 
@@ -26,7 +28,28 @@ def main() -> None:
 
     payload = base64.b64decode(os.environ["ETL_CLASS_PAYLOAD"])
     server = cloudpickle.loads(payload)  # the user's own code, which etl=True asked to be run
-    server(host="127.0.0.1", port=port).start()
+    guarded(server, port)(host="127.0.0.1", port=port).start()
+
+
+def guarded(server: Any, port: int) -> Any:
+    """Return a server class, if it is of the SDK's plain kind, that refuses what a web page may have sent."""
+    from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
+
+    if not (isinstance(server, type) and issubclass(server, HTTPMultiThreadedServer)):
+        return server
+
+    class Guarded(server):  # type: ignore[misc]  # untyped
+        class RequestHandler(server.RequestHandler):  # type: ignore[misc]
+            def parse_request(self) -> bool:
+                if not super().parse_request():
+                    return False
+                if self.headers.get_all("Host") == [f"127.0.0.1:{port}"] and "Origin" not in self.headers:
+                    return True
+                self.send_error(403, "refused: only the embedded cluster may use this worker")
+                return False
+
+    Guarded.__name__ = server.__name__
+    return Guarded
 
 
 def _end_with(parent: int) -> None:

@@ -1,0 +1,176 @@
+"""What the commands print: nothing a terminal would obey, no broken lines, and errors of files that name the file."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import torchdata_ais.cli
+from torchdata_ais.cli import app
+from torchdata_ais.cli._echo import echo
+from torchdata_ais.errors import NotFoundError
+from torchdata_ais.pipes import AISSourceLister
+from torchdata_ais.store.naming import naming
+from torchdata_ais.tar import encode_archive
+from torchdata_ais.testing import write_shard
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\n\x7f"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
+
+
+def run(*words: object) -> tuple[str, int]:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.output, result.exit_code
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """A shard whose keys, fields and names are made for a terminal; one key comes back, one member is no sample's."""
+    names = [
+        f"{EVIL}a.jpg",
+        f"{EVIL}a.c{EVIL}ls",
+        f"b{EVIL}.cls",
+        f"{EVIL}a.png",
+        EVIL,
+        "c.cls",
+        "c.cls",
+        f"d{EVIL}.json",
+    ]
+    path = tmp_path / "evil.tar"
+    path.write_bytes(b"".join(encode_archive([(name, b"\x1b]0;x") for name in names])))
+    return path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect"],
+        ["inspect", "--json"],
+        ["lint"],
+        ["lint", "--json"],
+        ["lint", "--require", f"x{EVIL}"],
+        ["bench", "--workers", "0", "--seconds", "0.01"],
+    ],
+)
+def test_names_in_a_shard_reach_no_terminal_as_commands(words: list[str], shard: Path) -> None:
+    output, _ = run(words[0], shard, *words[1:])
+    assert output
+    assert not OBEYED.search(output), repr(output)
+
+
+def test_each_sample_has_one_line_whatever_is_in_its_name(shard: Path) -> None:
+    output, _ = run("inspect", shard)
+    assert "\\x1b]0;owned\\x07" in output
+    assert "\\n" in output
+    lines = [line for line in output.splitlines() if "  @" in line]
+    assert len(lines) == len(json.loads(run("inspect", shard, "--json")[0].splitlines()[0])["samples"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ls", f"aix{EVIL}://b"],
+        ["ls", f"/x{EVIL}"],
+        ["inspect", f"/none{EVIL}.tar"],
+        ["lint", f"/none{EVIL}.tar"],
+        ["put", f"/none{EVIL}", "ais://b/"],
+        ["convert", f"/none{EVIL}", f"/none{EVIL}/%d.tar"],
+        ["dsort", "ais://b/x", "--order", EVIL],
+        ["etl", "init", "no-change", f"os{EVIL}:x"],
+        ["ls", "ais://b", "--endpoint", f"http://h{EVIL}"],
+    ],
+)
+def test_arguments_come_back_spelled_out(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIS_ENDPOINT", "http://127.0.0.1:9")
+    output, code = run(*words)
+    assert code in (1, 2)
+    assert not OBEYED.search(output), repr(output)
+
+
+def test_objects_and_messages_of_a_server_are_spelled_out(ais_local_cluster, monkeypatch) -> None:
+    monkeypatch.setenv("AIS_ENDPOINT", ais_local_cluster.endpoint)
+    bucket = ais_local_cluster.client().bucket("terminal").create(exist_ok=True)
+    try:
+        bucket.object("a\x1b[2J\x07b").get_writer().put_content(b"x")
+        for words in (
+            ["ls", "ais://terminal"],
+            ["ls", "ais://terminal", "--json"],
+            ["lint", "ais://terminal/a"],
+        ):
+            output, _ = run(*words)
+            assert "1b[2J" in output
+            assert not OBEYED.search(output), repr(output)
+    finally:
+        bucket.delete(missing_ok=True)
+
+
+def test_notebooks_and_reprs_show_no_control_characters_and_no_markup() -> None:
+    pipe = AISSourceLister(f"/x/<script>{EVIL}")
+    for text in (repr(pipe), pipe._repr_html_()):
+        assert not OBEYED.search(text.replace("\n", "")), repr(text)
+    assert "<script>" not in pipe._repr_html_()
+
+
+def test_what_the_encoding_of_the_terminal_lacks_is_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    echo("größer\udcff")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"gr\\xf6\\xdfer\\udcff\n"
+
+
+def test_commands_print_through_one_place_only() -> None:
+    # What `serve` prints for a shell to read is a secret on purpose.
+    for path in Path(torchdata_ais.cli.__file__).parent.glob("*.py"):
+        if path.name not in ("_echo.py", "serve.py"):
+            assert "typer.echo" not in path.read_text(), path
+            assert not re.search(r"^\s*print\(", path.read_text(), re.MULTILINE), path
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits here")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert", "{shard}", "{out}/s-%d.tar"],
+        ["lint", "{shard}", "--fix", "{out}/s-%d.tar"],
+        ["inspect", "{picture}", "--sheet", "{out}/sheet.png"],
+    ],
+)
+def test_a_file_that_cannot_grow_is_named(words: list[str], tmp_path: Path) -> None:
+    from PIL import Image
+
+    png = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(png, "png")
+    shard = write_shard(tmp_path / "in.tar", {"a.txt": os.urandom(60_000).hex().encode()})
+    picture = write_shard(tmp_path / "picture.tar", {"a.png": png.getvalue()})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+    try:
+        output, code = run(*(word.format(shard=shard, picture=picture, out=tmp_path) for word in words))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert code == 1
+    assert f"Errno {errno.EFBIG}" in output
+    assert str(tmp_path) in output.partition("Errno")[2], output
+
+
+def test_errors_that_name_a_file_or_are_none_of_files_stay_as_they_are() -> None:
+    with pytest.raises(OSError, match=r"No space.*'/x'") as caught, naming("/x"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == "/x"
+    with pytest.raises(FileNotFoundError) as caught, naming("/x"):
+        Path("/none/y").read_bytes()
+    assert caught.value.filename == "/none/y"
+    with pytest.raises(NotFoundError, match=r"^gone$"), naming("/x"):
+        raise NotFoundError("gone")

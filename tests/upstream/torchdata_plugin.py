@@ -1,0 +1,18 @@
+"""pytest plugin: torchdata's tests meet our reading service under the name of its own."""
+
+from __future__ import annotations
+
+from outcomes import pytest_collection_finish, pytest_runtest_logreport
+
+__all__ = ["pytest_collection_finish", "pytest_configure", "pytest_runtest_logreport"]
+
+
+def pytest_configure() -> None:
+    from torchdata_ais import MultiProcessingReadingService  # first: it keeps torchdata's banner away
+
+    import torchdata.dataloader2  # isort: skip
+    import torchdata.dataloader2.reading_service  # isort: skip
+
+    for module in (torchdata.dataloader2, torchdata.dataloader2.reading_service):
+        assert module.MultiProcessingReadingService is not MultiProcessingReadingService
+        module.MultiProcessingReadingService = MultiProcessingReadingService

@@ -1,0 +1,109 @@
+"""Which rank of how many this process is: asked in the main process, and carried to wherever the pipe runs."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from torchdata_ais.errors import UsageError
+
+__all__ = ["World", "WorldOptions", "instance_of"]
+
+
+def instance_of(rank: int, ranks: int, worker: int) -> int:
+    """Return the number of a worker among those of all ranks: ranks come first.
+
+    Instance i of n reads the shards i, i + n, i + 2n, ... So shard p goes to rank ``p % ranks``, and there to worker
+    ``p // ranks % workers``: the shards of two ranks differ by at most one, whatever the numbers are.
+
+    Example:
+        >>> [instance_of(rank, 2, worker) for rank in range(2) for worker in range(2)]
+        [0, 2, 1, 3]
+    """
+    return worker * ranks + rank
+
+
+class World(NamedTuple):
+    """The ranks that share out the data.
+
+    Attributes:
+        rank: This process.
+        size: How many there are.
+        store: What they tell each other by: a store of torch.distributed; None: nothing can be told.
+    """
+
+    rank: int
+    size: int
+    store: Any = None
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """What a loader was told about ranks; the fields are arguments of `ais_loader`.
+
+    Raises:
+        UsageError: Values that cannot be.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    store: Any = None
+    token: str = field(default_factory=lambda: uuid.uuid4().hex, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rank, size = self.rank, self.world_size
+        if (rank is None) != (size is None):
+            raise UsageError.at(
+                f"rank={rank}, world_size={size}", todo="pass both, or neither to ask torch.distributed"
+            )
+        if rank is not None and size is not None:
+            for value in (rank, size):
+                if isinstance(value, bool) or not isinstance(value, int):
+                    raise UsageError.at(f"rank={rank!r}, world_size={size!r}", todo="pass integers")
+            if not 0 <= rank < size:
+                raise UsageError.at(f"rank={rank} of world_size={size}", todo="ranks count from 0")
+        if self.store is not None and not isinstance(self.store, dist.distributed_c10d.Store):
+            raise UsageError.at(
+                f"store= is a {type(self.store).__name__}",
+                todo="pass a store of torch.distributed: TCPStore, FileStore, HashStore, PrefixStore",
+            )
+
+        _ALIVE[self.token] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # DataLoader2 copies its reading service by pickling, and a store does not pickle.
+        return _same, (self.token, self.rank, self.world_size)
+
+    def find(self) -> World:
+        """Return the ranks: as given, else those of torch.distributed, else this process alone.
+
+        Raises:
+            UsageError: The environment says that there are several, and nothing says how to reach them.
+        """
+        if self.rank is not None and self.world_size is not None:
+            return World(self.rank, self.world_size, self.store)
+        if dist.is_available() and dist.is_initialized():
+            store = self.store or dist.distributed_c10d._get_default_store()
+            return World(dist.get_rank(), dist.get_world_size(), store)
+        text = os.environ.get("WORLD_SIZE", "")
+        if text.isdecimal() and int(text) > 1:
+            raise UsageError.at(
+                f"WORLD_SIZE={text} says that there are {text} ranks, but torch.distributed is not initialised here: "
+                "each of them would read everything",
+                todo="call torch.distributed.init_process_group() first, or pass rank= and world_size= (a loader for "
+                "this process alone takes rank=0, world_size=1)",
+            )
+        return World(0, 1)
+
+
+_ALIVE: weakref.WeakValueDictionary[str, WorldOptions] = weakref.WeakValueDictionary()
+"""By token, so that a copy made in this process is the same object, with its store."""
+
+
+def _same(token: str, rank: int | None, world_size: int | None) -> WorldOptions:
+    return _ALIVE.get(token) or WorldOptions(rank, world_size)

@@ -1,0 +1,334 @@
+"""What must not be shown: secrets in texts, and characters that a terminal would obey.
+
+Every error of this package and every line of its log passes `clean`. Two things are taken out: what looks like a
+secret (user information of URLs, signed queries, headers), and what is known to be one, told by `hide`, in whatever
+form a server quotes it. The set of known ones is kept for the process: an error is built far from the options.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import string
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus, unquote
+
+__all__ = [
+    "RedactingFilter",
+    "clean",
+    "hide",
+    "printable",
+    "quiet",
+    "redact",
+    "redact_text",
+    "sealed",
+    "without_values_of",
+]
+
+_MASK = "***"
+_KEPT = 256  # known secrets; a token that is renewed every hour fills them in ten days
+_SHORT, _LONG = (
+    4,
+    8,
+)  # shorter than the first is no secret; shorter than the second is one as a whole word only
+
+# Names of parameters. The first hold for any name with such a part, the second for names that have it as a word.
+_SECRET_PART = re.compile(
+    r"token(?!iz|s\b)|secret|passw|passphrase|pwd|credential|signature|signing|key(?!word|frame)|auth(?!or(?!iz))"
+    r"|jwt|bearer|cookie|session|assertion|hmac|accessid|ticket"
+)
+_SECRET_WORD = re.compile(
+    r"(?:^|[^a-z])(?:sig|sign|pass|pw|pin|code|otp|sas|hdnea|hdnts|hdntl|gda|upt|verify|md5|ak|secure)(?:[^a-z]|$)"
+)
+_SECRET_VENDOR = re.compile(r"^(?:x|q)-(?:amz|goog|oss|cos|obs|tos|bce|ms|ak|sign|key)-?")
+# In running text, where nothing says that a parameter is one, only these.
+_PLAIN_NAME = re.compile(
+    r"(?i)^[\w.\-]*(?:token(?!iz|s\b)|secret|passw(?:or)?d|passphrase|credential|signature|jwt|api[_-]?key|access[_-]?key"
+    r"|authorization|hdnea|hdnts|hdntl|\bsig)[\w.\-]*$"
+)
+_FILE_NAME = re.compile(r"\.(?:tar(?:\.\w+)?|tgz)$")
+
+_RUN = re.compile(r"[^\s\"'<>`|]+")
+_TAIL = re.compile(r"[.,;:)\]}]+$")
+_CUT = re.compile(r"([?&#]|;(?=[\w.%\-]+=))")
+_KEYLESS = re.compile(r"^[\w\-.~%+]{16,}$")
+_PATH_PAIR = re.compile(r"(?<![^/(\[{,])([\w.\-]+)=([^/]+)")
+_ORACLE = re.compile(r"(/p/)[^/]{16,}(/n/[^/]+/b/)")
+# User information with / ? or # in it, which ends the host for a parser; then the proper kind; then a host forgotten.
+_BROKEN_USER = re.compile(r"(:?//+)[^/?#@:\[\]]*:(?!\d{1,5}(?:[/?#,;)]|$))\S*(?:@|%40)")
+_USER = re.compile(r"((?<!\w)//+|:/+)(?=[^/?#])[^/?#]+(?:@|%40)")
+_USER_ALONE = re.compile(
+    r"(:?//+[^/?#@:\[\]]*:)(?!\d{1,5}(?:[/?#,;)]|$)|:|port\b|\{|\*|$)[^/?#:]+(?=[/?#]|$)"
+)
+# A blank in a password, in running text.
+_SPACED_USER = re.compile(
+    r"(//+)[^\s/?#@:\[\]]+:(?!\d{1,5}(?:[\s/?#,;.)]|$))[^\s/?#@\"']*[ \t][^/?#@\n\"']*@"
+)
+_NO_SCHEME = re.compile(r"^[^/:@]+:[^/@]*@(?=[\w\[])")
+_ENCODED_URL = re.compile(r"(?i)%3a%2f%2f")
+_HEADERS = (
+    re.compile(r"(?i)(\bbearer(?:\s+|%20|\+))(?!tokens?\b|auth\w*|is\b|realm\b|error\b|\*)[^\s\"',;)]{4,}"),
+    re.compile(r"((?i:\bbasic\s+))(?=[a-zA-Z+/]*[0-9A-Z=])[A-Za-z0-9+/\-_]{6,}=*"),
+    re.compile(
+        r"(?i)(\b(?:proxy-)?(?:authorization|x-[\w-]*(?:token|key|secret)|set-cookie|cookie)[\"']?\s*[:=]\s*[\"']?)"
+        r"(?!bearer\b|basic\b|\*)[^\s\"',;]{8,}"
+    ),
+    re.compile(
+        r"(?i)([\"'][\w.\-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key)[\"']\s*:\s*[\"'])"
+        r"(?!\*)[^\"']+"
+    ),
+    re.compile(r"()\beyJ[\w\-]{5,}\.[\w\-]+(?:\.[\w\-]*)*"),
+    re.compile(r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+)
+_UNQUOTED = frozenset(string.ascii_letters + string.digits)
+
+_SUSPECT = re.compile(
+    r"[@=?#%]|//|eyJ|AKIA|ASIA|(?i:bearer|basic|authorization|cookie|token|secret|passw|key)"
+)
+
+# C0 without tab and line feed, C1, what turns the direction of the line, line separators, and lone surrogates.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+
+_PLAIN = (str, bytes, int, float, list, type(None))  # lists are notes
+
+_known: dict[str, None] = {}
+_known_forms: re.Pattern[str] | None = None
+
+
+def hide(secret: str | None) -> None:
+    """Have every text from now on shown without `secret`, also where it is base64 or URL-encoded.
+
+    Example:
+        >>> hide("correct-horse")
+        >>> clean("the server said: no user me:correct-horse, bWU6Y29ycmVjdC1ob3JzZQ== or correct%2Dhorse")
+        'the server said: no user me:***, bWU6*** or ***'
+    """
+    global _known_forms  # noqa: PLW0603 - one set for the process, see above
+    if not secret or len(secret) < _SHORT or next(reversed(_known), None) == secret:
+        return
+    _known.pop(secret, None)
+    _known[secret] = None
+    while len(_known) > _KEPT:
+        del _known[next(iter(_known))]
+    _known_forms = _pattern(_known)
+
+
+def _is_word(secret: str) -> bool:
+    """Whether a secret is hidden only where it stands alone: it may be a part of other words."""
+    if len(secret) < _LONG:
+        return len(secret) >= _SHORT and any(c.isdigit() for c in secret)  # "test" is said for other reasons
+    return secret.isalpha() and secret.islower()
+
+
+def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
+    """Return a pattern for all forms of some secrets; the longest first."""
+    encoded: set[str] = set()
+    plain: set[str] = set()
+    words: list[str] = []
+    for secret in secrets:
+        if len(secret) >= _LONG:
+            encoded.update(_base64(secret))
+            plain.update(_forms(secret))
+        if _is_word(secret):
+            plain.discard(secret)
+            words.append(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])")
+    parts = [re.escape(form) + r"[\w+/\-]{0,2}={0,2}" for form in encoded]
+    parts += [re.escape(form) for form in sorted(plain, key=len, reverse=True)]
+    parts += words
+    return re.compile("|".join(parts)) if parts else None
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield a secret as servers and libraries may quote it."""
+    raw = secret.encode("utf-8", "surrogateescape")
+    yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1])
+    yield from (secret.encode("unicode_escape").decode(), raw.hex(), raw.hex().upper())
+    for form in ("%%%02x", "%%%02X"):
+        yield "".join(chr(byte) if chr(byte) in _UNQUOTED else form % byte for byte in raw)
+
+
+def _base64(secret: str) -> Iterator[str]:
+    """Yield a secret in base64: three forms, as it may begin at any byte of three."""
+    raw = secret.encode("utf-8", "surrogateescape")
+    for before in range(3):
+        for encode in (b64encode, urlsafe_b64encode):
+            text = encode(bytes(before) + raw).decode()
+            form = text[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6]
+            if len(form) >= _LONG:
+                yield form
+
+
+def clean(text: str) -> str:
+    """Return `text` without secrets, and with control characters spelled out."""
+    return printable(redact_text(text))
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with what a terminal would obey spelled out; tab and line feed stay.
+
+    Example:
+        >>> printable("a\x1b]0;owned\x07\tb")
+        'a\\x1b]0;owned\\x07\tb'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def redact(url: str) -> str:
+    """Return one URL, path or address without what must not be shown, however broken it is.
+
+    Taken out are user information, and the values of parameters, in query and fragment, that are named like secrets or
+    that signed URLs carry.
+
+    Example:
+        >>> redact("https://me:secret@h/x?X-Amz-Signature=abc&provider=aws")
+        'https://***@h/x?X-Amz-Signature=***&provider=aws'
+        >>> redact("htps://me:p@ss/word@h/s.tar?sv=2024-11-04&sig=abc%3D#access_token=x")
+        'htps://***@h/s.tar?sv=2024-11-04&sig=***#access_token=***'
+    """
+    if not _SUSPECT.search(url):
+        return _without_known(url)
+    url = redact_text(url)
+    whole = re.sub(r"[\s\"'<>`|]", lambda found: quote(found[0]), url)  # one run, whatever stands in it
+    shown = redact_text(whole)
+    return url if shown == whole else shown
+
+
+def redact_text(text: str) -> str:
+    """Return a longer text, such as the message of another library, without the secrets in it.
+
+    Example:
+        >>> redact_text("Max retries exceeded with url: /s.tar?sig=abc (Caused by http://me:pw@h: refused)")
+        'Max retries exceeded with url: /s.tar?sig=*** (Caused by http://***@h: refused)'
+    """
+    text = _without_known(text)
+    if not _SUSPECT.search(text):
+        return text
+    for header in _HEADERS:
+        text = header.sub(rf"\1{_MASK}", text)
+    text = _SPACED_USER.sub(rf"\1{_MASK}@", text)
+    return _RUN.sub(_redacted_run, text)
+
+
+def without_values_of(url: str, text: str) -> str:
+    """Return `text`, such as the answer to a request for `url`, without the secrets that stand in `url`.
+
+    Example:
+        >>> without_values_of("http://h/s.tar?sig=a1b2c3d4&sv=1", "the signature a1b2c3d4 of version 1 has expired")
+        'the signature *** of version 1 has expired'
+    """
+    values = [
+        unquote(part.partition("=")[2]) for part in _CUT.split(url) if _is_secret(*part.partition("=")[::2])
+    ]
+    _, at, _ = (login := url.partition("//")[2].partition("/")[0]).rpartition("@")
+    if at:
+        values += [unquote(part) for part in login.rpartition("@")[0].split(":", 1)[-1:]]
+    pattern = _pattern(values)
+    return pattern.sub(_MASK, text) if pattern else text
+
+
+def _without_known(text: str) -> str:
+    return _known_forms.sub(_MASK, text) if _known_forms is not None else text
+
+
+def _redacted_run(found: re.Match[str]) -> str:
+    """Redact what stands between two spaces or quotes."""
+    run = found[0]
+    if not ("@" in run or "=" in run or "//" in run or "?" in run or "#" in run or "%" in run or ":/" in run):
+        return run
+    if _ENCODED_URL.search(run) and "://" not in run:
+        plain = unquote(run)
+        shown = redact_text(plain)
+        return run if shown == plain else shown
+    end = _TAIL.search(run)
+    run, tail = (run[: end.start()], end[0]) if end else (run, "")
+    if "//" in run or ":/" in run:
+        run = _BROKEN_USER.sub(rf"\1{_MASK}@", run)
+        run = _USER.sub(rf"\1{_MASK}@", run)
+        run = _USER_ALONE.sub(rf"\1{_MASK}", run)
+        run = _ORACLE.sub(rf"\1{_MASK}\2", run)
+    elif ":" in run and "@" in run:
+        run = _NO_SCHEME.sub(f"{_MASK}@", run)
+    return _redacted_parameters(run) + tail
+
+
+def _redacted_parameters(run: str) -> str:
+    """Redact values of ``name=value`` behind ``? & # ;``, and in the path those with an unmistakable name."""
+    first, *rest = _CUT.split(run)
+    if "=" in first:
+        if rest and rest[0] == "&" and "/" not in first:
+            rest = ["", first, *rest]  # a query without its URL
+            first = ""
+        else:
+            first = _PATH_PAIR.sub(_redacted_pair, first)
+    parts = [first]
+    is_url = "//" in first or first.startswith("/")
+    hidden = False
+    for mark, part in zip(rest[::2], rest[1::2], strict=True):
+        name, equals, value = part.partition("=")
+        if equals:
+            hidden = _is_secret(name, value)
+            part = f"{name}={_MASK}" if hidden else part  # noqa: PLW2901
+        elif part and (hidden or (is_url and mark in "?#" and _KEYLESS.match(part))):
+            part = _MASK  # noqa: PLW2901 - the rest of a value with a # in it, or a query that is nothing but a token
+        parts += [mark, part]
+    return "".join(parts)
+
+
+def _redacted_pair(found: re.Match[str]) -> str:
+    return f"{found[1]}={_MASK}" if _PLAIN_NAME.match(found[1]) else found[0]
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether the value of a parameter must not be shown."""
+    if not value or value == _MASK:
+        return False
+    word = unquote(name).lower()
+    if word == "key" and _FILE_NAME.search(value):
+        return False  # of the object
+    if _SECRET_PART.search(word) or _SECRET_WORD.search(word) or _SECRET_VENDOR.search(word):
+        return True
+    inner = unquote(value)  # a URL, or JSON, as the value
+    return inner != value and len(inner) > _SHORT and redact_text(inner) != inner
+
+
+def quiet(error: BaseException | None) -> BaseException | None:
+    """Return `error`, for ``raise ... from``; or its text alone, if it or what caused it could show a secret.
+
+    Errors of HTTP libraries hold request and connection, with their headers.
+    """
+    seen: set[int] = set()
+    one = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        held = [value for value in vars(one).values() if not isinstance(value, _PLAIN)]
+        if held or any(redact_text(text) != text for text in (str(one), repr(one), str(vars(one)))):
+            return RuntimeError(clean(f"{type(error).__module__}.{type(error).__qualname__}: {error}"))
+        one = one.__cause__ or one.__context__
+    return error
+
+
+def sealed(error: Exception) -> Exception:
+    """Return `error`, whatever it was caused by `quiet`."""
+    hidden = error.__suppress_context__
+    error.__cause__ = quiet(error.__cause__ if hidden else error.__cause__ or error.__context__)
+    error.__context__ = None
+    return error
+
+
+class RedactingFilter(logging.Filter):
+    """Has a logger write no secrets and no control characters."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record's text where that is needed; never drop it."""
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            return True  # logging itself says what is wrong with the call
+        shown = clean(text)
+        if shown != text:
+            record.msg, record.args = shown, ()
+        return True

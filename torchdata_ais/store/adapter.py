@@ -1,0 +1,111 @@
+"""How the SDK's requests travel: over our connections, within a time and a size, and only AIStore's answers come back.
+
+The timeouts of `requests` count from byte to byte, and it reads a body of any length. Here the socket is known to
+the `Cancel` of the thread, which ends what is overdue, and a body has a limit. The SDK decodes what it is given:
+what cannot be AIStore's is refused before.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from typing import Any
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import Cancel, report_sockets
+from torchdata_ais.store.wire import is_page, not_aistore
+
+__all__ = ["BoundedAdapter"]
+
+_PIECE = 64 << 10
+_ERROR_BYTES = 64 << 10  # more than this is not read of an error
+_ANSWER_BYTES = 16 << 20  # a page of 10,000 names, the longest there can be, takes 12 MB
+_MSGPACK = "application/msgpack"
+
+
+class BoundedAdapter(HTTPAdapter):
+    """Sends one request at a time, tries it once, and returns the answer with its body read."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        once = urllib3.Retry(0, redirect=5, raise_on_status=False)
+        super().__init__(max_retries=once, pool_maxsize=options.pool_size)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """Make the pool manager, with our connections."""
+        super().init_poolmanager(*args, **kwargs)
+        report_sockets(self.poolmanager)
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the pool manager for a proxy, with our connections."""
+        manager = super().proxy_manager_for(*args, **kwargs)
+        report_sockets(manager)
+        return manager
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        """Send `request` and return the answer.
+
+        Raises:
+            Failed: It is longer than any of AIStore's, or not AIStore's.
+            requests.RequestException: There is none.
+        """
+        response = super().send(request, *args, **kwargs)
+        try:
+            Cancel.limit(self._options.stall_timeout)
+            body = self._body(response)
+        except BaseException:
+            response.close()
+            raise
+        if 200 <= response.status_code < 300:
+            self._check(request, response, body)
+        headers = dict(response.headers)
+        headers.pop("Content-Encoding", None)  # it was decoded
+        whole = urllib3.HTTPResponse(
+            io.BytesIO(body),
+            headers=headers,
+            status=response.status_code,
+            reason=response.reason,
+            preload_content=False,
+            enforce_content_length=False,
+        )
+        answer = self.build_response(request, whole)
+        answer.encoding = "utf-8"  # as AIStore writes; a guess by the bytes may take minutes
+        return answer
+
+    def _body(self, response: requests.Response) -> bytes:
+        """Return the body: of an error its beginning, of anything else all of it."""
+        body = bytearray()
+        if response.status_code >= 400:
+            with suppress(requests.RequestException):  # the status is known, and says enough
+                for piece in response.iter_content(_PIECE):
+                    body += piece
+                    if len(body) >= _ERROR_BYTES:
+                        break
+            response.close()
+            return bytes(body[:_ERROR_BYTES])
+        for piece in response.iter_content(_PIECE):
+            body += piece
+            if len(body) > _ANSWER_BYTES:
+                raise not_aistore(
+                    self._options.endpoint, f"it sent more than {_ANSWER_BYTES >> 20} MiB in one answer"
+                )
+        return bytes(body)
+
+    def _check(self, request: requests.PreparedRequest, response: requests.Response, body: bytes) -> None:
+        kind = response.headers.get("Content-Type", "")
+        if is_page(kind, body):
+            raise not_aistore(self._options.endpoint, f"it answered with a web page ({_quoted(body)})")
+        if request.headers.get("Accept") == _MSGPACK and kind != _MSGPACK:
+            got = f"{kind or 'no type'}, {_quoted(body)}" if body else "nothing"
+            raise not_aistore(
+                self._options.endpoint,
+                f"a listing is {_MSGPACK}, and it answered {response.status_code} with {got}",
+            )
+
+
+def _quoted(body: bytes) -> str:
+    return repr(body[:40].decode("utf-8", "replace")) + ("..." if len(body) > 40 else "")

@@ -1,0 +1,139 @@
+"""Shards that are open already: the members of any file-like object, with the checks of shards that are read by URL."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torchdata_ais.errors import AISError, ReadError, UsageError
+from torchdata_ais.pipes._policy import ErrorPolicy
+from torchdata_ais.pipes._shard import ShardOptions
+from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.samples import Run, whole_runs
+from torchdata_ais.tar import TarReader, decompress
+from torchdata_ais.webdataset.gopen import gopen
+from torchdata_ais.webdataset.handlers import Handler
+
+__all__ = ["ShardStream", "readable_runs", "runs_of_stream", "stream_in"]
+
+_BLOCK_BYTES = 256 << 10
+
+
+class ShardStream(io.RawIOBase):
+    """A shard that is opened by the first read; until then, who knows its URL can read it in a better way.
+
+    Attributes:
+        url: The shard.
+        opened: Whether somebody has begun to read here.
+    """
+
+    def __init__(self, url: str, **named: Any) -> None:
+        super().__init__()
+        self.url = url
+        self.opened = False
+        self._named = named
+        self._stream: Any = None
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into `buffer`; return how many bytes, 0 at the end."""
+        if self._stream is None:
+            self.opened = True
+            self._stream = gopen(self.url, **self._named)
+        return int(self._stream.readinto(buffer))
+
+    def close(self) -> None:
+        """Let go of the shard."""
+        if self._stream is not None:
+            self._stream.close()
+        super().close()
+
+
+def stream_in(item: Any) -> Any:
+    """Return the open stream of ``{"url", "stream"}``; None where there is none, or a `ShardStream` not yet read."""
+    stream = item.get("stream") if isinstance(item, Mapping) else None
+    return None if isinstance(stream, ShardStream) and not stream.opened else stream
+
+
+def runs_of_stream(
+    stream: Any,
+    url: str,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+) -> Iterator[Run]:
+    """Yield the whole runs of members that a stream holds, from where it stands; it may be compressed, and stays open.
+
+    Args:
+        stream: Any object with ``read(size)`` that returns bytes.
+        url: What the shard is called.
+        select_files: Function of a (renamed) member name: whether to read it.
+        rename_files: Function applied to member names before all else.
+
+    Memory:
+        One sample, one member and some blocks; samples are bounded by 1 GiB.
+
+    Raises:
+        ShardError: What the stream holds is damaged or cut.
+        ReadError: It cannot be read.
+        UsageError: It is no stream of bytes.
+    """
+    options = ShardOptions(rename_files=rename_files, select_files=select_files)
+    reader = TarReader(
+        decompress(_blocks(stream, url), url=url, max_ratio=options.max_ratio),
+        url=url,
+        max_member_bytes=options.max_sample_bytes,
+        skip_large=True,
+        want=options.want,
+    )
+    return whole_runs(reader, url=url, rename=rename_files, max_bytes=options.max_sample_bytes)
+
+
+def readable_runs(
+    stream: Any,
+    url: str,
+    handler: Handler,
+    select_files: Callable[[str], bool] | None,
+    rename_files: Callable[[str], str] | None,
+) -> Iterator[Run]:
+    """Yield the runs of a stream, up to what is wrong with it: that is the handler's."""
+    policy, stats = ErrorPolicy(handler), StageStats()
+    try:
+        for run in runs_of_stream(stream, url, select_files, rename_files):
+            if run.error is None:
+                yield run
+            elif not policy.goes_on(run.error, stats, "tar_file_expander"):
+                return
+    except GeneratorExit:
+        raise
+    except Exception as error:  # noqa: BLE001 - the policy decides
+        policy.goes_on(error, stats, "tar_file_expander")
+
+
+def _blocks(stream: Any, url: str) -> Iterator[bytes]:
+    read = getattr(stream, "read", None)
+    if not callable(read):
+        raise _no_stream(f"an object of type {type(stream).__name__}", url)
+    while True:
+        try:
+            block = read(_BLOCK_BYTES)
+        except AISError:
+            raise
+        except Exception as error:  # a stream of any kind raises errors of any kind
+            raise ReadError.at(
+                f"the stream that was passed for the shard failed ({type(error).__name__}: {error})", url=url
+            ) from error
+        if not isinstance(block, bytes | bytearray | memoryview):
+            raise _no_stream(f"a stream whose read() gives {type(block).__name__}", url)
+        if not block:
+            return
+        yield bytes(block)
+
+
+def _no_stream(what: str, url: str) -> UsageError:
+    return UsageError.at(
+        f"{what} is no shard", todo='pass {"url": name, "stream": a file opened with "rb"}', url=url
+    )
