@@ -24,6 +24,7 @@
     |   `-- EncodeError         a value cannot be written as what the name of its field says
     |-- LoaderError             a loader or one of its processes cannot go on
     |   `-- WorkerDiedError     a worker process ended without saying why
+    |-- SampleIndexError        a sample index that is damaged, or of another form
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
         |-- MissingLibraryError an optional library is not installed (also an ImportError)
@@ -71,6 +72,7 @@ __all__ = [
     "ObjectChangedError",
     "ReadError",
     "SampleError",
+    "SampleIndexError",
     "ShardError",
     "StallError",
     "StateError",
@@ -272,6 +274,10 @@ class LoaderError(AISError, RuntimeError):
 
 class WorkerDiedError(LoaderError):
     """A worker process ended without an error of its own: killed, out of memory, or exited."""
+
+
+class SampleIndexError(AISError, ValueError):
+    """A sample index that is damaged, incomplete, or of a form that this package does not read."""
 
 
 class StateError(AISError, ValueError):

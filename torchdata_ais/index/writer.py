@@ -1,0 +1,219 @@
+"""An index being stored: shards come in their order, parts are written when they are large enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from torchdata_ais.index.folder import Folder
+from torchdata_ais.index.form import (
+    COUNTS,
+    FIELDS,
+    HEAD,
+    PAGE_ROWS,
+    SAMPLES,
+    SHARDS,
+    Block,
+    Head,
+    block_of,
+    stacked,
+)
+
+__all__ = ["IndexWriter", "ShardEntry", "ShardSamples", "content_of", "digest_of", "stored_text"]
+
+_PART_BYTES = 64 << 20
+
+
+class ShardEntry(msgspec.Struct, frozen=True):
+    """What is known of one shard, beside its samples.
+
+    Attributes:
+        name: The object's URI, the file's path or the page's URL.
+        size: Bytes, if known.
+        checksum: As the store has it, if known.
+        version: As the store has it, if known.
+    """
+
+    name: str
+    size: int | None = None
+    checksum: str | None = None
+    version: str | None = None
+
+
+@dataclass
+class ShardSamples:
+    """The samples of one shard, in its order; all lists have the same length.
+
+    Attributes:
+        keys: Their keys.
+        starts: Where the first header of each begins, in bytes of the shard.
+        ends: Where the header after it begins.
+        fields: The names of its fields, in their order.
+        sizes: The bytes of each field.
+        xxh64: XXH64 of the bytes from start to end, or None if nobody has read them.
+    """
+
+    keys: list[str]
+    starts: list[int]
+    ends: list[int]
+    fields: list[tuple[str, ...]]
+    sizes: list[tuple[int, ...]]
+    xxh64: list[int] | None
+
+
+def content_of(samples: ShardSamples) -> int:
+    """Return XXH64 over keys, fields and sizes: the same however they were found.
+
+    Example:
+        >>> one = ShardSamples(["a"], [0], [1024], [("cls",)], [(1,)], None)
+        >>> content_of(one) == content_of(ShardSamples(["a"], [0], [1024], [("cls",)], [(1,)], [77]))
+        True
+    """
+    plain = (samples.keys, samples.fields, samples.sizes)
+    return xxhash.xxh64_intdigest(msgspec.msgpack.encode(_encodable(plain)))
+
+
+def _encodable(plain: tuple[list[str], list[tuple[str, ...]], list[tuple[int, ...]]]) -> object:
+    keys, fields, sizes = plain
+    return [
+        [key.encode("utf-8", "surrogateescape") for key in keys],
+        [[name.encode("utf-8", "surrogateescape") for name in names] for names in fields],
+        sizes,
+    ]
+
+
+def digest_of(shards: Sequence[tuple[ShardEntry, int]]) -> str:
+    """Return the digest of an index: over names, sizes, checksums and contents of its shards."""
+    digest = xxhash.xxh64()
+    for entry, content in shards:
+        digest.update(msgspec.msgpack.encode([entry.name, entry.size, entry.checksum, content]))
+    return digest.hexdigest()
+
+
+class IndexWriter:
+    """Writes an index to a folder: parts first, the head last, so that a reader finds a whole index or none.
+
+    Args:
+        folder: Where to.
+
+    Memory: one part of samples (64 MiB) and the table of shards (about 150 bytes a shard).
+
+    Example:
+        >>> import tempfile
+        >>> from torchdata_ais.index.folder import LocalFolder
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     writer = IndexWriter(LocalFolder(path))
+        ...     writer.add(ShardEntry("a.tar"), ShardSamples(["k"], [0], [1024], [("cls",)], [(1,)], [5]))
+        ...     writer.finish().samples
+        1
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._fields: dict[tuple[str, ...], int] = {}
+        self._shards: list[tuple[ShardEntry, int]] = []
+        self._rows: list[dict[str, object]] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._parts: list[str] = []
+        self._samples = 0
+
+    def add(self, shard: ShardEntry, samples: ShardSamples) -> None:
+        """Take the next shard."""
+        content = content_of(samples)
+        numbers = [self._fields.setdefault(names, len(self._fields)) for names in samples.fields]
+        starts = np.array(samples.starts, dtype=np.int64)
+        batch = pa.record_batch(
+            [
+                _texts(samples.keys),
+                pa.array(starts),
+                pa.array(np.array(samples.ends, dtype=np.int64) - starts),
+                pa.array(numbers, type=pa.int32()),
+                pa.array(samples.sizes, type=pa.list_(pa.int64())),
+                pa.nulls(len(starts), pa.uint64())
+                if samples.xxh64 is None
+                else pa.array(samples.xxh64, type=pa.uint64()),
+            ],
+            schema=SAMPLES,
+        )
+        self._shards.append((shard, content))
+        self._rows.append(
+            {
+                **msgspec.structs.asdict(shard),
+                "count": len(starts),
+                "content": content,
+                "proven": samples.xxh64 is not None,
+                "part": len(self._parts),
+            }
+        )
+        self._samples += len(starts)
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= _PART_BYTES:
+            self._write_part()
+
+    def finish(self, source: str = "") -> Head:
+        """Write what is left, the tables, and the head.
+
+        Args:
+            source: What was indexed, for people.
+        """
+        if self._waiting:
+            self._write_part()
+        names = [[stored_text(name) for name in combination] for combination in self._fields]
+        fields = pa.record_batch([pa.array(names, type=pa.list_(pa.string()))], schema=FIELDS)
+        counts = pa.record_batch(
+            [pa.array([row["count"] for row in self._rows], type=pa.int64())], schema=COUNTS
+        )
+        pages = [
+            pa.RecordBatch.from_pylist(self._rows[begin : begin + PAGE_ROWS], schema=SHARDS)
+            for begin in range(0, len(self._rows), PAGE_ROWS)
+        ]
+        head = Head(
+            samples=self._samples,
+            shards=len(self._rows),
+            proof="bytes" if all(row["proven"] for row in self._rows) else "headers",
+            digest=digest_of(self._shards),
+            counts=self._write_table("counts", [counts], COUNTS)[0],
+            fields=self._write_table("fields", [fields], FIELDS)[0],
+            pages=self._write_table("shards", pages, SHARDS),
+            parts=self._parts,
+            source=source,
+        )
+        self._folder.write(HEAD, head.to_json())
+        return head
+
+    def _write_part(self) -> None:
+        blocks = self._write_table("samples", self._waiting, SAMPLES)
+        self._parts.append(blocks[0].file)
+        for row, block in zip(self._rows[-len(blocks) :], blocks, strict=True):
+            row.update(start=block.start, length=block.length, xxh64=int(block.xxh64, 16))
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _write_table(self, kind: str, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Block]:
+        data, places = stacked(batches, schema)
+        name = f"{kind}-{xxhash.xxh64_hexdigest(data)}.arrow"
+        self._folder.write(name, data)
+        return [block_of(name, start, memoryview(data)[start : start + length]) for start, length in places]
+
+
+def stored_text(text: str) -> str:
+    r"""Return `text` as an index holds it: bytes of a name that are no UTF-8 stand there as escapes.
+
+    Example:
+        >>> stored_text("caf\udce9"), stored_text("caf\u00e9") == "caf\u00e9"
+        ('caf\\udce9', True)
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _texts(texts: Sequence[str]) -> pa.Array:
+    try:
+        return pa.array(texts, type=pa.string())
+    except UnicodeEncodeError:
+        return pa.array([stored_text(text) for text in texts], type=pa.string())

@@ -1,0 +1,122 @@
+"""One shard read to its end: where its samples stand, what they hold, and the XXH64 of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import xxhash
+
+from torchdata_ais.errors import NonAdjacentKeyError, UsageError
+from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.samples import Run, whole_runs
+from torchdata_ais.store import StoreOptions, open_blocks
+from torchdata_ais.tar import TarReader, is_compressed
+from torchdata_ais.urls import parse_url
+
+__all__ = ["index_shard"]
+
+
+class _Passing:
+    """Blocks on their way to the tar reader, kept until the samples in them were hashed."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks = blocks
+        self._kept: deque[bytes] = deque()
+        self._begin = 0  # the offset of the first byte kept
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self._blocks:
+            self._kept.append(block)
+            yield block
+
+    def xxh64(self, start: int, end: int) -> int:
+        """Return XXH64 of the bytes `start` to `end`; those before `end` are not needed any more."""
+        while self._begin + len(self._kept[0]) <= start:
+            self._begin += len(self._kept.popleft())
+        digest = xxhash.xxh64()
+        offset = self._begin
+        for block in self._kept:
+            if offset >= end:
+                break
+            digest.update(memoryview(block)[max(start - offset, 0) : end - offset])
+            offset += len(block)
+        return digest.intdigest()
+
+
+def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSamples]:
+    """Read a shard, and return what an index holds of it.
+
+    Samples that the stream would refuse (a link to nowhere) are in it, too: they are refused when they are read.
+
+    Args:
+        url: A shard: object, file or web file, not compressed.
+        options: Transport settings.
+
+    Raises:
+        TransportError, ShardError: The shard cannot be read, or is not whole.
+        NonAdjacentKeyError: A key comes again later in the shard.
+        UsageError: The shard is compressed, or one header in it says something of all members after it: its samples
+            cannot be read one by one.
+
+    Memory: one sample, and a block.
+
+    Example:
+        >>> from torchdata_ais.testing import example_shards
+        >>> shard, samples = index_shard(example_shards(counts=(2,))[0], StoreOptions())
+        >>> samples.keys, samples.starts, samples.ends, samples.sizes
+        (['00000', '00001'], [0, 1536], [1536, 3584], [(1, 0), (1, 1)])
+    """
+    location = parse_url(url)
+    samples = ShardSamples([], [], [], [], [], [])
+    seen: set[str] = set()
+    with open_blocks(url, options) as source:
+        passing = _Passing(_plain(source, location.uri))
+        reader = TarReader(passing, url=url)
+        for run in whole_runs(reader, url=url):
+            if run.key is None:
+                continue
+            if run.key in seen:
+                raise NonAdjacentKeyError.at(
+                    f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
+                    todo="sort the shard first (tar --sort=name)",
+                    url=url,
+                    offset=run.offset,
+                    key=run.key,
+                )
+            seen.add(run.key)
+            _add(samples, run, passing)
+        if not reader.seekable:
+            raise _not_addressable(location.uri, "a global PAX header stands in it")
+    return ShardEntry(str(location.uri), source.size, source.checksum, source.version), samples
+
+
+def _add(samples: ShardSamples, run: Run, passing: _Passing) -> None:
+    assert run.key is not None
+    assert samples.xxh64 is not None
+    samples.keys.append(run.key)
+    samples.starts.append(run.offset)
+    samples.ends.append(run.end)
+    samples.fields.append(tuple(member.field for member in run.members if member.field is not None))
+    samples.sizes.append(tuple(len(member.data) for member in run.members if member.field is not None))
+    samples.xxh64.append(passing.xxh64(run.offset, run.end))
+
+
+def _plain(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Yield the blocks; a compressed shard is an error."""
+    blocks = iter(blocks)
+    first = b""
+    while len(first) < 512 and (block := next(blocks, b"")):
+        first += block
+    if is_compressed(first):
+        raise _not_addressable(name, "it is compressed")
+    yield first
+    yield from blocks
+
+
+def _not_addressable(name: str, why: str) -> UsageError:
+    return UsageError.at(
+        f"the samples of {name} cannot be addressed: {why}",
+        todo="write it anew (torchdata-ais convert), or read it as a stream",
+        url=name,
+    )
