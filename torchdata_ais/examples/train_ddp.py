@@ -69,7 +69,9 @@ def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any]:
         sizes = uneven_sizes(arguments.samples, 6)
         paths = [folder / f"pets-{index}.tar" for index in range(len(sizes))]
         for path, shard in zip(paths, make_shards(sizes), strict=True):
-            path.write_bytes(shard)
+            # Those of an earlier run stay as they are: a file that is written anew is another one for a checkpoint.
+            if not path.exists() or path.read_bytes() != shard:
+                path.write_bytes(shard)
         names = [[str(path) for path in paths]]
     dist.broadcast_object_list(names)
     return names[0], names[0]

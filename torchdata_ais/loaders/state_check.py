@@ -9,6 +9,7 @@ no code, no memory beyond its own size, an error instead of positions that are n
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ VERSION = 2
 """1 was that of torchdata_ais 0.1: no checksum, no number of workers, and other shards for each rank."""
 
 _MOST_BITS = 4096
+_DIGEST = re.compile(r"(?:[0-9a-f]{32})?")
 _AS_SAVED = "pass the checkpoint as it was saved, or resume from another one"
 
 
@@ -145,6 +147,8 @@ def _check_plain(part: dict[str, Any]) -> None:
         raise _damaged("a part of it is of another format")
     if part["checksum"] != checksum(part):
         raise _damaged("its checksum is not that of its content")
+    if not _DIGEST.fullmatch(part["shards"]):
+        raise _damaged("what it says of the shards is no digest")
     if part["step"] < 0:
         raise _damaged("a count in it is negative")
     if "merged" in part:
