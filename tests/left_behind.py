@@ -20,9 +20,9 @@ import pytest
 PATIENCE_S = 30
 """How long processes that were told to end may take to do so, on a machine that is busy."""
 
-NOT_OURS = ("torchinductor_", "torchelastic_", "pymp-")
-"""torch's own: its cache of compiled code and the logs of torchrun, which it keeps on purpose. And multiprocessing's
-folder of a process, which one that is killed cannot remove."""
+NOT_OURS = ("torchinductor_", "torchelastic_", "pytest-of-", "pymp-")
+"""torch's own: its cache of compiled code and the logs of torchrun, which it keeps on purpose; pytest's, of a run
+within a run; and multiprocessing's folder of a process, which one that is killed cannot remove."""
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")
 

@@ -173,8 +173,12 @@ def measured(run: Callable[[], str]) -> tuple[float, str]:
 
 
 def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        measure_in(Path(folder))
+
+
+def measure_in(folder: Path) -> None:
     found: dict[str, tuple[float, str]] = {}
-    folder = Path(tempfile.mkdtemp())
     build_decoder("torchrgb8", size=8)(
         {"png": png(9, 9), "ico": icon(png(16, 16)), "txt": b""}
     )  # all is imported
