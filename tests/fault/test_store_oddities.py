@@ -94,7 +94,8 @@ ERRORS: dict[str, Script] = {
     "no gzip": status(500, "Content-Encoding: gzip", body=b"\x1f\x8bno"),
     "shorter than said": raw(b"HTTP/1.1 500 X\r\nContent-Length: 99\r\n\r\nbroken"),
     "bad chunks": raw(b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\nbroken"),
-    "odd reason": raw(b"HTTP/1.1 500 \xff\xfe\x00\r\nContent-Length: 0\r\n\r\n"),
+    # Whole, so its connection is used again: it must stay open, or the next try may meet its end.
+    "odd reason": raw(b"HTTP/1.1 500 \xff\xfe\x00\r\nContent-Length: 0\r\n\r\n", close=False),
     "wait 400 digits": status(503, "Retry-After: " + "9" * 400),
     "wait 5000 digits": status(503, "Retry-After: " + "9" * 5000),
     "wait for a year": status(503, "Retry-After: 31536000"),
