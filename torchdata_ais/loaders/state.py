@@ -173,7 +173,7 @@ def plans_for(
         StateError: The topology has changed and states of other ranks are missing.
     """
     parts = _parts(state)
-    digests = (parts[0].get("shards", ""), digest)
+    digests = (parts[0]["shards"], digest)
     epoch_seed = mix_seed(parts[0]["seed"], "epoch", parts[0]["epoch"])
     number = ranks * workers
     plans = [InstancePlan(epoch_seed, number, instance_of(rank, ranks, worker)) for worker in range(workers)]
