@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -20,6 +21,7 @@ from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import ReadError
 from torchdata_ais.loaders import MultiProcessingReadingService, ais_loader, as_dataset, rendezvous
 from torchdata_ais.loaders._torchdata import DataLoader2
+from torchdata_ais.loaders.service import ranks
 from torchdata_ais.local import DropEntry, LocalCluster
 from torchdata_ais.testing import shard_bytes
 
@@ -344,6 +346,23 @@ def test_promise_6_a_rank_that_does_not_come_is_waited_for_so_long_and_named(
 ) -> None:
     answer, _ = run_forked(come_late, 2, tmp_path, endpoint=bucket.endpoint)
     assert "rank 1 did not begin this loader within 2 s" in answer["error"]
+
+
+def meet_a_cut_record(rank: int, job: dict[str, Any]) -> list[int]:
+    store = file_store(rank, job)
+    with Path(job["folder"], "ours").open("ab") as file:
+        file.write((9).to_bytes(4, "little") + b"torch")
+    ranks._ANSWER_S = 1
+    with ais_loader(chain(job, rank), rank=rank, world_size=2, store=store, rank_timeout_s=60) as loader:
+        return numbers(loader)
+
+
+def test_promise_6_a_store_that_never_answers_is_an_error(bucket: LocalCluster, tmp_path: Path) -> None:
+    """A rank killed while it wrote to a FileStore leaves half a record, over which all others wait without end."""
+    (answer,) = run_forked(meet_a_cut_record, 1, tmp_path, group=False, endpoint=bucket.endpoint)
+    assert "has given no answer for 1 s" in answer["error"]
+    assert answer["kind"] == "LoaderError"
+    assert answer["seconds"] < 15
 
 
 def without_group(rank: int, job: dict[str, Any]) -> list[int]:

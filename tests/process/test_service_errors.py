@@ -8,6 +8,7 @@ import pickle
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,7 @@ def test_promise_6_a_worker_killed_while_the_caller_is_busy_is_seen_before_its_b
     victim = pids(loader)[0]
     os.kill(victim, signal.SIGKILL)
     assert becomes_true(lambda: not is_living(victim), 10)
+    time.sleep(0.5)  # the caller is busy
     with loader, pytest.raises(WorkerDiedError, match="worker process 0"):
         list(itertools.islice(items, 10))
 

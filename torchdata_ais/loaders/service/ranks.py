@@ -12,7 +12,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.loaders.world import World
@@ -23,6 +24,8 @@ _CHECK_EVERY_S = 1.0
 _BEAT_S = 1.0
 _SILENT_S = 10.0
 """A rank that has begun and gives no sign of life for so long is held to be dead."""
+_ANSWER_S = 30.0
+"""How long one call of the store may take."""
 _TEXT_LIMIT = 16 << 10
 
 
@@ -44,10 +47,8 @@ class Ranks:
     def __init__(self, world: World, timeout_s: float) -> None:
         self.rank, self.world_size, self._store = world
         self._timeout_s = timeout_s
-        try:
-            number = self._store.add(f"torchdata_ais/loaders/{self.rank}", 1)
-        except (RuntimeError, OSError) as error:
-            raise self._gone(error) from error
+        self._mute = False  # whether the store has once not answered
+        number = self._ask(self._store.add, f"torchdata_ais/loaders/{self.rank}", 1)
         self._prefix = f"torchdata_ais/{number}"
         self._next_check = 0.0
         self._told = False
@@ -56,19 +57,20 @@ class Ranks:
     def alive(self) -> Iterator[None]:
         """Give the other ranks a sign of life every second while the context lasts, whatever this thread does."""
         over = threading.Event()
+        key, where = f"{self._prefix}/alive/{self.rank}", f"pid {os.getpid()} on {socket.gethostname()}"
 
         def beat() -> None:
             count = 0
-            while True:
+            while not over.wait(_BEAT_S):
                 count += 1
                 try:
-                    self._store.set(f"{self._prefix}/alive/{self.rank}", f"{count} {where}")
+                    self._store.set(key, f"{count} {where}")
                 except (RuntimeError, OSError):  # the thread that waits meets it, too, and says so
                     return
-                if over.wait(_BEAT_S):
-                    return
 
-        where = f"pid {os.getpid()} on {socket.gethostname()}"
+        self._ask(
+            self._store.set, key, f"0 {where}"
+        )  # here, so that no rank that goes on is unknown to the others
         thread = threading.Thread(target=beat, name="rank-alive", daemon=True)
         thread.start()
         try:
@@ -83,10 +85,7 @@ class Ranks:
         Raises:
             LoaderError: The store is gone.
         """
-        try:
-            self._store.set(f"{self._prefix}/{name}", value)
-        except (RuntimeError, OSError) as error:
-            raise self._gone(error) from error
+        self._ask(self._store.set, f"{self._prefix}/{name}", value)
 
     def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return what other ranks told, and wait for it.
@@ -114,17 +113,14 @@ class Ranks:
                     )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
-        try:
-            return {rank: bytes(self._store.get(key)) for rank, key in keys.items()}
-        except (RuntimeError, OSError) as error:
-            raise self._gone(error) from error
+        return {rank: self._get(key) for rank, key in keys.items()}
 
     def _look_after(self, rank: int, beats: dict[int, tuple[str, float]]) -> None:
         """Raise if `rank` has begun and is silent since."""
         key = f"{self._prefix}/alive/{rank}"
         if not self._has(key):
             return
-        beat = bytes(self._store.get(key)).decode(errors="replace")
+        beat = self._get(key).decode(errors="replace")
         last, since = beats.get(rank, ("", 0.0))
         if beat != last:
             beats[rank] = (beat, time.monotonic())
@@ -146,7 +142,7 @@ class Ranks:
         """
         key = f"{self._prefix}/seed/{epoch}"
         if self.rank == 0:
-            self._store.set(key, str(seed))
+            self._ask(self._store.set, key, str(seed))
             return seed
         deadline = time.monotonic() + self._timeout_s
         pause_s = 0.001
@@ -158,7 +154,7 @@ class Ranks:
                 raise self._error(f"rank 0 did not begin epoch {epoch} within {self._timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
-        return int(self._store.get(key))
+        return int(self._get(key))
 
     def report(self, error: BaseException) -> None:
         """Let the other ranks know of the error that ends this rank's epoch."""
@@ -166,26 +162,22 @@ class Ranks:
             return
         self._told = True
         text = f"{type(error).__name__}: {error}"[-_TEXT_LIMIT:]
-        try:
-            self._store.set(f"{self._prefix}/failed", json.dumps({"rank": self.rank, "text": text}))
+        with contextlib.suppress(LoaderError):  # the store is gone, and with it who would have listened
+            self.tell("failed", json.dumps({"rank": self.rank, "text": text}))
             self.see()
-        except (RuntimeError, OSError):  # the store is gone, and with it who would have listened
-            return
 
     def see(self) -> None:
         """Say that this rank has heard why the loader ends."""
-        with contextlib.suppress(RuntimeError, OSError):
-            self._store.set(f"{self._prefix}/seen/{self.rank}", "1")
+        with contextlib.suppress(LoaderError):
+            self.tell(f"seen/{self.rank}", "1")
 
     def linger(self, timeout_s: float = 3.0) -> None:
         """After `report`: wait until the others have seen it, for the store may end with this process."""
         deadline = time.monotonic() + timeout_s
         others = [f"{self._prefix}/seen/{rank}" for rank in range(self.world_size) if rank != self.rank]
-        try:
-            while not self._store.check(others) and time.monotonic() < deadline:
+        with contextlib.suppress(LoaderError):
+            while not self._has(*others) and time.monotonic() < deadline:
                 time.sleep(0.02)
-        except (RuntimeError, OSError):
-            return
 
     def look_round(self) -> None:
         """Call `check` if that has not been done for a second."""
@@ -201,7 +193,7 @@ class Ranks:
         self._next_check = time.monotonic() + _CHECK_EVERY_S
         if self._told or not self._has(f"{self._prefix}/failed"):
             return
-        failed = json.loads(self._store.get(f"{self._prefix}/failed"))
+        failed = json.loads(self._get(f"{self._prefix}/failed"))
         if failed["rank"] != self.rank:
             self._told = True
             self.see()
@@ -215,16 +207,40 @@ class Ranks:
     def close(self) -> None:
         """Say that this rank's loader begins no more epochs."""
         if self.rank == 0:
-            try:
-                self._store.set(f"{self._prefix}/closed", "1")
-            except (RuntimeError, OSError):
-                return
+            with contextlib.suppress(LoaderError):
+                self.tell("closed", "1")
 
     def _has(self, *keys: str) -> bool:
-        try:
-            return bool(self._store.check(list(keys)))
-        except (RuntimeError, OSError) as error:
-            raise self._gone(error) from error
+        return bool(self._ask(self._store.check, list(keys)))
+
+    def _get(self, key: str) -> bytes:
+        return bytes(self._ask(self._store.get, key))
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what the store answers.
+
+        In a thread, for some stores never answer: one whose process is stopped, and a FileStore whose file ends in the
+        middle of a record, since the rank that wrote it was killed.
+
+        Raises:
+            LoaderError: The store is gone, or gives no answer for `_ANSWER_S`.
+        """
+        answer: list[Any] = []
+        thread = threading.Thread(target=_note, args=(answer, call, arguments), name="rank-asks", daemon=True)
+        if not self._mute:
+            thread.start()
+            thread.join(_ANSWER_S)
+        if not answer:
+            self._mute = True
+            raise LoaderError.at(
+                f"the store of torch.distributed has given no answer for {_ANSWER_S:g} s: the process it lives in, "
+                "most often rank 0, is stopped, or a rank was killed while it wrote to a FileStore",
+                todo="look at the output of the other ranks; end this job and begin it again from its checkpoint",
+                rank=self.rank,
+            )
+        if isinstance(answer[0], Exception):
+            raise self._gone(answer[0]) from answer[0]
+        return answer[0]
 
     def _gone(self, error: Exception) -> LoaderError:
         reason = str(error).partition("\n")[0]
@@ -241,6 +257,13 @@ class Ranks:
             "of one rank alone takes rank=0, world_size=1 (with DataLoader2: shard_by_rank=False)",
             rank=self.rank,
         )
+
+
+def _note(answer: list[Any], call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        answer.append(call(*arguments))
+    except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+        answer.append(error)
 
 
 def _named(ranks: list[int]) -> str:
