@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -66,12 +65,22 @@ def numbers(items: Any) -> list[int]:
 
 def read(rank: int, job: dict[str, Any]) -> list[list[int]]:
     """Two epochs under the loader that the job names: the samples of each."""
-    pipe, context, workers = chain(job, rank), job.get("context"), job.get("workers", 2)
     if "limit" in job:
         rendezvous.SHARED_BYTES = job["limit"]
-    given: dict[str, Any] = {}
-    if "store_of" in job:
-        given = {"rank": rank, "world_size": job["ranks"], "store": job["store_of"](rank, job)}
+    if "store_of" not in job:
+        given = {"seed": job["seeds"][rank]} if "seeds" in job else {}
+        return epochs_of(job, chain(job, rank), **given)
+    store = job["store_of"](rank, job)
+    try:
+        return epochs_of(job, chain(job, rank), rank=rank, world_size=job["ranks"], store=store)
+    finally:  # as real programs end: the process in which the store lives ends last
+        store.set(f"done/{rank}", "1")
+        if rank == 0:
+            store.wait([f"done/{other}" for other in range(job["ranks"])])
+
+
+def epochs_of(job: dict[str, Any], pipe: Any, **given: Any) -> list[list[int]]:
+    context, workers = job.get("context"), job.get("workers", 2)
     if job["loader"] == "as_dataset":
         dataset = as_dataset(pipe, **given)
         loader: Any = DataLoader(
@@ -86,13 +95,11 @@ def read(rank: int, job: dict[str, Any]) -> list[list[int]]:
         service = MultiProcessingReadingService(workers, context, 2, 0, **given)
         with service, DataLoader2(pipe, reading_service=service) as loader:
             return [numbers(loader) for _ in range(job.get("epochs", 2))]
-    seed = job.get("seeds", [0] * job["ranks"])[rank]
     with ais_loader(
         pipe,
         num_workers=workers,
         engine=job["loader"],
         multiprocessing_context=context,
-        seed=seed,
         rank_timeout_s=job.get("rank_timeout_s", 60),
         **given,
     ) as loader:
