@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.loaders._torchdata import DataLoader2
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind
 from torchdata_ais.loaders.service.codec import pack, unpack
-from torchdata_ais.loaders.service.memory import Lender
+from torchdata_ais.loaders.service.memory import Lender, give_back_done
 
 pytestmark = pytest.mark.timeout(60)
 
 
 def descriptors() -> int:
+    give_back_done()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -109,6 +112,7 @@ def test_tensors_and_arrays_arrive_without_a_copy_and_can_be_written() -> None:
 
 
 def mapped() -> int:
+    give_back_done()
     return Path("/proc/self/maps").read_text().count("memfd:torchdata_ais")
 
 
@@ -125,6 +129,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it_and_not_before() -> None
     assert len(states(lender)) == 2
     assert part.tolist() == [0, 0]
     del part
+    give_back_done()
     third = unpack(pack(torch.full((100_000,), 2.0), lender))
     assert len(states(lender)) == 2
     assert second.unique().tolist() == [1]
@@ -160,6 +165,7 @@ def test_what_a_forked_child_may_see_is_never_written_again() -> None:
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     held.clear()
+    give_back_done()
     other = unpack(pack(torch.ones(100_000), lender))
     ready[0].send(None)
     assert done[0].poll(20)
@@ -174,8 +180,36 @@ def test_few_free_files_are_kept() -> None:
     held = [unpack(pack(torch.full((20_000 * (number + 1),), number), lender)) for number in range(20)]
     assert [tensor.unique().item() for tensor in held] == list(range(20))
     del held
+    give_back_done()
     unpack(pack(torch.zeros(20_000), lender))
     assert len(lender._files) <= 9
+
+
+CTRL_C = """
+import random, signal, sys
+import torch
+from torchdata_ais.loaders.service.codec import pack, unpack
+from torchdata_ais.loaders.service.memory import Lender, give_back_done
+
+lost = []
+sys.unraisablehook = lost.append
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+lender, met, dice = Lender(), 0, random.Random(0)
+for _ in range(150):
+    signal.setitimer(signal.ITIMER_REAL, 0.001 + dice.random() / 1000)
+    try:
+        for _ in range(10_000):
+            unpack(pack(torch.zeros(2000), lender))
+            give_back_done()
+    except KeyboardInterrupt:
+        met += 1
+print(met, len(lost))
+"""
+
+
+def test_promise_6_a_ctrl_c_while_memory_is_given_back_is_not_lost() -> None:
+    answer = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=50)
+    assert answer.stdout.split() == ["150", "0"], answer.stderr
 
 
 def test_a_small_view_does_not_drag_its_whole_storage_along() -> None:

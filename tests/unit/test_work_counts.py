@@ -167,5 +167,6 @@ def test_one_file_of_memory_serves_an_epoch_of_batches(monkeypatch: pytest.Monke
     lender = memory.Lender()
     for number in range(100):
         assert unpack(pack(torch.full((100_000,), number), lender))[-1] == number
+        memory.give_back_done()
     lender.close()
     assert len(made) == 1

@@ -14,11 +14,13 @@ import os
 import struct
 import tempfile
 import weakref
+from collections import deque
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HEADER", "Lender", "borrow", "content_length", "give_back"]
+__all__ = ["HEADER", "Lender", "borrow", "content_length", "forget_all", "give_back", "give_back_done"]
 
 HEADER = 64
 """Bytes before the content: as many as any element type has to be aligned to."""
@@ -100,30 +102,58 @@ class Lender:
         return found or _File(capacity)
 
 
-_borrowed: dict[int, mmap.mmap] = {}
+class _Borrowed(weakref.ref[NDArray[np.uint8]]):
+    """An array over memory that is borrowed, and the mapping to give back when nothing refers to the array."""
+
+    __slots__ = ("whole",)
+    whole: mmap.mmap
+
+
+_borrowed: dict[int, _Borrowed] = {}
 """What this process has borrowed, by identity."""
+
+_done: deque[Any] = deque()
+"""What nothing refers to any more. A method of it is the callback, not Python code: a Ctrl-C that arrived in such code
+would be printed and forgotten, for a callback cannot raise."""
 
 
 def borrow(fd: int) -> NDArray[np.uint8]:
-    """Return the content of a file. It is the sender's again once nothing refers to the array or to views of it."""
+    """Return the content of a file.
+
+    It is the sender's again with the next `give_back_done` after the last reference to the array and to views of it.
+    """
+    give_back_done()
     whole = mmap.mmap(fd, HEADER + content_length(fd))
-    _borrowed[id(whole)] = whole
     content = np.frombuffer(whole, np.uint8, offset=HEADER)
-    weakref.finalize(content, _return, whole, os.getpid()).atexit = False
+    borrowed = _Borrowed(content, _done.append)
+    borrowed.whole = whole
+    _borrowed[id(borrowed)] = borrowed
     return content
 
 
-def _return(whole: mmap.mmap, owner_pid: int) -> None:
-    if os.getpid() == owner_pid:
-        _borrowed.pop(id(whole), None)
-        if whole[0] == _LENT:
-            whole[0] = _FREE
+def give_back_done() -> None:
+    """Give back what is borrowed and no longer in use."""
+    while _done:
+        try:
+            borrowed = _done.popleft()
+        except IndexError:  # another thread took it
+            return
+        _borrowed.pop(id(borrowed), None)
+        if borrowed.whole[0] == _LENT:
+            borrowed.whole[0] = _FREE
+
+
+def forget_all() -> None:
+    """Give nothing back any more: those who lent it are gone. Memory ends with the arrays over it."""
+    _borrowed.clear()
+    _done.clear()
 
 
 def _keep_all() -> None:
     """A child is about to be forked that will see what is borrowed, nobody knows for how long: never give it back."""
-    for whole in list(_borrowed.values()):
-        whole[0] = _KEPT
+    give_back_done()
+    for borrowed in list(_borrowed.values()):
+        borrowed.whole[0] = _KEPT
 
 
 os.register_at_fork(before=_keep_all)

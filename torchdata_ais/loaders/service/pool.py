@@ -17,6 +17,7 @@ from typing import Any
 from torchdata_ais.errors import LoaderError, WorkerDiedError
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.loaders.service.codec import Packed, pack
+from torchdata_ais.loaders.service.memory import forget_all, give_back_done
 from torchdata_ais.loaders.service.process import Peer, holding_sigint, stop
 from torchdata_ais.loaders.service.pulse import Pulse
 from torchdata_ais.loaders.service.ranks import Ranks
@@ -191,6 +192,7 @@ class Pool:
 
     def _take(self, worker: Peer, epoch: int) -> Message | None:
         """Return the worker's next item or end; None if a newer epoch has begun meanwhile."""
+        give_back_done()  # before a worker looks for memory to put the next item into
         while True:
             self._refuse_closed()
             if epoch != self._epoch:
@@ -320,6 +322,9 @@ def _close(peers: list[Peer], wake: tuple[socket.socket, ...], owner_pid: int) -
     for sock in wake:
         sock.close()
     peers.clear()
+    give_back_done()
+    if not _OPEN:
+        forget_all()
 
 
 def _let_go_in_child() -> None:
