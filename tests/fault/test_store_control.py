@@ -255,6 +255,22 @@ def test_promise_3_an_entry_on_two_pages_is_one_object_and_the_listing_keeps_its
     assert asked == [("", ""), ("lst-7", "p2"), ("lst-7", "p3")]
 
 
+def test_pages_without_news_count_only_in_a_row() -> None:
+    """A cluster that removes many objects may send many of them, here and there."""
+    pages = [page(token=f"t{number}") for number in range(180)]
+    pages[90] = page("p1", token="t90")
+    with RawServer(*listing(*pages, page("p2"))) as server:
+        urls = list_objects("ais://b/p", options=store(server, deadline=30.0))
+    assert [parse_url(url).name for url in urls] == ["p1", "p2"]
+
+
+def test_a_directory_is_no_object_and_an_object_that_is_called_like_one_is() -> None:
+    entries = page(entry("p/", 0), entry("p/full/", 5), entry("p/q", 0), entry("p/r", 3, f=256))
+    with RawServer(*listing(entries)) as server:
+        urls = list_objects("ais://b/p", options=store(server))
+    assert [parse_url(url).name for url in urls] == ["p/full/", "p/q"]
+
+
 def test_promise_7_huge_answers_take_bounded_memory() -> None:
     def pouring(head: bytes) -> Script:
         def script(request: Request) -> bool:

@@ -194,7 +194,7 @@ def test_a_transform_is_asked_for_with_all_arguments_and_once(between: Between) 
 
 def test_a_transform_made_by_other_means_is_left_alone_or_replaced(between: Between) -> None:
     """Its code cannot be compared: it has no fingerprint."""
-    details = {"id": "as-it-is", "init_msg": {"name": "as-it-is", "runtime": {"image": "i", "env": []}}}
+    details = {"init_msg": {"name": "as-it-is", "communication": "hpush://", "runtime": {"image": "i", "env": []}}}
     running = [{"id": "as-it-is", "stage": "Running", "xaction_id": "x"}]
 
     def foreign(method: str, path: str, answer: Answer) -> Answer | None:
