@@ -1,4 +1,4 @@
-"""What is sent to a cluster for its jobs: every argument, once, and each target is heard before a job counts as done."""
+"""What is sent to a cluster for its jobs: every argument, once; and a job is done when it is so on each target."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Between:
                 handler.end_headers()
                 handler.wfile.write(content)
 
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward  # noqa: N815 - names of http.server
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
@@ -194,7 +194,9 @@ def test_a_transform_is_asked_for_with_all_arguments_and_once(between: Between) 
 
 def test_a_transform_made_by_other_means_is_left_alone_or_replaced(between: Between) -> None:
     """Its code cannot be compared: it has no fingerprint."""
-    details = {"init_msg": {"name": "as-it-is", "communication": "hpush://", "runtime": {"image": "i", "env": []}}}
+    details = {
+        "init_msg": {"name": "as-it-is", "communication": "hpush://", "runtime": {"image": "i", "env": []}}
+    }
     running = [{"id": "as-it-is", "stage": "Running", "xaction_id": "x"}]
 
     def foreign(method: str, path: str, answer: Answer) -> Answer | None:
@@ -212,7 +214,11 @@ def test_a_transform_made_by_other_means_is_left_alone_or_replaced(between: Betw
     with pytest.raises(AISError):  # it is taken away; the new one does not come here
         ensure_etl(between.endpoint, "as-it-is", as_it_is, replace_other=True)
     changed = [(method, path.partition("?")[0]) for method, path, _ in between.asked if method != "GET"]
-    assert changed[:3] == [("POST", "/v1/etl/as-it-is/stop"), ("DELETE", "/v1/etl/as-it-is"), ("PUT", "/v1/etl")]
+    assert changed[:3] == [
+        ("POST", "/v1/etl/as-it-is/stop"),
+        ("DELETE", "/v1/etl/as-it-is"),
+        ("PUT", "/v1/etl"),
+    ]
 
 
 def test_the_end_of_each_log_is_shown(between: Between) -> None:

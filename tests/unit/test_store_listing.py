@@ -99,7 +99,10 @@ def test_a_bucket_brings_its_own_token_and_else_has_that_of_the_options(monkeypa
 def test_a_prefix_holds_for_the_names_of_a_template_of_urls(store):
     template = "http://h:1/v1/objects/b/{a,b}-{0..1}.tar?provider=ais"
     assert names(list_objects(template, prefix="b-", options=store)) == ["b-0.tar", "b-1.tar"]
-    assert names(list_objects("ais://b/{a,b}-{0..1}.tar", prefix="b-", options=store)) == ["b-0.tar", "b-1.tar"]
+    assert names(list_objects("ais://b/{a,b}-{0..1}.tar", prefix="b-", options=store)) == [
+        "b-0.tar",
+        "b-1.tar",
+    ]
 
 
 def test_other_providers_stand_behind_aistore():
