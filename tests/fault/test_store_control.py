@@ -19,6 +19,7 @@ from store_rawserver import RawServer, Request, Script, raw, redirect, silent, s
 from torchdata_ais.dsort import DsortSpec, run_dsort
 from torchdata_ais.errors import AISError, ReadError, StallError, TransportError
 from torchdata_ais.etl import delete_etl, ensure_etl, etl_logs, list_etls, shard_etl
+from torchdata_ais.etl.cluster import _create
 from torchdata_ais.jobs import JobState, Progress, wait_for_job
 from torchdata_ais.store import (
     Retry,
@@ -253,6 +254,40 @@ def test_promise_3_an_entry_on_two_pages_is_one_object_and_the_listing_keeps_its
         urls = list_objects("ais://b/p", options=store(server, deadline=30.0))
     assert [parse_url(url).name for url in urls] == ["p1", "p2", "p3", "p4"]
     assert asked == [("", ""), ("lst-7", "p2"), ("lst-7", "p3")]
+
+
+def test_the_start_of_a_transform_may_take_as_long_as_its_pods_may() -> None:
+    """The deadline of other requests is shorter than what pods need."""
+
+    def starts_slowly(request: Request) -> None:
+        body_of(request)
+        request.wait(1.5)
+        status(200, "Content-Type: text/plain", body=b"xaction-1")(request)
+
+    with RawServer(starts_slowly) as server:
+        options = store(server, deadline=0.5)
+        with sdk_client(options) as client:
+            _create(
+                client.etl("as-it-is"), shard_etl(lambda sample: sample), options,
+                comm_type="hpush", init_timeout="9s", obj_timeout="9s", dependencies=[],
+            )  # fmt: skip
+        assert [request.method for request in server.requests] == ["PUT"]
+
+
+def test_pages_without_news_count_only_in_a_row() -> None:
+    """A cluster that removes many objects may send many of them, here and there."""
+    pages = [page(token=f"t{number}") for number in range(180)]
+    pages[90] = page("p1", token="t90")
+    with RawServer(*listing(*pages, page("p2"))) as server:
+        urls = list_objects("ais://b/p", options=store(server, deadline=30.0))
+    assert [parse_url(url).name for url in urls] == ["p1", "p2"]
+
+
+def test_a_directory_is_no_object_and_an_object_that_is_called_like_one_is() -> None:
+    entries = page(entry("p/", 0), entry("p/full/", 5), entry("p/q", 0), entry("p/r", 3, f=256))
+    with RawServer(*listing(entries)) as server:
+        urls = list_objects("ais://b/p", options=store(server))
+    assert [parse_url(url).name for url in urls] == ["p/full/", "p/q"]
 
 
 def test_promise_7_huge_answers_take_bounded_memory() -> None:

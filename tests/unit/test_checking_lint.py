@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.checking import lint_shards, reshard
+from torchdata_ais.checking.across import compared
+from torchdata_ais.checking.report import ShardReport
 from torchdata_ais.cli import app
 from torchdata_ais.errors import ConnectError, MissingLibraryError, NotFoundError, UsageError
 from torchdata_ais.store import Retry, StoreOptions
@@ -214,3 +216,21 @@ def test_the_command_fixes_into_a_bucket_it_makes(bad: Path, ais_cluster: Any, a
         assert "shards of this pattern already" in twice.stderr
     finally:
         bucket.delete(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "noted"),
+    [
+        ([10, 10, 1], False),  # the last of a series is short as a rule
+        ([10, 10, 2, 1], True),
+        ([10, 10, 3, 1], False),
+        ([10, 10, 40], False),
+        ([10, 10, 41], True),
+    ],
+)
+def test_shards_of_very_different_sizes_are_noted_but_for_one_short_one(
+    sizes: list[int], noted: bool
+) -> None:
+    shards = [ShardReport(f"{number}.tar", "", samples=size) for number, size in enumerate(sizes)]
+    problems, _ = compared(shards, ("cls",))
+    assert [problem.kind for problem in problems] == ["UnevenShards"] * noted

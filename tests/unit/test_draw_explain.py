@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_ais import AISSourceLister, RandomMix, SampleDecoder, ais_loader, draw, explain, mermaid
 from torchdata_ais.errors import UsageError
 from torchdata_ais.testing import example_shards
+from torchdata_ais.urls import ObjectURL
 
 
 def chain() -> Any:
@@ -107,6 +109,22 @@ def test_explain_says_so_where_a_shuffle_stands_too_late_for_checkpoints() -> No
     late = str(explain(samples.to_tuple("cls").shuffled(5)))
     assert "checkpoints: none can be taken: shuffled(5) holds items of to_tuple('cls')" in late
     assert "checkpoints: can be taken" in str(explain(samples.shuffled(5).to_tuple("cls")))
+
+
+@pytest.mark.parametrize(("largest", "noted"), [(299, False), (300, True)])
+def test_explain_notes_a_shard_of_twice_the_average_size(largest: int, noted: bool) -> None:
+    urls = [
+        ObjectURL(f"http://h:1/v1/objects/b/{number}.tar?provider=ais", size=size)
+        for number, size in enumerate((100, 100, 100, largest))
+    ]
+    run = explain(IterableWrapper(urls).load_tar().group_samples())
+    assert run.bytes == 300 + largest
+    assert ("2.0 times the average" in str(run)) == noted
+
+
+@pytest.mark.parametrize(("num_workers", "advised"), [(1, True), (3, False)])
+def test_explain_advises_to_mix_shards_where_a_worker_reads_several(num_workers: int, advised: bool) -> None:
+    assert ("load_tar(open_shards=4)" in str(explain(chain(), num_workers=num_workers))) == advised
 
 
 def test_explain_refuses_a_pipe_that_reads_nothing() -> None:

@@ -53,6 +53,10 @@ def test_a_specification_of_today_stays_as_it_is() -> None:
     ("old", "new"),
     [
         ({"bucket": "b", "provider": "gcp"}, {"input_bck": {"name": "b", "provider": "gcp"}}),
+        (
+            {"bck": {"name": "b"}, "output_bck": {"name": "c", "provider": "ais"}, "provider": "gcp"},
+            {"input_bck": {"name": "b", "provider": "gcp"}, "output_bck": {"name": "c", "provider": "ais"}},
+        ),
         ({"bck": "s3://b"}, {"input_bck": {"name": "b", "provider": "aws"}}),
         ({"bck": "b", "shard_size": 1000}, {"output_shard_size": "1000"}),
         ({"bck": "b", "order_file": "http://h/m"}, {"ekm_file": "http://h/m"}),

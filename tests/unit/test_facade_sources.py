@@ -128,3 +128,11 @@ def test_shards_of_a_process_that_is_gone_come_back(tmp_path: Path, shards: list
     queue.cleanup_files_without_processes()
     assert Path(shards[0] + "._done_").exists()
     assert [item["url"] for item in queue] == [f"{shards[1]}._{os.getpid()}_"]
+
+
+def test_the_oldest_shard_of_a_folder_is_read_first(tmp_path: Path) -> None:
+    for age_s, name in ((10, "b.tar"), (30, "c.tar"), (20, "a.tgz")):
+        (tmp_path / name).write_bytes(b"")
+        os.utime(tmp_path / name, (1e9, 1e9 - age_s))
+    shards = wds.shardlists.DirectoryShardList(f"{tmp_path}/", poll=None, mode="keep", select="oldest")
+    assert [Path(item["url"]).name.partition("._")[0] for item in shards] == ["c.tar", "a.tgz", "b.tar"]

@@ -18,7 +18,9 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.pipes._keyset import KeySet
-from torchdata_ais.testing import write_shard
+from torchdata_ais.samples import shown_fields, whole_runs
+from torchdata_ais.tar import Link, read_members
+from torchdata_ais.testing import shard_bytes, write_shard
 
 THROUGH = {"fused": lambda pipe: pipe, "map": lambda pipe: pipe.map(lambda item: item)}
 
@@ -209,3 +211,28 @@ def test_errors_of_samples_are_value_errors_too() -> None:
     for kind in (DuplicateFieldError, NonAdjacentKeyError, MissingFieldError):
         assert issubclass(kind, SampleError)
         assert issubclass(kind, ValueError)
+
+
+def test_a_sample_begins_at_its_own_header_whatever_was_left_out_before_it() -> None:
+    """macOS puts its own member in front of each file; the place of a sample is where its first one begins."""
+    body = shard_bytes([("._a.jpg", b"mac"), ("a.jpg", b"1"), ("._b.jpg", b"mac"), ("b.jpg", b"2")])
+    runs = list(whole_runs(read_members([body]), url="s.tar"))
+    assert [(run.key, run.offset) for run in runs] == [("a", 1024), ("b", 3072)]
+
+
+def test_up_to_twenty_fields_are_named_in_a_message() -> None:
+    fields = [f"f{number:02d}" for number in range(21)]
+    assert shown_fields(["__key__", *fields[:20]]) == str(fields[:20])
+    assert shown_fields(fields) == f"{fields[:20]} and 1 more"
+
+
+def test_links_go_by_the_names_of_the_shard_where_members_are_renamed() -> None:
+    """Before the first link of a sample and after it."""
+    found: list[tuple[str, Any]] = [
+        ("a.x", b"1"), ("a.like-x", Link("a.x")), ("a.y", b"2"), ("a.like-y", Link("a.y")),
+    ]  # fmt: skip
+    members = [(name, data, 512 * number, 512 * number + 512) for number, (name, data) in enumerate(found)]
+    (run,) = whole_runs(members, url="s.tar", rename=lambda name: f"pre-{name}")
+    assert [(member.name, member.data) for member in run.members] == [
+        ("pre-a.x", b"1"), ("pre-a.like-x", b"1"), ("pre-a.y", b"2"), ("pre-a.like-y", b"2"),
+    ]  # fmt: skip

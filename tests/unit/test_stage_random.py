@@ -287,3 +287,9 @@ class TestMixing:
         pipe = RoundRobin([one, two], longest=True).map(str)
         (alone,) = parts(pipe, 1)
         assert sorted(flat(parts(pipe, 2))) == sorted(alone)
+
+
+def test_the_pipe_that_has_ended_leaves_the_mix_and_no_other() -> None:
+    for seed in range(8):
+        mixed = RandomMix([1], range(10, 40), range(100, 130), longest=True, seed=seed)
+        assert sorted(mixed) == [1, *range(10, 40), *range(100, 130)]

@@ -32,7 +32,7 @@ from torchdata_ais.loaders import (
 )
 from torchdata_ais.loaders.dataset import shard_instance
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_share, pack_state
-from torchdata_ais.loaders.state import make_state
+from torchdata_ais.loaders.state import make_state, plans_for
 from torchdata_ais.loaders.state_check import checksum, seal
 from torchdata_ais.pipes._checkpoint import stage_names
 from torchdata_ais.testing import example_shards
@@ -507,3 +507,16 @@ def test_promise_7_states_within_states_have_a_bound(urls: list[str]) -> None:
             read_on(state, urls)
     with pytest.raises(StateError, match="more than 64 resumes in a row"):
         read_on(state, urls)
+
+
+@pytest.mark.parametrize(("rank", "ranks", "workers"), [(0, 1, 1), (0, 3, 1), (0, 2, 2), (1, 2, 1)])
+def test_the_state_of_one_rank_is_not_enough_for_another_topology(
+    rank: int, ranks: int, workers: int
+) -> None:
+    """Taken alone it would lose what the other ranks have left."""
+    one = make_state(
+        stages=["load_tar()"], seed=0, epoch=0, rank=0, ranks=2, workers=1, instances=[b"packed"], step=1
+    )
+    assert len(plans_for(one, 0, 2, 1)) == 1
+    with pytest.raises(StateError, match=r"the state is of 2 ranks and lacks those of \[1\]"):
+        plans_for(one, rank, ranks, workers)

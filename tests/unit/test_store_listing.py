@@ -6,6 +6,7 @@ import pytest
 
 from torchdata_ais.errors import ConnectError, NotFoundError, ReadError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, list_objects, resolve_options
+from torchdata_ais.store.listing import _options_of
 from torchdata_ais.urls import ObjectURL, parse_url
 
 NAMES = ["a/s-1.tar", "a/s-2.tar", "b.tar", "b.tar.idx", "x ü?&#%+.bin", "z{1,2}.tar"]
@@ -80,6 +81,28 @@ def test_templates_and_groups_ask_nothing(ais_cluster, bucket, store):
 def test_a_bucket_brings_its_own_endpoint(ais_cluster, bucket):
     urls = list_objects(bucket, options=StoreOptions(endpoint="http://127.0.0.1:9", retry=QUICK))
     assert all(url.startswith(ais_cluster.endpoint) for url in urls)
+
+
+def test_a_bucket_brings_its_own_token_and_else_has_that_of_the_options(monkeypatch):
+    from aistore.sdk import Client
+
+    for name in ("AIS_CLIENT_CA", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AIS_AUTHN_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    options = StoreOptions("http://h:1", token="theirs", ca_cert="theirs.pem")
+    own = _options_of(Client("http://h:2", token="own", ca_cert="own.pem").bucket("b"), options)
+    assert (own.endpoint, own.token, own.ca_cert) == ("http://h:2", "own", "own.pem")
+    given = _options_of(Client("http://h:2").bucket("b"), options)
+    assert (given.endpoint, given.token, given.ca_cert) == ("http://h:2", "theirs", "theirs.pem")
+
+
+def test_a_prefix_holds_for_the_names_of_a_template_of_urls(store):
+    template = "http://h:1/v1/objects/b/{a,b}-{0..1}.tar?provider=ais"
+    assert names(list_objects(template, prefix="b-", options=store)) == ["b-0.tar", "b-1.tar"]
+    assert names(list_objects("ais://b/{a,b}-{0..1}.tar", prefix="b-", options=store)) == [
+        "b-0.tar",
+        "b-1.tar",
+    ]
 
 
 def test_other_providers_stand_behind_aistore():

@@ -6,6 +6,8 @@ import pytest
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import Retry, StoreOptions, pools, resolve_options
+from torchdata_ais.store.attempts import Attempts
+from torchdata_ais.store.pools import Cancel
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +137,17 @@ def test_certificate_files_that_are_none_are_named(tmp_path):
     ):
         with pytest.raises(UsageError, match="TLS files"):
             pools.pool_for("https://h/", options)
+
+
+def test_every_mebibyte_that_arrives_adds_a_second_to_the_deadline() -> None:
+    """A large shard on a slow line is not cut off; what is waited counts, and without a deadline nothing does."""
+    attempts = Attempts(Retry(deadline=5.0), Cancel(), "o", "http://h/o")
+    attempts.waited(4.0)
+    assert attempts.left_s() == 1.0
+    attempts.progress(3 << 20)
+    assert attempts.left_s() == 4.0
+    assert attempts.bound(20.0) == 4.0
+    assert attempts.bound(2.0) == 2.0
+    endless = Attempts(Retry(deadline=None), Cancel(), "o", "http://h/o")
+    endless.waited(1e9)
+    assert (endless.left_s(), endless.bound(None), endless.bound(3.0)) == (None, None, 3.0)
