@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._seed import EpochSeed
 
@@ -38,6 +39,9 @@ class Shuffler(Pipe[Any]):
     Memory:
         ``bufsize`` items, whatever they hold: for samples, ``bufsize * max(sample)``.
 
+        >>> Shuffler([], 1000).memory_bound().text
+        '1000 items'
+
     Example:
         >>> sorted(Shuffler(range(5), 3)) == list(range(5))
         True
@@ -57,6 +61,10 @@ class Shuffler(Pipe[Any]):
         self._enabled = True
         self._epoch_seed = EpochSeed(seed)
         self._resume: tuple[Any, int, int] | None = None
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        return MemoryBound(f"{self._bufsize} items")
 
     def _arguments(self) -> str:
         return f"{self._bufsize}"
