@@ -74,7 +74,7 @@ IMAGE_EXTENSIONS = frozenset(
 # Names that writers of WebDataset shards give to JPEGs, and that others use for disk images and scans:
 # taken for an image only if the bytes are one.
 _MAYBE_IMAGE = frozenset(["img", "image"])
-_SURE_SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+SURE_SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class ImageHandler:
         if self.fields is not None:
             return ends_with(name, self.fields)
         last = extension(name)
-        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and data.startswith(_SURE_SIGNS))
+        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and data.startswith(SURE_SIGNS))
 
 
 def imagehandler(

@@ -15,6 +15,8 @@ from torchdata_ais.pipes._seed import EpochSeed
 
 __all__ = ["Shuffler"]
 
+_END = object()
+
 
 @stage("shuffled")
 class Shuffler(Pipe[Any]):
@@ -129,9 +131,6 @@ class Shuffler(Pipe[Any]):
                 todo="pass the checkpoint as it was saved, or another one",
             ) from None
         self._resume = (state["version"], words), held, below
-
-
-_END = object()
 
 
 class Reservoir:
