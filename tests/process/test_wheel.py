@@ -56,13 +56,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(built: Path)
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in names if ".dist-info/" not in name}
     assert package == files_of(ROOT)
-    for name in (
-        "py.typed",
-        "pipes/_methods.pyi",
-        "local/server/__main__.py",
-        "docs/errors.md",
-        "CHANGELOG.md",
-    ):
+    for name in ("py.typed", "pipes/_methods.pyi", "local/server/__main__.py", "docs/errors.md"):
         assert f"torchdata_ais/{name}" in package
 
 
@@ -76,6 +70,8 @@ def test_the_metadata_names_commands_licence_and_readme(built: Path) -> None:
     for line in ("Name: torchdata-ais", "License-Expression: MIT", "Requires-Python: >=3.10"):
         assert line in metadata.splitlines()
     assert "Classifier: Typing :: Typed" in metadata
+    for name in ("Homepage", "Repository", "Documentation", "Changelog", "Issues"):
+        assert f"Project-URL: {name}, https://github.com/NVIDIA/torchdata-ais" in metadata
     assert "## The chain" in metadata, "the README is the description"
     assert "LICENSE" in texts
 
@@ -84,7 +80,14 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test_and_no_data_of_others(
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO", "tests/conftest.py"} <= names
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "PKG-INFO",
+        "tests/conftest.py",
+    } <= names
     assert {name for name in names if name.startswith("torchdata_ais/")} == files_of(ROOT)
     folders = {name.partition("/")[0] for name in names if "/" in name}
     assert folders <= {"torchdata_ais", "tests", "benchmarks", "notebooks", ".ci", ".github"}

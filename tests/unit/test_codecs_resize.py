@@ -134,18 +134,6 @@ def test_masks_keep_their_values_when_resized() -> None:
         assert np.array_equal(small, np.asarray(nearest))
 
 
-@pytest.mark.parametrize("spec", ["torchl8", "torchrgb8", "torchrgba8", "torchrgb", "torchmask"])
-def test_tensors_can_be_decoded_into_a_slot_of_a_batch(spec: str) -> None:
-    data = png_of(picture(50, 70, "L" if spec == "torchmask" else "RGB"))
-    handler = imagehandler(spec, size=(20, 30))
-    alone = handler.decode(data)
-    batch = torch.zeros((3, *alone.shape), dtype=alone.dtype)
-    handler.decode(data, out=batch[1])
-    assert torch.equal(batch[1], alone)
-    assert not batch[0].any()
-    assert not batch[2].any()
-
-
 def test_a_handlers_own_size_wins_over_the_stages() -> None:
     decode = build_decoder(imagehandler("rgb8", "small.png", size=8), "rgb8", shorter=16)
     sample = decode({"__key__": "a", "small.png": png_of(picture(40, 60)), "png": png_of(picture(40, 60))})

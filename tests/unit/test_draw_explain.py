@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais import AISSourceLister, RandomMix, SampleDecoder, ais_loader, draw, explain, mermaid
+from torchdata_ais import (
+    AISObjectLoader,
+    AISSourceLister,
+    RandomMix,
+    SampleDecoder,
+    StoreOptions,
+    ais_loader,
+    draw,
+    explain,
+    mermaid,
+    pipes,
+)
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._keyset import KeySet
+from torchdata_ais.pipes._pipe import Pipe
 from torchdata_ais.testing import example_shards
 from torchdata_ais.urls import ObjectURL
 
@@ -141,3 +158,45 @@ def test_explain_refuses_a_pipe_that_reads_nothing() -> None:
 def test_what_is_no_pipe_is_refused_in_words(use: Any) -> None:
     with pytest.raises(UsageError, match="pipe"):
         use([1, 2])
+
+
+@pytest.mark.parametrize("name", pipes.__all__)
+def test_promise_7_a_bound_is_stated_in_the_docstring_as_the_stage_says_it(name: str) -> None:
+    kind = getattr(pipes, name)
+    memory = (kind.__doc__ or "").partition("Memory:")[2].partition("\n\n    Raises:")[0]
+    says_more = "memory_bound" in vars(kind)
+    assert ("memory_bound().text" in memory) == says_more  # and the doctest runs it
+    if not says_more and issubclass(kind, Pipe):
+        assert memory.split()[0] in ("One", "What"), (
+            "a stage that holds more than an item overrides memory_bound"
+        )
+
+
+def test_promise_7_what_is_fetched_ahead_is_within_the_bound_of_the_stage(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.bin" for number in range(8)]
+    for file in files:
+        file.write_bytes(bytes(1 << 18))
+    options = StoreOptions(block_bytes=1 << 14, prefetch_bytes=1 << 16)
+    loader = AISObjectLoader([str(file) for file in files], open_objects=8, options=options)
+    program = (
+        "import sys; from torchdata_ais import *; from torchdata_ais.store import held_now\n"
+        "options = StoreOptions(block_bytes=1 << 14, prefetch_bytes=1 << 16)\n"
+        "loader = AISObjectLoader(sys.argv[1:], open_objects=8, options=options)\n"
+        "assert sum(len(data) for _, data in loader) == 8 << 18\n"
+        "print(held_now()['held_max'])"
+    )
+    command = [sys.executable, "-c", program, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert 0 < int(done.stdout) <= loader.memory_bound().ahead == (1 << 16) + 8 * (1 << 14)
+
+
+def test_promise_7_a_key_is_remembered_in_22_bytes() -> None:
+    tracemalloc.start()
+    try:
+        keys = KeySet()
+        for number in range(50_000):
+            keys.add(f"train/{number:08d}")
+        assert tracemalloc.get_traced_memory()[1] < (2 << 20) + 22 * 50_000
+    finally:
+        tracemalloc.stop()
+    assert "22 bytes a sample" in AISSourceLister("ais://b").load_tar().group_samples().memory_bound().text

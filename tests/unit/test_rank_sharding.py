@@ -22,9 +22,9 @@ from torchdata_ais.loaders import ais_loader, as_dataset, merge_states
 from torchdata_ais.loaders.listing import list_pipe
 from torchdata_ais.loaders.rendezvous import _bucket, _difference, _summary
 from torchdata_ais.loaders.sharding import number_ranks_first, shard_instance
-from torchdata_ais.loaders.world import WorldOptions, instance_of
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import example_shards, shard_bytes
+from torchdata_ais.world import WorldOptions, instance_of
 
 pytestmark = pytest.mark.timeout(60)
 

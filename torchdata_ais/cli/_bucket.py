@@ -8,9 +8,10 @@ from typing import Any
 
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.sdk import call, sdk_client
-from torchdata_ais.urls import Location
+from torchdata_ais.store.sdk import make_bucket as _make
+from torchdata_ais.urls import Location, parse_url
 
-__all__ = ["Bucket"]
+__all__ = ["Bucket", "make_bucket"]
 
 
 class Bucket:
@@ -23,15 +24,16 @@ class Bucket:
     """
 
     def __init__(self, options: StoreOptions, name: str, provider: str = "ais") -> None:
-        self.uri = Location("object", "", name, provider).uri.rstrip("/")
+        self._place = Location("object", "", name, provider)
+        self.uri = self._place.uri.rstrip("/")
         self._options = options
         self._name = name
         self._provider = provider
 
     def create(self) -> None:
         """Make the bucket if it is missing; buckets of other providers are there or not."""
-        if self._provider == "ais":
-            self._ask(lambda bucket: bucket.create(exist_ok=True))
+        with sdk_client(self._options) as client:
+            _make(client, self._place, self._options)
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Store one object."""
@@ -50,3 +52,11 @@ class Bucket:
         with sdk_client(self._options) as client:
             bucket = client.bucket(self._name, self._provider)
             call(lambda: request(bucket), self._options, "bucket " + self.uri, self.uri)
+
+
+def make_bucket(target: str, options: StoreOptions | None) -> None:
+    """Make the bucket that `target` names, if it names one that is missing."""
+    place = parse_url(target)
+    if options is not None and place.kind == "object" and not place.namespace:
+        with sdk_client(options) as client:
+            _make(client, place, options)

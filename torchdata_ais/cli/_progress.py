@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-__all__ = ["progress"]
+__all__ = ["progress", "progress_of"]
 
 
 @contextmanager
@@ -22,3 +22,18 @@ def progress(title: str, unit: str, total: int) -> Iterator[Callable[[int], None
     with bar:
         task = bar.add_task(title, total=total)
         yield lambda steps: bar.advance(task, steps)
+
+
+def progress_of(stack: ExitStack, title: str) -> Callable[..., None]:
+    """Return a function of ``(done, total, unit)`` that shows a bar from its first call on, until `stack` is closed."""
+    advance: Callable[[int], None] | None = None
+    shown = 0
+
+    def show(done: int, total: int, unit: str = "shard") -> None:
+        nonlocal advance, shown
+        if advance is None:
+            advance = stack.enter_context(progress(title, unit, total))
+        advance(max(0, done - shown))
+        shown = max(done, shown)
+
+    return show

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -94,13 +93,16 @@ def convert(
     conversion that was interrupted and resumed.
     """
     with reported(debug, "torchdata_ais.writing", "rich.progress"), ExitStack() as stack:
+        from torchdata_ais.cli._bucket import make_bucket
+        from torchdata_ais.cli._function import function_named
+        from torchdata_ais.cli._progress import progress_of
         from torchdata_ais.codecs import MAX_PIXELS, build_decoder
         from torchdata_ais.urls import parse_url
         from torchdata_ais.writing import convert as run
 
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
         options = options_for(endpoint) if touches_cluster else None
-        function = _function(map_with)
+        function = function_named(map_with)
         decode = None
         if function is not None or size or shorter:
             # Without a function nothing but images changes: other fields stay the bytes they are.
@@ -112,13 +114,12 @@ def convert(
                 post=None if function else [],
                 max_pixels=max_pixels or MAX_PIXELS,
             )
-        if options is not None and parse_url(target).kind == "object":
-            _make_bucket(target, options)
+        make_bucket(target, options)
         done = run(
             sources[0] if len(sources) == 1 else sources,
             target,
             kind=kind,  # type: ignore[arg-type]  # checked there
-            select=_function(select),
+            select=function_named(select),
             decode=decode,
             map=function,
             rng=rng,
@@ -134,7 +135,7 @@ def convert(
             resume=resume,
             overwrite=overwrite,
             on_error=on_error,  # type: ignore[arg-type]  # checked there
-            progress=_bar(stack),
+            progress=progress_of(stack, "convert"),
             options=options,
             maxcount=maxcount,
             maxsize=_bytes(maxsize),
@@ -156,56 +157,6 @@ def convert(
             + (f"; {done.dropped} left out" if done.dropped else "")
             + (f"; {counted(skipped, 'error')} skipped" if skipped else "")
         )
-
-
-def _bar(stack: ExitStack) -> Callable[[int, int, str], None]:
-    """Return a progress function that shows a bar from its first call on, until the stack is closed."""
-    from torchdata_ais.cli._progress import progress
-
-    state: dict[str, Any] = {"done": 0}
-
-    def show(done: int, total: int, unit: str) -> None:
-        if "advance" not in state:
-            state["advance"] = stack.enter_context(progress("convert", unit, total))
-        if done > state["done"]:
-            state["advance"](done - state["done"])
-            state["done"] = done
-
-    return show
-
-
-def _make_bucket(target: str, options: Any) -> None:
-    from torchdata_ais.cli._bucket import Bucket
-    from torchdata_ais.urls import parse_url
-
-    place = parse_url(target)
-    if not place.namespace:
-        Bucket(options, place.bucket, place.provider).create()
-
-
-def _function(name: str) -> Callable[..., Any] | None:
-    """Import what MODULE:FUNCTION names; modules of the current folder count."""
-    import importlib
-    import sys
-    from pathlib import Path
-
-    from torchdata_ais.errors import UsageError
-
-    if not name:
-        return None
-    module, _, attribute = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError.at(
-            f"there is no function {name!r}: {error}", todo="write MODULE:FUNCTION, such as augment:flip"
-        ) from error
-    if not callable(function):
-        raise UsageError.at(f"{name} is no function", todo="write MODULE:FUNCTION, such as augment:flip")
-    made: Callable[..., Any] = function
-    return made
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:

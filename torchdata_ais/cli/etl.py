@@ -50,10 +50,10 @@ def init(
 ) -> None:
     """Start a transform, unless it runs already."""
     with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
-        from torchdata_ais.cli.convert import _function
+        from torchdata_ais.cli._function import function_named
         from torchdata_ais.etl import ensure_etl, shard_etl
 
-        made: Any = _function(function)
+        made: Any = function_named(function)
         if not isinstance(made, type):
             options: dict[str, Any] = {"size": size} if size else {}
             made = shard_etl(decode=decode or None, **options)(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,6 +62,8 @@ def lint(
     """
     with reported(debug, "torchdata_ais.checking", "rich.progress"), ExitStack() as stack:
         from torchdata_ais.checking import lint_shards, reshard
+        from torchdata_ais.cli._bucket import make_bucket
+        from torchdata_ais.cli._progress import progress_of
         from torchdata_ais.urls import parse_url
 
         needs_cluster = any(
@@ -77,7 +79,7 @@ def lint(
             decode=decode,
             only=only or None,
             jobs=jobs or None,
-            progress=_bar(stack, "lint"),
+            progress=progress_of(stack, "lint"),
             options=options,
         )
         stack.close()
@@ -88,8 +90,8 @@ def lint(
                 echo(f"next: {todo}", err=True)
         written: Resharded | None = None
         if fix:
-            _make_bucket(fix, options)
-            bar = _bar(stack, "fix")
+            make_bucket(fix, options)
+            bar = progress_of(stack, "fix")
             written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, options=options)
             stack.close()
         if as_json:
@@ -162,26 +164,3 @@ def _check_target(target: str, options: StoreOptions | None) -> None:
             ", write elsewhere, or pass"
         )  # a conversion can go on, this cannot
         raise UsageError.at(what, todo=f"{begun} or write elsewhere" if conversion else todo) from None
-
-
-def _bar(stack: ExitStack, title: str) -> Any:
-    """Return a progress function that shows a bar from its first call on, until the stack is closed."""
-    from torchdata_ais.cli._progress import progress
-
-    advance: list[Any] = []
-
-    def show(_: int, total: int) -> None:
-        if not advance:
-            advance.append(stack.enter_context(progress(title, "shard", total)))
-        advance[0](1)
-
-    return show
-
-
-def _make_bucket(target: str, options: StoreOptions | None) -> None:
-    from torchdata_ais.cli._bucket import Bucket
-    from torchdata_ais.urls import parse_url
-
-    place = parse_url(target)
-    if options is not None and place.kind == "object" and not place.namespace:
-        Bucket(options, place.bucket, place.provider).create()

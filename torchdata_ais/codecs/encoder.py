@@ -18,6 +18,7 @@ from torchdata_ais.arguments import check_function
 from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.encode_image import FORMATS, encode_image
+from torchdata_ais.codecs.fields import by_name
 from torchdata_ais.codecs.handlers import ends_with, extension
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, EncodeError, EncodeUsageError, UsageError
 
@@ -248,16 +249,18 @@ def _pickle(value: Any, options: FieldEncoder) -> bytes:
     return pickle.dumps(value)
 
 
-_ENCODERS: dict[str, Callable[[Any, FieldEncoder], bytes]] = {
-    **dict.fromkeys(["txt", "text", "transcript", "html", "htm"], _text),
-    **dict.fromkeys(["cls", "cls2", "class", "count", "index", "inx", "id"], _integer),
-    **dict.fromkeys(["json", "jsn"], _json),
-    "jsonl": _jsonl,
-    "npy": _npy,
-    "npz": _npz,
-    **dict.fromkeys(["ten", "tb", "tenbin"], _ten),
-    **dict.fromkeys(["mp", "msg", "msgpack", "messagepack"], _msgpack),
-    "cbor": _cbor,
-    **dict.fromkeys(["pt", "pth"], _torch),
-    **dict.fromkeys(["pkl", "pickle", "pyd"], _pickle),
-}
+_ENCODERS: dict[str, Callable[[Any, FieldEncoder], bytes]] = by_name(
+    {
+        "text": _text,
+        "integer": _integer,
+        "json": _json,
+        "jsonl": _jsonl,
+        "npy": _npy,
+        "npz": _npz,
+        "ten": _ten,
+        "msgpack": _msgpack,
+        "cbor": _cbor,
+        "torch": _torch,
+        "pickle": _pickle,
+    }
+)

@@ -74,7 +74,7 @@ IMAGE_EXTENSIONS = frozenset(
 # Names that writers of WebDataset shards give to JPEGs, and that others use for disk images and scans:
 # taken for an image only if the bytes are one.
 _MAYBE_IMAGE = frozenset(["img", "image"])
-_SURE_SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+SURE_SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,8 @@ class ImageHandler:
         """Return the decoded image, or None where `name` is not one of the fields."""
         return self.decode(data) if self._claims(name, data) else None
 
-    def decode(self, data: bytes, out: torch.Tensor | None = None) -> Any:
-        """Decode one image.
-
-        Args:
-            data: The file.
-            out: For specs of tensors: write into this tensor, for example a slot of a batch, and return it.
-        """
+    def decode(self, data: bytes) -> Any:
+        """Decode one image: `data` is the file."""
         container, numbers, mode = IMAGE_SPECS[self.spec]
         most = MAX_PIXELS if self.max_pixels is None else self.max_pixels
         options = pillow.Options(self.size, self.shorter, self.sixteen_bit == "scale", bool(self.exif), most)
@@ -110,10 +105,10 @@ class ImageHandler:
             return pillow.load(data, mode, options, resize=False)[0]
         if mode == "mask":
             values = resize_nearest(*pillow.load_mask(data, options))
-            return values if container == "numpy" else _values_to_tensor(values, out)
+            return values if container == "numpy" else _values_to_tensor(values)
         pixels, target = _pixels(data, mode, options)
         if container == "torch":
-            return _planes_to_tensor(resize_pixels(pixels, target), numbers == "float", out)
+            return _planes_to_tensor(resize_pixels(pixels, target), numbers == "float")
         if pixels.shape[:2] != target:
             planes = resize_pixels(pixels, target)
             pixels = (planes if planes.ndim == 2 else planes.permute(1, 2, 0)).numpy()
@@ -141,7 +136,7 @@ class ImageHandler:
         if self.fields is not None:
             return ends_with(name, self.fields)
         last = extension(name)
-        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and data.startswith(_SURE_SIGNS))
+        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and data.startswith(SURE_SIGNS))
 
 
 def imagehandler(
@@ -211,21 +206,16 @@ def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np
     return np.array(image), target
 
 
-def _planes_to_tensor(planes: torch.Tensor, as_float: bool, out: torch.Tensor | None) -> torch.Tensor:
-    """Make (H, W) or (C, H, W) contiguous, in `out` if given, and a fraction of 255 if asked for."""
+def _planes_to_tensor(planes: torch.Tensor, as_float: bool) -> torch.Tensor:
+    """Make (H, W) or (C, H, W) contiguous, and a fraction of 255 if asked for."""
     import torch
 
-    if out is None:
-        planes = planes.contiguous()
-        return planes.to(torch.float32).div_(255) if as_float else planes
-    # Not torch's copy_: it calls a team of threads together, which decode elsewhere at the time.
-    np.copyto(out.numpy(), planes.numpy())
-    return out.div_(255) if as_float else out
+    planes = planes.contiguous()
+    return planes.to(torch.float32).div_(255) if as_float else planes
 
 
-def _values_to_tensor(values: NDArray[Any], out: torch.Tensor | None) -> torch.Tensor:
+def _values_to_tensor(values: NDArray[Any]) -> torch.Tensor:
     import torch
 
-    wide = values.astype(np.int32) if values.dtype == np.uint16 else values  # torch can do little with uint16
-    tensor = torch.from_numpy(wide)
-    return tensor if out is None else out.copy_(tensor)
+    # torch can do little with uint16
+    return torch.from_numpy(values.astype(np.int32) if values.dtype == np.uint16 else values)

@@ -14,6 +14,7 @@ import numpy as np
 
 from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs._optional import require
+from torchdata_ais.codecs.fields import by_name
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, extension
 from torchdata_ais.errors import DecodeError, DecodeUsageError
 from torchdata_ais.tar import kind_of
@@ -146,16 +147,18 @@ def _refused(what: str) -> DecodeUsageError:
     )
 
 
-_LOADERS: dict[str, Callable[[bytes, FieldTable], Any]] = {
-    **dict.fromkeys(["txt", "text", "transcript", "html", "htm"], _text),
-    **dict.fromkeys(["cls", "cls2", "class", "count", "index", "inx", "id"], _integer),
-    **dict.fromkeys(["json", "jsn"], _json),
-    "jsonl": _jsonl,
-    "npy": _npy,
-    "npz": _npz,
-    **dict.fromkeys(["ten", "tb", "tenbin"], _ten),
-    **dict.fromkeys(["mp", "msg", "msgpack", "messagepack"], _msgpack),
-    "cbor": _cbor,
-    **dict.fromkeys(["pt", "pth"], _torch),
-    **dict.fromkeys(["pkl", "pickle", "pyd"], _pickle),
-}
+_LOADERS: dict[str, Callable[[bytes, FieldTable], Any]] = by_name(
+    {
+        "text": _text,
+        "integer": _integer,
+        "json": _json,
+        "jsonl": _jsonl,
+        "npy": _npy,
+        "npz": _npz,
+        "ten": _ten,
+        "msgpack": _msgpack,
+        "cbor": _cbor,
+        "torch": _torch,
+        "pickle": _pickle,
+    }
+)

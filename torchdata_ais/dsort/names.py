@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchdata_ais.shard_names import archive_ending
 from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url
 
 __all__ = ["Names", "inputs_of", "outputs_of"]
 
-_ARCHIVE = re.compile(r"\.(tar|tgz|tar\.gz|tar\.lz4|zip)$")
 _NUMBER = re.compile(r"%(?:0?\d+)?d|@\d*")
 
 
@@ -52,7 +52,7 @@ def inputs_of(spec: Mapping[str, Any]) -> Names:
     if not names and "{" in template:
         names = list(expand_template(template))
     if names:
-        return Names(bucket, tuple(name if _ARCHIVE.search(name) else name + extension for name in names))
+        return Names(bucket, tuple(name if archive_ending(name) else name + extension for name in names))
     if _NUMBER.search(template):
         return Names(bucket, None, (_pattern(template, extension),))
     return Names(bucket, None, (re.escape(template) + ".*" + re.escape(extension),))  # a prefix
@@ -68,7 +68,7 @@ def outputs_of(spec: Mapping[str, Any], templates: tuple[str, ...] = ()) -> Name
 
 def _pattern(template: str, extension: str) -> str:
     """Return a regular expression for the names that a template gives."""
-    if not _ARCHIVE.search(template):
+    if not archive_ending(template):
         template += extension
     pieces = re.split(rf"({_NUMBER.pattern}|\{{[^{{}}]*\}})", template)
     return "".join(r"\d+" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))

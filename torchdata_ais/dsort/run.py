@@ -17,7 +17,7 @@ from torchdata_ais.dsort.spec import DsortSpec, check_spec, load_spec, translate
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
 from torchdata_ais.store import StoreOptions, delete_object, put_object
-from torchdata_ais.store.sdk import call, job_id_in, sdk_client
+from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_client
 from torchdata_ais.urls import ObjectURL, parse_url
 
 __all__ = ["DsortResult", "run_dsort"]
@@ -104,7 +104,8 @@ def run_dsort(
             inputs.exact is None
         ):  # today's server reads no prefixes: it would write nothing, and call it a success
             wanted["input_format"] = {"objnames": [parse_url(url).name for url in sources]}
-        _make_bucket(client, outputs, options)
+        if not outputs.bucket.namespace:
+            make_bucket(client, outputs.bucket, options)
         _make_room(outputs, inputs, sources, options, overwrite=overwrite)
         with _stored(key_map, outputs, options) as fields:
             check_spec(wanted | fields)
@@ -116,13 +117,6 @@ def run_dsort(
         raise JobError.at(f"{name} ended and wrote no shard", todo="look at the log of the targets")
     samples = check_samples(sources, shards, options, name, progress) if check else None
     return DsortResult(job_id, shards, missing, samples)
-
-
-def _make_bucket(client: Any, outputs: Names, options: StoreOptions) -> None:
-    place = outputs.bucket
-    if place.provider == "ais" and not place.namespace:
-        bucket = client.bucket(place.bucket)
-        call(lambda: bucket.create(exist_ok=True), options, f"bucket {place.uri}", place.uri)
 
 
 def _sources(inputs: Names, options: StoreOptions) -> tuple[list[ObjectURL], list[str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shard_names import archive_ending
 from torchdata_ais.urls import Location, bucket_place, parse_url
 
 __all__ = [
@@ -36,7 +37,6 @@ _RENAMED = {
 
 _KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
 _CONTENT = ("int", "float", "string")
-_ARCHIVES = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
 
 
 @dataclass(frozen=True)
@@ -287,4 +287,4 @@ def _bucket_of(place: Location) -> dict[str, Any]:
 
 
 def _extension(name: str) -> str:
-    return next((end for end in _ARCHIVES if name.endswith(end)), "")
+    return archive_ending(name)

@@ -12,9 +12,9 @@ from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.etl.cluster import logs_of
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
 from torchdata_ais.store import StoreOptions, list_objects
-from torchdata_ais.store.sdk import call, job_id_in, sdk_client
+from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_bucket, sdk_client
 from torchdata_ais.store.wire import not_aistore
-from torchdata_ais.urls import Location, bucket_place
+from torchdata_ais.urls import bucket_place
 
 __all__ = ["TransformResult", "transform_bucket"]
 
@@ -94,10 +94,8 @@ def transform_bucket(
         )
     total = len(list_objects(place.uri, options=options))
     with sdk_client(options) as client:
-        bucket = _bucket(client, place)
-        made = _bucket(client, to)
-        if to.provider == "ais":
-            call(lambda: made.create(exist_ok=True), options, f"bucket {to.bucket}", to.uri)
+        bucket, made = sdk_bucket(client, place), sdk_bucket(client, to)
+        make_bucket(client, to, options)
         once = replace(options, retry=replace(options.retry, attempts=1))
         job_id = call(
             lambda: job_id_in(bucket.transform(
@@ -121,14 +119,6 @@ def transform_bucket(
     for object_name, why in errors.items():
         logger.warning("%s: %s was left out: %s", name, object_name, why)
     return TransformResult(job_id, total - len(errors), errors)
-
-
-def _bucket(client: Any, place: Location) -> Any:
-    from aistore.sdk.types import Namespace
-
-    uuid, _, name = place.namespace.removeprefix("@").partition("#")
-    namespace = Namespace(uuid=uuid, name=name) if place.namespace else None
-    return client.bucket(place.bucket, provider=place.provider, namespace=namespace)
 
 
 def _look(

@@ -11,7 +11,6 @@ import warnings
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message=r"\s*#+\s*WARNING!\s*The 'datapipes', 'dataloader2'")
     from torchdata.dataloader2 import (
-        CheckpointableReadingServiceInterface,
         DataLoader2,
         DistributedReadingService,
         InProcessReadingService,
@@ -19,7 +18,6 @@ with warnings.catch_warnings():
     )
     from torchdata.dataloader2 import MultiProcessingReadingService as UpstreamService
     from torchdata.dataloader2.graph import (
-        find_dps,
         list_dps,
         replace_dp,
         set_graph_random_seed,
@@ -34,7 +32,6 @@ with warnings.catch_warnings():
     from torchdata.datapipes.iter import FullSync, IterDataPipe, PinMemory
 
 __all__ = [
-    "CheckpointableReadingServiceInterface",
     "DataLoader2",
     "DistributedReadingService",
     "FullSync",
@@ -48,7 +45,6 @@ __all__ = [
     "attach_wrapper",
     "extract_wrapper",
     "find_dispatched",
-    "find_dps",
     "find_replicable_branches",
     "list_dps",
     "process_reset_fn",

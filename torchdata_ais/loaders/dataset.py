@@ -13,10 +13,10 @@ from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack
 from torchdata_ais.loaders.rendezvous import begin_together
 from torchdata_ais.loaders.sharding import shard_instance
 from torchdata_ais.loaders.state import check_single, make_state
-from torchdata_ais.loaders.world import WorldOptions, instance_of
 from torchdata_ais.pipes._checkpoint import stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe
 from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.world import WorldOptions, instance_of
 
 __all__ = ["PipeDataset", "as_dataset"]
 

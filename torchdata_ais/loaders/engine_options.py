@@ -8,8 +8,8 @@ from typing import Any, Literal
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engines import DataLoader2Engine, DataLoaderEngine, Engine, InProcessEngine
 from torchdata_ais.loaders.listing import Listing
-from torchdata_ais.loaders.world import World
 from torchdata_ais.pipes._pipe import IterDataPipe
+from torchdata_ais.world import World
 
 __all__ = ["EngineName", "EngineOptions", "make_engine"]
 

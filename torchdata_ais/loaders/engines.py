@@ -18,17 +18,17 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from torchdata_ais.errors import AISError, StallError, UsageError
+from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.loaders.listing import Listing
 from torchdata_ais.loaders.service.counts import Counts, ended
-from torchdata_ais.loaders.service.lifetime import end_with
 from torchdata_ais.loaders.service.pulse import GRACE_S, Patience, Pulse, is_stopped
 from torchdata_ais.loaders.service.stall import Watchdog
 from torchdata_ais.loaders.sharding import shard_instance
-from torchdata_ais.loaders.world import World
 from torchdata_ais.pipes._meter import iterate
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes._report import report_of
+from torchdata_ais.world import World
 
 __all__ = ["DataLoader2Engine", "DataLoaderEngine", "Engine", "InProcessEngine", "Step"]
 

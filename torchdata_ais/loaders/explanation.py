@@ -14,7 +14,7 @@ from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.listing import Listing, list_pipe
 from torchdata_ais.pipes._checkpoint import chain_of
-from torchdata_ais.pipes._draw import draw, memory_of, prefetch_bytes_of
+from torchdata_ais.pipes._draw import draw
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._order import find_sharder, unsharded
 from torchdata_ais.pipes._pipe import IterDataPipe, upstream
@@ -136,7 +136,7 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         shards_each=(shards // instances, -(-shards // instances)),
         idle_workers=max(0, instances - shards),
         requests=shards,
-        memory_bytes=workers * sum(_ahead(reader) for reader in readers),
+        memory_bytes=workers * sum(reader.memory_bound().ahead for reader in readers),
         notes=[
             *_on_size(known, shards, instances),
             *_on_order(pipe, readers, shards // instances),
@@ -155,12 +155,6 @@ def _all_items(
     with listing.on(pipe):
         source = copy.deepcopy(reader._source)  # iterating the user's would count as an epoch
     yield from unsharded(source, find_sharder(source))
-
-
-def _ahead(reader: AISFileLoader | AISObjectLoader) -> int:
-    prefetch, block = prefetch_bytes_of(reader)
-    opened = reader._open_shards if isinstance(reader, AISFileLoader) else reader._open_objects
-    return prefetch + 2 * opened * block
 
 
 def _on_size(sizes: list[int], shards: int, instances: int) -> list[str]:
@@ -187,7 +181,7 @@ def _on_order(
     )
     text += f", {opened} read at the same time in a worker"
     text += (
-        f", samples mixed in a buffer of {memory_of(buffers[0])}"
+        f", samples mixed in a buffer of {buffers[0].memory_bound().text}"
         if buffers
         else ", samples in the shard's order"
     )

@@ -20,10 +20,10 @@ from torchdata_ais.loaders.report import Stats, stats, with_stats
 from torchdata_ais.loaders.service.counts import ended
 from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.state import check_state, make_state, plans_for
-from torchdata_ais.loaders.world import World, WorldOptions, instance_of
 from torchdata_ais.pipes._checkpoint import chain_of, stage_names
 from torchdata_ais.pipes._pipe import IterDataPipe, is_sharding, upstream
 from torchdata_ais.pipes._report import report_of
+from torchdata_ais.world import World, WorldOptions, instance_of
 
 __all__ = ["AISLoader", "ais_loader"]
 

@@ -43,8 +43,8 @@ from torchdata_ais.loaders.service.process import start_context
 from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.service.source import WorkerItems
 from torchdata_ais.loaders.service.worker import Job, Reset, tell_pipes
-from torchdata_ais.loaders.world import World, WorldOptions
 from torchdata_ais.pipes._report import report_of
+from torchdata_ais.world import World, WorldOptions
 
 __all__ = ["DISPATCHER", "MultiProcessingReadingService"]
 

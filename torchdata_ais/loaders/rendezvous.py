@@ -29,8 +29,8 @@ from torchdata_ais.loaders.listing import (
     shown,
 )
 from torchdata_ais.loaders.service.ranks import Ranks, join_ranks
-from torchdata_ais.loaders.world import World
 from torchdata_ais.pipes._pipe import IterDataPipe, upstream
+from torchdata_ais.world import World
 
 __all__ = ["begin_together"]
 

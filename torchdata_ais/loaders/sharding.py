@@ -10,8 +10,8 @@ from typing import Any
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_sharding
 
-from torchdata_ais.loaders.world import instance_of
 from torchdata_ais.pipes._pipe import IterDataPipe, ShardingFilter, upstream
+from torchdata_ais.world import instance_of
 
 __all__ = ["number_ranks_first", "shard_instance"]
 

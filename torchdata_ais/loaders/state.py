@@ -16,8 +16,8 @@ from typing import Any
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.state_check import FORMAT, VERSION, cut, read_state, same_epoch, seal
-from torchdata_ais.loaders.world import instance_of
 from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.world import instance_of
 
 __all__ = [
     "check_single",

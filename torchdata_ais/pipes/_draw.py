@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import html as escaping
-from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
 
-from torchdata_ais.errors import AISError, StateError, UsageError
+from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.pipes._checkpoint import chain_of
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, is_sharding, parents, upstream
 from torchdata_ais.pipes._report import name_of
-from torchdata_ais.pipes.batched import Batcher
 from torchdata_ais.pipes.decode import SampleDecoder
-from torchdata_ais.pipes.group_samples import TarSampleGrouper
-from torchdata_ais.pipes.load_objects import AISObjectLoader
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.pipes.shuffled import Shuffler
-from torchdata_ais.store import StoreOptions
 
-__all__ = ["draw", "html", "marks_of", "memory_of", "mermaid", "prefetch_bytes_of"]
+__all__ = ["draw", "html", "marks_of", "memory_of", "mermaid"]
 
 _WIDTH = 64
 
@@ -36,8 +31,8 @@ def draw(pipe: IterDataPipe[Any]) -> str:
         >>> print(draw(AISFileLoader(["a.tar"]).group_samples().shuffled(100).batched(8)))
         IterableWrapper
         sharding_filter   splits over ranks and workers
-        load_tar()        position saved                  32 MiB + 1 x (sample + member + 2 blocks of 1 MiB)
-        group_samples()                                   1 sample, 32 bytes a key of an open shard
+        load_tar()        position saved                  32 MiB + 1 x (sample + member + 5 MiB)
+        group_samples()                                   1 sample + 2 x (2 MB or 22 bytes a sample)
         shuffled(100)     places saved                    100 items
         batched(8)                                        16 items
     """
@@ -148,46 +143,6 @@ def marks_of(pipe: IterDataPipe[Any], refused: str) -> str:
 
 def memory_of(pipe: IterDataPipe[Any]) -> str:
     """Return how much a stage holds at most in one process."""
-    for kind, bound in _BOUNDS:
-        if isinstance(pipe, kind):
-            return bound(pipe)
-    return ""
-
-
-def prefetch_bytes_of(pipe: AISFileLoader | AISObjectLoader) -> tuple[int, int]:
-    """Return ``prefetch_bytes`` and ``block_bytes`` of a stage that reads."""
-    try:
-        options = pipe._transport.resolve(pipe)
-    except AISError:  # no endpoint known yet
-        options = StoreOptions(**pipe._transport._overrides)
-    return options.prefetch_bytes, options.block_bytes
-
-
-def _tar_bound(pipe: AISFileLoader) -> str:
-    prefetch, block = prefetch_bytes_of(pipe)
-    return f"{_mib(prefetch)} + {pipe._open_shards} x (sample + member + 2 blocks of {_mib(block)})"
-
-
-def _objects_bound(pipe: AISObjectLoader) -> str:
-    prefetch, block = prefetch_bytes_of(pipe)
-    return f"{_mib(prefetch)} + {pipe._open_objects} x 2 blocks of {_mib(block)} + 1 object"
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):g} MiB"
-
-
-def _decode_bound(pipe: SampleDecoder) -> str:
-    most = pipe._most_held()
-    return f"{most} sample{'' if most == 1 else 's'}"
-
-
-_BOUNDS: list[tuple[type, Callable[[Any], str]]] = [
-    (AISFileLoader, _tar_bound),
-    (AISObjectLoader, _objects_bound),
-    (TarSampleGrouper, lambda _: "1 sample, 32 bytes a key of an open shard"),
-    (Shuffler, lambda pipe: f"{pipe._bufsize} items"),
-    (SampleDecoder, _decode_bound),
-    (Batcher, lambda pipe: f"{2 * pipe._batchsize} items"),
-    (CoreBatcher, lambda pipe: f"{pipe.batch_size} items"),
-]
+    if isinstance(pipe, Pipe):
+        return pipe.memory_bound().text
+    return f"{pipe.batch_size} items" if isinstance(pipe, CoreBatcher) else ""

@@ -16,6 +16,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._meter import measured
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.redaction import clean
@@ -64,6 +65,10 @@ class Pipe(Methods[T_co]):
     # torch's iterator hook asks hasattr() for it at every item; a miss costs 1 us in torch's __getattr__.
 
     _live: Any = None
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
+        return MemoryBound()
 
     def _held_places(self) -> Iterable[int]:
         """Return the places of the samples taken in and not yet given out, in the order they were taken."""

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError, StateError, TransportError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
+from torchdata_ais.shard_names import is_plain_tar
 from torchdata_ais.store import BlockSource, Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.urls import ObjectURL, shown_url
@@ -211,6 +212,6 @@ def _blames(kept: Kept, error: AISError) -> bool:
 def _looks_plain(url: str) -> bool:
     """Return whether the name says that the shard can be entered at an offset: plain tar, not transformed."""
     if "://" not in url:
-        return url.endswith(".tar")
+        return is_plain_tar(url)
     parts = urlsplit(url)
-    return parts.path.endswith(".tar") and "etl_name=" not in parts.query
+    return is_plain_tar(parts.path) and "etl_name=" not in parts.query

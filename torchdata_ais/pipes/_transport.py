@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, upstream
 from torchdata_ais.store import Retry, StoreOptions, resolve_options
 
@@ -52,6 +52,14 @@ class StageTransport:
         except TypeError as error:
             shown = ", ".join(f"{name}={value!r:.60}" for name, value in self._overrides.items())
             raise UsageError.at(f"{shown}: {error}", todo="pass numbers for sizes and times") from None
+
+    def sizes(self, pipe: IterDataPipe[Any]) -> tuple[int, int]:
+        """Return ``prefetch_bytes`` and ``block_bytes`` for `pipe`, also where no endpoint is known yet."""
+        try:
+            options = self.resolve(pipe)
+        except AISError:
+            options = StoreOptions(**self._overrides)
+        return options.prefetch_bytes, options.block_bytes
 
     def resolve(self, pipe: IterDataPipe[Any]) -> StoreOptions:
         """Return the settings for `pipe`, the stage that holds this object."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._collate import Ragged, collate_columns
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 
@@ -37,6 +38,9 @@ class Batcher(Pipe[Any]):
 
     Memory:
         ``2 * batchsize`` items.
+
+        >>> Batcher([], 64).memory_bound().text
+        '128 items'
 
     Raises:
         UsageError: The items do not fit together; names the column.
@@ -71,6 +75,10 @@ class Batcher(Pipe[Any]):
             bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
         )
         self._partial = partial
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        return MemoryBound(f"{2 * self._batchsize} items")
 
     def _arguments(self) -> str:
         return str(self._batchsize)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchdata_ais.codecs import SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._each_item import shown_function
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
@@ -55,6 +56,9 @@ class SampleDecoder(Pipe[Any]):
         One sample, as bytes and decoded; ``16 * threads`` samples with threads, of which those that are under way, at
         most ``8 * threads``, are there as bytes and decoded. What decoding takes for each of them is bounded by
         ``max_pixels=`` and ``max_gz_bytes=``; see `torchdata_ais.codecs.build_decoder`.
+
+        >>> SampleDecoder([], threads=2).memory_bound().text
+        '32 samples'
 
     Raises:
         DecodeError: Names key, field, URL, offset and cause. An image of more than ``max_pixels=`` is one.
@@ -122,9 +126,10 @@ class SampleDecoder(Pipe[Any]):
         for sample in self._source:
             yield _outcome(codec, sample)
 
-    def _most_held(self) -> int:
-        """Return how many samples the stage holds at most."""
-        return _PARTS * _AT_ONCE * self._threads or 1
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        most = _PARTS * _AT_ONCE * self._threads or 1
+        return MemoryBound(f"{most} sample{'' if most == 1 else 's'}")
 
     def _held_places(self) -> list[int]:
         return list(self._live or ())

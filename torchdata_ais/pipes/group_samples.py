@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._keyset import KeySet
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage, upstream
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
@@ -47,7 +48,11 @@ class TarSampleGrouper(Pipe[Sample]):
         That of the members.
 
     Memory:
-        One sample, and for each open shard 2 MB or 22 bytes a sample, to notice keys that come back.
+        One sample, and to notice keys that come back 2 MB or 22 bytes a sample, for at most ``2 * open_shards`` of
+        the shards: those that are open, and those that broke off last. With ``adjacent="split"`` one sample.
+
+        >>> TarSampleGrouper(AISFileLoader(["s.tar"], open_shards=4)).memory_bound().text
+        '1 sample + 8 x (2 MB or 22 bytes a sample)'
 
     Raises:
         DuplicateFieldError: Two members have the same key and field (``a.jpg``, ``a.JPG``).
@@ -92,6 +97,11 @@ class TarSampleGrouper(Pipe[Sample]):
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        keys = f" + {self._most_seen()} x (2 MB or 22 bytes a sample)" if self._adjacent == "error" else ""
+        return MemoryBound(f"1 sample{keys}")
+
     def _shape(self) -> str:
         return f"require={self._require!r}" if self._require else ""
 
@@ -123,10 +133,10 @@ class TarSampleGrouper(Pipe[Sample]):
                 shard = None
         self._policy.at_end(stats, "group_samples")
 
-    def _open_shards(self) -> int:
-        """Return how many shards may be under way at the same time."""
+    def _most_seen(self) -> int:
+        """Return of how many shards keys are kept: twice as many as may be under way at the same time."""
         loaders = [pipe for pipe in upstream(self) if isinstance(pipe, AISFileLoader)]
-        return sum(loader._open_shards for loader in loaders) or _OPEN_SHARDS
+        return 2 * (sum(loader._open_shards for loader in loaders) or _OPEN_SHARDS)
 
     def _sample(self, url: str, run: Run) -> Sample:
         sample = Sample.__new__(Sample)  # __init__ takes longer than all that follows
@@ -157,7 +167,7 @@ class TarSampleGrouper(Pipe[Sample]):
         keys = seen.get(shard)
         if keys is None:
             keys = seen[shard] = KeySet()
-            if len(seen) > 2 * self._open_shards():
+            if len(seen) > self._most_seen():
                 seen.popitem(last=False)  # the one met longest ago: it has broken off
         seen.move_to_end(shard)
         return keys

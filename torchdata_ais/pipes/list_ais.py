@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, stage
 from torchdata_ais.pipes._transport import StageTransport
 from torchdata_ais.store import StoreOptions, list_objects
@@ -70,6 +71,9 @@ class AISSourceLister(Pipe[str]):
     Memory:
         One source's URLs.
 
+        >>> AISSourceLister("ais://pets").memory_bound().text
+        'the URLs of a source'
+
     Raises:
         NotFoundError: The bucket does not exist, or nothing in it matches.
         ConnectError, AuthError, ReadError: The cluster cannot be asked.
@@ -118,6 +122,10 @@ class AISSourceLister(Pipe[str]):
             endpoint = _one_host(self._sources.items)
         self._transport = StageTransport(options, client, endpoint, token)
         self._given: _Given | None = None
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        return MemoryBound("the URLs of a source")
 
     def _arguments(self) -> str:
         shown = (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 
 __all__ = ["ListBatcher"]
@@ -29,6 +30,9 @@ class ListBatcher(Pipe[list[Any]]):
     Memory:
         `batchsize` items.
 
+        >>> ListBatcher([], 64).memory_bound().text
+        '64 items'
+
     Example:
         >>> list(ListBatcher(range(5), 2))
         [[0, 1], [2, 3], [4]]
@@ -44,6 +48,10 @@ class ListBatcher(Pipe[list[Any]]):
         self._source: IterDataPipe[Any] = source
         self._batchsize = batchsize
         self._partial = partial
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        return MemoryBound(f"{self._batchsize} items")
 
     def _arguments(self) -> str:
         return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"

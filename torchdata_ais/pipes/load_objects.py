@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
+from torchdata_ais.pipes._bound import MemoryBound, mib
 from torchdata_ais.pipes._load_state import url_of
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
@@ -43,6 +44,9 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
 
     Memory:
         ``prefetch_bytes + open_objects * block_bytes + 2 * max(object)``: its blocks, and the whole they make.
+
+        >>> AISObjectLoader(["a.jpg"], open_objects=8).memory_bound().text
+        '32 MiB + 8 x 1 MiB + 2 objects'
 
     Raises:
         TransportError: As for `load_tar`.
@@ -93,6 +97,12 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         )
         self._policy = ErrorPolicy(on_error, max_errors)
         self._stats = StageStats()
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        prefetch, block = self._transport.sizes(self)
+        each = f"{self._open_objects} x {mib(block)}"
+        return MemoryBound(f"{mib(prefetch)} + {each} + 2 objects", prefetch + self._open_objects * block)
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
         store = self._transport.resolve(self)

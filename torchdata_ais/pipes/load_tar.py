@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais.pipes._bound import MemoryBound, mib
 from torchdata_ais.pipes._load_state import LoadState, Resume
 from torchdata_ais.pipes._meter import meter_of, metered
 from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
@@ -24,6 +25,8 @@ from torchdata_ais.store import ObjectCache, Retry, StoreOptions, held_now
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["AISFileLoader"]
+
+_UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
 
 
 @stage("load_tar")
@@ -73,10 +76,13 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         alternate, in an order that depends on nothing but the order of the shards.
 
     Memory:
-        ``prefetch_bytes + open_shards * (max(sample) + max(member) + block_bytes + 3 MiB)``, whatever the shard's
+        ``prefetch_bytes + open_shards * (max(sample) + max(member) + 2 * block_bytes + 3 MiB)``, whatever the shard's
         size. A sample is its data, and 512 bytes a member and 8 a character of its name; the 3 MiB are members
         without a key and extension headers. A compressed shard takes 2 MiB more and the window of its format (gz
         32 KiB, bz2 4 MiB, xz up to 256 MiB, zst up to 128 MiB).
+
+        >>> AISFileLoader(["s.tar"], open_shards=4).memory_bound().text
+        '32 MiB + 4 x (sample + member + 5 MiB)'
 
     Raises:
         TransportError: `ConnectError`, `ReadError`, `StallError`, `ObjectChangedError`, `NotFoundError`, `AuthError`.
@@ -151,6 +157,15 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         self._stats = StageStats()
         self._epoch_seed = EpochSeed(seed)
         self._resume: Resume | None = None
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        prefetch, block = self._transport.sizes(self)
+        each = 2 * block  # the one in hand, and one that an object without any may always fetch
+        ahead = prefetch + self._open_shards * each
+        return MemoryBound(
+            f"{mib(prefetch)} + {self._open_shards} x (sample + member + {mib(each + _UNKEYED_BYTES)})", ahead
+        )
 
     def _arguments(self) -> str:
         shown = [f"open_shards={self._open_shards}"] if self._open_shards > 1 else []

@@ -16,6 +16,8 @@ from torchdata_ais.pipes._seed import EpochSeed
 
 __all__ = ["RandomMix"]
 
+_END = object()
+
 
 @stage("mix_random")
 class RandomMix(Pipe[Any]):
@@ -98,6 +100,3 @@ class RandomMix(Pipe[Any]):
                 del running[index]
             else:
                 return
-
-
-_END = object()

@@ -11,6 +11,7 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._seed import EpochSeed, mix_seed
 from torchdata_ais.pipes._shared_seed import sharder_above
@@ -41,6 +42,9 @@ class Resampler(Pipe[Any]):
     Memory:
         All items of the source.
 
+        >>> Resampler([]).memory_bound().text
+        'all items of the source'
+
     Example:
         >>> pipe = Resampler(["a.tar", "b.tar"], 100)
         >>> sorted(set(pipe))
@@ -60,6 +64,10 @@ class Resampler(Pipe[Any]):
         self._n = n
         self._deterministic = deterministic
         self._epoch_seed = EpochSeed(seed)
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        return MemoryBound("all items of the source")
 
     def _arguments(self) -> str:
         shown = [] if self._n is None else [f"{self._n}"]

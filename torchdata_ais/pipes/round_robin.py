@@ -10,6 +10,8 @@ from torchdata_ais.pipes._pipe import Pipe, stage
 
 __all__ = ["RoundRobin"]
 
+_END = object()
+
 
 @stage("mix_round_robin")
 class RoundRobin(Pipe[Any]):
@@ -59,6 +61,3 @@ class RoundRobin(Pipe[Any]):
                 del running[index]
             else:
                 return
-
-
-_END = object()

@@ -9,10 +9,13 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.pipes._bound import MemoryBound
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.pipes._seed import EpochSeed
 
 __all__ = ["Shuffler"]
+
+_END = object()
 
 
 @stage("shuffled")
@@ -38,6 +41,9 @@ class Shuffler(Pipe[Any]):
     Memory:
         ``bufsize`` items, whatever they hold: for samples, ``bufsize * max(sample)``.
 
+        >>> Shuffler([], 1000).memory_bound().text
+        '1000 items'
+
     Example:
         >>> sorted(Shuffler(range(5), 3)) == list(range(5))
         True
@@ -57,6 +63,10 @@ class Shuffler(Pipe[Any]):
         self._enabled = True
         self._epoch_seed = EpochSeed(seed)
         self._resume: tuple[Any, int, int] | None = None
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        return MemoryBound(f"{self._bufsize} items")
 
     def _arguments(self) -> str:
         return f"{self._bufsize}"
@@ -121,9 +131,6 @@ class Shuffler(Pipe[Any]):
                 todo="pass the checkpoint as it was saved, or another one",
             ) from None
         self._resume = (state["version"], words), held, below
-
-
-_END = object()
 
 
 class Reservoir:

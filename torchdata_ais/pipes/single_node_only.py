@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
-import torch.distributed
-
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.world import known_ranks
 
 __all__ = ["SingleNodeOnly"]
 
@@ -45,20 +43,13 @@ class SingleNodeOnly(Pipe[Any]):
         super().__init__(source)
         self._source: IterDataPipe[Any] = source
         # Worker processes know the ranks by the environment only, so what is known here travels with the stage.
-        self._world = _world_size()
+        _, self._world = known_ranks()
 
     def __iter__(self) -> Iterator[Any]:
-        world = max(self._world, _world_size())
+        world = max(self._world, known_ranks()[1])
         if world > 1:
             raise UsageError.at(
                 f"there are {world} ranks, and .single_node_only() is for one",
                 todo="take it out: shards are split over ranks and workers before .load_tar() anyway",
             )
         yield from self._source
-
-
-def _world_size() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    text = os.environ.get("WORLD_SIZE", "1")
-    return int(text) if text.isdecimal() else 1

@@ -51,6 +51,12 @@ class SplitByWorker(SplitByNode):
     Yields:
         The items of this worker.
 
+    Order:
+        That of the source.
+
+    Memory:
+        One item.
+
     Example:
         >>> pipe = SplitByWorker(range(6))
         >>> SplitByWorker(pipe) is pipe

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from torchdata_ais.errors import StallError, TransportError
 from torchdata_ais.redaction import clean, quiet
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.options import Retry
-from torchdata_ais.store.pools import Cancel
 
 __all__ = ["Attempts", "Cancelled", "Failed", "retried", "series"]
 

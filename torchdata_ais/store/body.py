@@ -20,10 +20,10 @@ from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length, length_of
 from torchdata_ais.store.framing import StrictResponse, plain_body
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.store.request import send
 from torchdata_ais.store.wire import UNREADABLE, is_marked, is_page, not_aistore, refused, root
@@ -56,7 +56,7 @@ def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
 
 
 class HTTPReader(Reader):
-    """Reads one object or web file; used by one thread.
+    """Reads one object or web file, for one thread at a time.
 
     Attributes:
         facts: What is known about the object, more once the response has begun.

@@ -19,9 +19,9 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.store.attempts import Cancelled
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.reader import Reader, Stats
 
 __all__ = ["FileReader"]
@@ -30,7 +30,7 @@ _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was clo
 
 
 class FileReader(Reader):
-    """Reads a file, a pipe or standard input (``-``); used by one thread.
+    """Reads a file, a pipe or standard input (``-``), for one thread at a time.
 
     A file that has another size or time of change at its end than at its beginning is an error. Nothing is
     read again: what a disk does not give once, it does not give twice.

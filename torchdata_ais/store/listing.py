@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store.options import StoreOptions, resolve_options
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call_once
@@ -20,7 +21,6 @@ from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url, 
 __all__ = ["list_objects"]
 
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
-_SHARD = re.compile(r"\.(tar(\.\w+)?|tgz)$")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def list_objects(
     other ``AISSource`` objects      what their ``list_urls(prefix, etl)`` gives
     object URL, web URL, ``-``       itself; braces are expanded
     local path                       itself; braces and ``* ? [`` are expanded
-    local folder                     the shards in it (``.tar``, ``.tar.*``, ``.tgz``), by name
+    local folder                     the shards in it (``.tar``, also compressed, ``.tgz``), by name
     several of these, ``a::b``       those of each, one after the other
     ===============================  ====================================================================
 
@@ -168,7 +168,7 @@ def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[t
 def _local(pattern: str) -> Iterable[str]:
     for path in expand_template(pattern):
         if Path(path).is_dir():
-            yield from sorted(str(file) for file in Path(path).iterdir() if _SHARD.search(file.name))
+            yield from sorted(str(file) for file in Path(path).iterdir() if is_shard(file.name))
         elif glob.has_magic(path) and not Path(path).exists():
             # Path.glob knows no absolute patterns and drops a leading ./
             yield from sorted(glob.glob(path, recursive=True))  # noqa: PTH207
@@ -186,7 +186,7 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
                 yield name, _url(replace(place, name=name), wanted)
         return
     entries = list_bucket(place, prefix, options)
-    exact = [entry for entry in entries if entry.name == place.name and _SHARD.search(entry.name)]
+    exact = [entry for entry in entries if entry.name == place.name and is_shard(entry.name)]
     for entry in exact or entries:
         url = _url(replace(place, name=entry.name), wanted)
         if not wanted.etl_params:

@@ -1,4 +1,4 @@
-"""What the fetching thread runs: something that yields the blocks of one object."""
+"""Something that yields the blocks of one object, to the thread that reads ahead or to the consumer, in turn."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Stats:
 
 class Reader(ABC):
     """Yields the blocks of one object, and learns about it meanwhile.
+
+    The thread that reads ahead and the consumer may take turns in `blocks`; never both at once.
 
     Attributes:
         facts: What is known about the object.

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.client import HTTPException
 from typing import Any, TypeVar
 
@@ -16,8 +17,9 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import proxy_for
 from torchdata_ais.store.tokens import basic
 from torchdata_ais.store.wire import UNREADABLE, message_in, not_aistore, refusal, root
+from torchdata_ais.urls import Location
 
-__all__ = ["Asking", "asking", "call", "call_once", "job_id_in", "sdk_client"]
+__all__ = ["Asking", "asking", "call", "call_once", "job_id_in", "make_bucket", "sdk_bucket", "sdk_client"]
 
 _T = TypeVar("_T")
 _JOB_ID = re.compile(r"[\w.@:+-]{1,200}")
@@ -141,6 +143,22 @@ def call(
     """
     with asking(options, name, url, answer_timeout=answer_timeout) as ask:
         return ask(function)
+
+
+def make_bucket(client: Any, place: Location, options: StoreOptions) -> None:
+    """Make the bucket of `place` if it is missing; those of other providers are there or not."""
+    if place.provider == "ais":
+        bucket, uri = sdk_bucket(client, place), replace(place, name="").uri.rstrip("/")
+        call(lambda: bucket.create(exist_ok=True), options, f"bucket {uri}", uri)
+
+
+def sdk_bucket(client: Any, place: Location) -> Any:
+    """Return the SDK's object for the bucket of `place`."""
+    from aistore.sdk.types import Namespace
+
+    uuid, _, name = place.namespace.removeprefix("@").partition("#")
+    namespace = Namespace(uuid=uuid, name=name) if place.namespace else None
+    return client.bucket(place.bucket, provider=place.provider, namespace=namespace)
 
 
 def job_id_in(text: object, options: StoreOptions) -> str:

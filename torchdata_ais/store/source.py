@@ -23,10 +23,10 @@ from torchdata_ais.redaction import sealed
 from torchdata_ais.store.attempts import Cancelled
 from torchdata_ais.store.body import HTTPReader
 from torchdata_ais.store.budget import open_share
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import FileReader
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.pools import Cancel
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.urls import parse_url, redact
 

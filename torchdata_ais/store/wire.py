@@ -20,8 +20,9 @@ from urllib3.response import BaseHTTPResponse
 from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
 from torchdata_ais.redaction import clean, quiet, without_values_of
 from torchdata_ais.store.attempts import Attempts, Failed
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.pools import Cancel, pool_for
+from torchdata_ais.store.pools import pool_for
 from torchdata_ais.urls import redact
 
 __all__ = [

@@ -19,6 +19,7 @@ from torchdata_ais.codecs import (
     torch_audio,
     torch_video,
 )
+from torchdata_ais.codecs.fields import FIELD_KINDS
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
@@ -46,8 +47,6 @@ __all__ = [
 DecodingError = DecodeError
 ImageHandler = imagehandler
 imagespecs = {name: spec for name, spec in IMAGE_SPECS.items() if spec.mode != "mask" and name != "rgbtorch"}
-_TABLE = """txt text transcript html htm cls cls2 class count index inx id json jsn jsonl npy npz ten tb tenbin
-mp msg msgpack messagepack cbor pt pth pkl pickle pyd"""
 pytorch_weights_only = True
 """Whether ``pt`` and ``pth`` fields are loaded as plain data: always, unless ``allow_pickle=True`` is said."""
 
@@ -75,7 +74,7 @@ def _decoded(field: str, data: bytes, **options: Any) -> Any:
 
 
 decoders: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
-    {name: partial(_decoded, name) for name in _TABLE.split()}
+    {name: partial(_decoded, name) for names in FIELD_KINDS.values() for name in names}
 )
 """The field table as functions of bytes; to decode otherwise, pass `handle_extension` to `decode`."""
 

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 from torchdata_ais import pipes
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.shard_names import VISIBLE_SHARD
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.currying import Through
@@ -46,7 +47,6 @@ __all__ = [
 ]
 
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
-_SHARD = r"(^|/)[^/.][^/]*\.(tar(\.(gz|bz2|xz|zst))?|tgz)$"  # what is not hidden, nor on its way
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 non_empty = Through(pipes.NonEmpty, "non_empty")
@@ -99,7 +99,7 @@ def _is_collection(url: str) -> bool:
 
 
 def _listed(url: str) -> list[str]:
-    return list(pipes.AISSourceLister(url, regex=_SHARD))
+    return list(pipes.AISSourceLister(url, regex=VISIBLE_SHARD))
 
 
 def expand_source(source: Any, max_urls: int | None = None) -> list[str]:

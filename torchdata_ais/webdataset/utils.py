@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
-import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
 from torchdata_ais.pipes._seed import mix_seed
 from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.world import known_ranks
 
 __all__ = [
     "PipelineStage",
@@ -61,11 +61,8 @@ def pytorch_worker_info(group: Any = None) -> Place:
         >>> worker, num_workers
         (0, 1)
     """
-    rank, ranks = 0, 1
-    if dist.is_available() and dist.is_initialized():
-        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    elif "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    known, ranks = known_ranks(group)
+    rank, ranks = (0, 1) if known is None else (known, ranks)
     info = get_worker_info()
     if info is not None:
         return Place(rank, ranks, info.id, info.num_workers)

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 from torchdata_ais.codecs._optional import require
 from torchdata_ais.errors import UsageError
+from torchdata_ais.shard_names import COMPRESSIONS
 
 __all__ = ["Compressor", "compression_for", "new_compressor"]
-
-_FORMATS = ("gz", "bz2", "xz", "zst")
 
 
 class Compressor(Protocol):
@@ -42,14 +41,14 @@ def compression_for(name: object, compress: bool | str | None) -> str:
         ('gz', 'zst', '')
     """
     if compress is None:
-        return next((known for known in _FORMATS if isinstance(name, str) and name.endswith(known)), "")
+        return next((known for known in COMPRESSIONS if isinstance(name, str) and name.endswith(known)), "")
     if compress is True:
         return "gz"
     if not compress:
         return ""
-    if compress not in _FORMATS:
+    if compress not in COMPRESSIONS:
         raise UsageError.at(
-            f"compress={compress!r} is no format", todo=f"use True, False or one of {', '.join(_FORMATS)}"
+            f"compress={compress!r} is no format", todo=f"use True, False or one of {', '.join(COMPRESSIONS)}"
         )
     return compress
 

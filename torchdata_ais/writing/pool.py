@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import traceback
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError, WorkerDiedError
+from torchdata_ais.lifetime import cuda_is_up, end_with
 
 __all__ = ["OrderedPool"]
 
@@ -50,17 +50,14 @@ class OrderedPool(Generic[_T, _R]):
 
     def __init__(self, function: Callable[[_T], _R], processes: int, start_method: str | None = None) -> None:
         context: Any = multiprocessing.get_context(start_method)
-        if start_method is None and context.get_start_method() == "fork" and _cuda_is_up():
+        if start_method is None and context.get_start_method() == "fork" and cuda_is_up():
             context = multiprocessing.get_context("forkserver")
         self._workers: list[tuple[Any, Connection]] = []
         try:
             for number in range(processes):
                 ours, theirs = context.Pipe()
-                # Under fork a child has copies of the ends that are open here: it must not keep others alive by them.
-                foreign = [conn for _, conn in self._workers] + [ours]
-                foreign = foreign if context.get_start_method() == "fork" else []
                 process = context.Process(
-                    target=_work, args=(function, theirs, foreign), name=f"convert-{number}", daemon=True
+                    target=_work, args=(function, theirs, os.getpid()), name=f"convert-{number}", daemon=True
                 )
                 _start(process)
                 theirs.close()
@@ -138,12 +135,11 @@ def _start(process: Any) -> None:
         ) from error
 
 
-def _work(function: Callable[[Any], Any], conn: Connection, foreign: list[Connection]) -> None:
+def _work(function: Callable[[Any], Any], conn: Connection, main_pid: int) -> None:
     """Run one process: results go out in the order in which arguments come in."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in foreign:
-        other.close()
+    end_with(main_pid)
     arguments: SimpleQueue[Any] = SimpleQueue()
 
     def receive() -> None:
@@ -151,7 +147,6 @@ def _work(function: Callable[[Any], Any], conn: Connection, foreign: list[Connec
         with suppress(EOFError, OSError):
             while True:
                 arguments.put(conn.recv())
-        os._exit(0)  # the main process has gone
 
     threading.Thread(target=receive, daemon=True).start()
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -177,8 +172,3 @@ def _picklable(error: Exception) -> Exception:
     except Exception:  # noqa: BLE001, S110 - it cannot be pickled, whatever says so
         pass
     return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _cuda_is_up() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())

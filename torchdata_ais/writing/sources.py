@@ -11,6 +11,7 @@ from typing import Any
 import xxhash
 
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 from torchdata_ais.writing._read import read_samples
@@ -18,7 +19,6 @@ from torchdata_ais.writing._read import read_samples
 __all__ = ["ListSource", "ShardSource", "Source", "find_shards", "is_table", "read_bytes", "shards_in"]
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
-_SHARDS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 class Source(ABC):
@@ -144,7 +144,7 @@ def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:
 
 def shards_in(folder: str | os.PathLike[str]) -> list[str]:
     """Return the shards that lie in a folder, by their names' ends, sorted."""
-    return sorted(str(path) for path in Path(folder).iterdir() if path.name.endswith(_SHARDS))
+    return sorted(str(path) for path in Path(folder).iterdir() if is_shard(path.name))
 
 
 def is_table(source: Any) -> bool:

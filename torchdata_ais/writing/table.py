@@ -13,6 +13,7 @@ from typing import Any
 import xxhash
 
 from torchdata_ais.codecs import IMAGE_EXTENSIONS, EncodeError
+from torchdata_ais.codecs.fields import FIELD_KINDS
 from torchdata_ais.errors import MissingFieldError, NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.writing.sources import ListSource, read_bytes
@@ -21,13 +22,11 @@ __all__ = ["table"]
 
 _KEYS = ("__key__", "key")
 _FILE = "file_name"
-_VALUES = frozenset(
-    {"txt", "text", "transcript", "html", "htm", "cls", "cls2", "class", "count", "index", "inx", "id"}
-    | {"json", "jsn", "jsonl"}
-)
+_VALUES = frozenset(name for kind in ("text", "integer", "json", "jsonl") for name in FIELD_KINDS[kind])
 _FILES = frozenset(
     IMAGE_EXTENSIONS
-    | {"npy", "npz", "ten", "pt", "pth", "cbor", "mp", "msg", "msgpack", "bin", "gz"}
+    | {name for kind in ("npy", "npz", "ten", "torch", "cbor", "msgpack") for name in FIELD_KINDS[kind]}
+    | {"bin", "gz"}
     | {"wav", "flac", "mp3", "ogg", "m4a", "mp4", "webm", "avi", "mov", "mkv"}
 )
 

@@ -14,5 +14,9 @@
     fullsync  torchdata's fullsync, made to notice that a rank is gone
 
 Flow control is by credit: a process may send as many items as it was given credit for, and credit is given back as
-items are taken. That bounds what is under way, needs no thread in the main process, and nobody ever polls.
+items are taken. That bounds what is under way, and needs no thread in the main process.
+
+Who waits for an item sleeps in the kernel until it comes or a process ends, and looks twice a second whether those it
+waits for give signs of life. Only what cannot wake anybody is asked again and again, with growing pauses of at most
+50 ms: the store of torch.distributed and its collectives, and a process that is to end.
 """

@@ -53,7 +53,8 @@ class Pool:
         self._peers: list[Peer] = []
         self._epoch = 0
         self._lock = threading.RLock()
-        self._claims = 0
+        self._let_go = threading.Condition(self._lock)
+        self._claims: set[int] = set()
         """Threads that want the lock of one that waits for items."""
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
@@ -176,14 +177,17 @@ class Pool:
     def _held(self) -> Iterator[None]:
         """Hold the lock; wake a thread that waits for items with it, so that it lets go."""
         if not self._lock.acquire(blocking=False):
-            self._claims += 1
+            self._claims.add(threading.get_ident())
             with contextlib.suppress(OSError):
                 self._wake_write.send(b"!")
-            self._lock.acquire()
-            self._claims -= 1
+            try:
+                self._lock.acquire()
+            finally:
+                self._claims.discard(threading.get_ident())
         try:
             yield
         finally:
+            self._let_go.notify_all()
             self._lock.release()
 
     def _refuse_closed(self) -> None:
@@ -294,10 +298,8 @@ class Pool:
                 owing.waited_for(_POLL_MS / 1000)
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(64)
-            self._lock.release()
-            while self._claims:
-                time.sleep(0.001)
-            self._lock.acquire()
+            while not self._let_go.wait_for(lambda: not self._claims, _POLL_MS / 1000):
+                pass  # one that was interrupted takes its claim back without a word
         elif ready != [fd]:
             self._next_look = 0.0
 

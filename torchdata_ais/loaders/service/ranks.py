@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.loaders.world import World
+from torchdata_ais.world import World
 
 __all__ = ["Ranks", "join_ranks"]
 

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from torchdata_ais.errors import StallError
+from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders._torchdata import WorkerInfo, extract_wrapper, process_reset_fn
 from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind
 from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.graph import all_pipes, shard
-from torchdata_ais.loaders.service.lifetime import end_with
 from torchdata_ais.loaders.service.producer import Outlet, Producer
 from torchdata_ais.loaders.service.pulse import Pulse
 from torchdata_ais.loaders.service.source import Dispatched

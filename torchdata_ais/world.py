@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["World", "WorldOptions", "instance_of"]
+__all__ = ["World", "WorldOptions", "instance_of", "known_ranks"]
 
 
 def instance_of(rank: int, ranks: int, worker: int) -> int:
@@ -26,6 +26,21 @@ def instance_of(rank: int, ranks: int, worker: int) -> int:
         [0, 2, 1, 3]
     """
     return worker * ranks + rank
+
+
+def known_ranks(group: Any = None) -> tuple[int | None, int]:
+    """Return this rank and how many there are: as torch.distributed says, else ``RANK`` and ``WORLD_SIZE``.
+
+    Args:
+        group: The process group to count in; default all.
+
+    Returns:
+        ``(rank, size)``; the rank is None where nothing but the size is known.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(group), dist.get_world_size(group)
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return (int(rank) if rank.isdecimal() else None), (int(size) if size.isdecimal() else 1)
 
 
 class World(NamedTuple):
@@ -87,13 +102,12 @@ class WorldOptions:
         """
         if self.rank is not None and self.world_size is not None:
             return World(self.rank, self.world_size, self.store)
+        rank, size = known_ranks()
         if dist.is_available() and dist.is_initialized():
-            store = self.store or dist.distributed_c10d._get_default_store()
-            return World(dist.get_rank(), dist.get_world_size(), store)
-        text = os.environ.get("WORLD_SIZE", "")
-        if text.isdecimal() and int(text) > 1:
+            return World(rank or 0, size, self.store or dist.distributed_c10d._get_default_store())
+        if size > 1:
             raise UsageError.at(
-                f"WORLD_SIZE={text} says that there are {text} ranks, but torch.distributed is not initialised here: "
+                f"WORLD_SIZE={size} says that there are {size} ranks, but torch.distributed is not initialised here: "
                 "each of them would read everything",
                 todo="call torch.distributed.init_process_group() first, or pass rank= and world_size= (a loader for "
                 "this process alone takes rank=0, world_size=1)",

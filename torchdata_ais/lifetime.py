@@ -1,14 +1,15 @@
-"""A process that lives and dies with another: what worker processes of all engines run."""
+"""A process that lives and dies with another: what worker processes run; and whether one may be forked."""
 
 from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 from multiprocessing import parent_process
 
-__all__ = ["end_with"]
+__all__ = ["cuda_is_up", "end_with"]
 
 
 def end_with(pid: int) -> None:
@@ -43,3 +44,9 @@ def _wait_without_pidfd(pid: int) -> None:
         except ProcessLookupError:
             os._exit(1)
         time.sleep(0.5)
+
+
+def cuda_is_up() -> bool:
+    """Return whether CUDA has been initialised in this process: then it must not be forked. Imports nothing."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())

@@ -1,0 +1,32 @@
+"""Functions that are named on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+
+__all__ = ["function_named"]
+
+
+def function_named(name: str) -> Callable[..., Any] | None:
+    """Import what MODULE:FUNCTION names; modules of the current folder count."""
+    if not name:
+        return None
+    module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError.at(
+            f"there is no function {name!r}: {error}", todo="write MODULE:FUNCTION, such as augment:flip"
+        ) from error
+    if not callable(function):
+        raise UsageError.at(f"{name} is no function", todo="write MODULE:FUNCTION, such as augment:flip")
+    made: Callable[..., Any] = function
+    return made
