@@ -51,6 +51,7 @@ def test_the_python_blocks_print_what_stands_under_them() -> None:
         assert printed == stated
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 def test_the_test_files_of_the_readme_pass(tmp_path: Path) -> None:
     files = {}

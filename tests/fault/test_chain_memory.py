@@ -71,6 +71,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("sample_bytes", [100_000, pytest.param(4096, marks=pytest.mark.ci)])
 def test_promise_7_a_shard_of_256_mib(cluster: LocalCluster, sample_bytes: int) -> None:

@@ -94,6 +94,7 @@ def test_the_demo_trains_on_every_sample_once_and_stays_up_when_told_to() -> Non
         assert group_is_gone(process)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("interrupted", [pytest.param(False, marks=pytest.mark.ci), True])
 def test_the_bucket_on_a_given_cluster_is_removed(ais_local_cluster: Any, interrupted: bool) -> None:

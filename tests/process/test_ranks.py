@@ -81,6 +81,7 @@ def test_promise_3_ranks_and_workers_give_every_sample_once(
     assert answers[0]["epochs"][0] != answers[0]["epochs"][1]
 
 
+@pytest.mark.ci
 def test_fewer_shards_than_ranks_and_workers(urls: list[str], tmp_path: Path) -> None:
     answers = run_ranks(tmp_path, 2, urls=urls[1:2], workers=2)
     assert flat(answers, 0) == list(range(1, 10))
@@ -110,6 +111,7 @@ def test_a_number_of_steps_goes_on_where_the_last_epoch_stopped(urls: list[str],
     assert len(set(seen)) == len(seen)  # still in the first pass over the data
 
 
+@pytest.mark.ci
 def test_an_error_on_one_rank_ends_all_with_that_error(urls: list[str], tmp_path: Path) -> None:
     answers = run_ranks(tmp_path, 2, urls=urls * 60, workers=1, fail=True, steps="shortest")
     assert all("row 7 is bad" in answer["error"] for answer in answers)

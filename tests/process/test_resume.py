@@ -48,7 +48,7 @@ def rows(batches: Any) -> list[list[int]]:
         ("auto", 0, range(25)),
         ("dataloader", 2, (0, 1, 6, 13)),
         ("dataloader2", 2, (0, 1, 2, 7, 12, 16, 17)),
-        ("dataloader2", 3, (1, 5, 11)),
+        pytest.param("dataloader2", 3, (1, 5, 11), marks=pytest.mark.ci),
     ],
 )
 def test_promise_5_same_topology_continues_to_the_letter(
@@ -84,7 +84,10 @@ def test_promise_5_twice_in_a_row(urls: list[str]) -> None:
     assert done == whole
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 3), (3, 1), (1, 4)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(0, 2), (2, 3), (3, 1), *(pytest.param(*pair, marks=pytest.mark.ci) for pair in ((2, 0), (1, 4)))],
+)
 def test_promise_5_other_workers_give_the_rest_exactly_once(urls: list[str], before: int, after: int) -> None:
     for step in (1, 5, 9):
         with ais_loader(make_pipe(urls), num_workers=before, seed=1) as loader:

@@ -87,6 +87,7 @@ def test_a_port_in_use_is_an_error_that_says_so() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 def test_a_root_keeps_the_data_for_the_next_start(tmp_path: object) -> None:
     from aistore.sdk import Client

@@ -238,7 +238,7 @@ def test_promise_6_workers_do_not_outlive_a_killed_main_process(function: Any, d
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)
 
 
-@pytest.mark.parametrize("prefetch", [0, 10])
+@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.ci), 10])
 @pytest.mark.parametrize("function", [pipes.short_sleep, pipes.sleep_for_ever_at_six], ids=["items", "stuck"])
 def test_promise_6_ctrl_c_to_the_whole_group_ends_all(function: Any, prefetch: int) -> None:
     with session(read_for_ever, function, prefetch, False) as process:
@@ -257,7 +257,7 @@ def test_promise_6_ctrl_c_to_the_whole_group_ends_all(function: Any, prefetch: i
         pytest.param("exit-error", "fork", 1, marks=pytest.mark.ci),
         pytest.param("exit-thread", "fork", 0, marks=pytest.mark.ci),
         pytest.param("exit", "spawn", 0, marks=pytest.mark.ci),
-        ("exit", "forkserver", 0),
+        pytest.param("exit", "forkserver", 0, marks=pytest.mark.ci),
     ],
 )
 def test_promise_6_scripts_that_never_shut_their_loader_down_end(how: str, method: str, code: int) -> None:

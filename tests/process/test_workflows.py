@@ -149,6 +149,7 @@ def test_b_small_batches_are_mixed_again_and_train_a_model(ais_bucket: Any) -> N
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")  # webdataset leaves files open
 def test_b_webdataset_reads_what_the_lister_gives(ais_bucket: Any) -> None:
     bucket = filled(ais_bucket)
@@ -199,6 +200,7 @@ def augment(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
+@pytest.mark.ci
 def test_c_both_sides_make_the_same_samples(etl_cluster: LocalCluster) -> None:
     client = etl_cluster.client()
     bucket = client.bucket("imagenet").create()

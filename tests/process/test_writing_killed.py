@@ -64,7 +64,10 @@ def until(condition, seconds=30):
 
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see processes")
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sign",
+    [signal.SIGKILL, *(pytest.param(sign, marks=pytest.mark.ci) for sign in (signal.SIGTERM, signal.SIGINT))],
+)
 def test_a_killed_conversion_leaves_whole_shards_and_no_process_and_goes_on(tmp_path, sign):
     for name in ("in", "out", "whole", "pids"):
         (tmp_path / name).mkdir()

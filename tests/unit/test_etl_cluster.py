@@ -86,6 +86,7 @@ def test_a_failure_is_the_objects_error_and_is_not_tried_again(cluster: LocalClu
     assert [sample["txt"] for sample in pipe] == [text for text in TEXTS if text[:1] != b"1"]
 
 
+@pytest.mark.ci
 def test_a_failure_after_the_first_megabytes_breaks_the_answer_off(
     cluster: LocalCluster, bucket: Any
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_cut_shard_is_an_error_through_a_transform(cluster: LocalCluster, buck
         texts_of(bucket, prefix="s-0", etl_name="numbered")
 
 
+@pytest.mark.ci
 def test_a_transform_is_made_once_and_started_again(cluster: LocalCluster, bucket: Any) -> None:
     client = cluster.client()
     before = client.cluster().list_etls()

@@ -247,6 +247,7 @@ def triple(sample):
 """
 
 
+@pytest.mark.ci
 def test_code_of_own_modules_travels_with_the_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,10 @@ def test_a_command_leaves_no_process(tmp_path: Path, stay: int) -> None:
     wait_until_gone(tmp_path / "pids")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+_OTHERS = [pytest.param(number, marks=pytest.mark.ci) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, *_OTHERS])
 def test_a_command_ends_with_the_process_that_wants_its_shard(tmp_path: Path, number: int) -> None:
     file = tmp_path / "pids"
     program = (

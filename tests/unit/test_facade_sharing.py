@@ -108,6 +108,7 @@ def test_workers_that_live_on_shuffle_anew(shards: list[str]) -> None:
     assert first != second
 
 
+@pytest.mark.ci
 def test_spawned_workers_need_no_more_than_picklable_stages(shards: list[str]) -> None:
     loader = DataLoader(readme(shards), num_workers=1, batch_size=None, multiprocessing_context="spawn")
     assert sorted(loader) == ALL

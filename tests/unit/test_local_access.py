@@ -157,6 +157,7 @@ def test_only_the_whole_secret_as_a_bearer_token_counts(cluster: LocalCluster, t
     assert "WWW-Authenticate: Bearer" in text
 
 
+@pytest.mark.ci
 def test_ensure_etl_takes_the_cluster_and_its_refusal_names_both_ways(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

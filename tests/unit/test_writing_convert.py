@@ -314,6 +314,7 @@ def test_the_shards_are_the_same_for_any_number_of_processes(tmp_path, limit):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 def test_spawned_processes_give_the_same_too(tree, tmp_path):
     convert(tree, f"{tmp_path}/a/s-%d.tar", processes=1)

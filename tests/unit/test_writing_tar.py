@@ -349,6 +349,7 @@ def test_what_takes_no_bytes_is_refused(stream):
         TarWriter(stream)
 
 
+@pytest.mark.ci
 def test_a_dash_is_standard_output():
     program = (
         "from torchdata_ais.writing import TarWriter\n"
