@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchdata_ais import errors
+from torchdata_ais.error_text import sentence_case
 
 PACKAGE = Path(errors.__file__).parent
 ROW = re.compile(r"^\| `([^`]+)` \| .+ \|$", re.MULTILINE)
@@ -50,7 +51,7 @@ def messages() -> Iterator[tuple[str, str, str]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "at":
                 name = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
                 if name.endswith("Error") and name != "UsageError" and node.args:
-                    yield name, text_of(node.args[0]), path.name
+                    yield name, sentence_case(text_of(node.args[0])), path.name
 
 
 def pieces(message: str) -> list[str]:
@@ -85,6 +86,6 @@ def test_every_message_quoted_is_one_of_the_package() -> None:
         f"{section}: {message}"
         for guide in ("errors.md", "debugging.md")
         for section, message in rows(guide)
-        if not all(piece in known for piece in pieces(message))
+        if not all(piece in known or piece[0].lower() + piece[1:] in known for piece in pieces(message))
     ]
     assert not stale, stale

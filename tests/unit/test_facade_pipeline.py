@@ -244,7 +244,7 @@ class TestStages:
         assert wds.transform_with([1, 2], [None, str]) == [1, "2"]
         assert wds.transform_with((1, 2), None) == (1, 2)
         assert wds.getfirst({"a": 1}, ["b", "a"]) == 1
-        with pytest.raises(ValueError, match="no field"):
+        with pytest.raises(ValueError, match="No field"):
             wds.getfirst({"a": 1}, "b")
 
 

@@ -111,7 +111,7 @@ class TestMapSample:
         with pytest.raises(RuntimeError, match="no b") as caught:
             list(SampleMapper([sample("a"), sample("b")], fail_on_b))
         if sys.version_info >= (3, 11):
-            assert caught.value.__notes__ == ["in the sample with key 'b', url 's.tar'"]
+            assert caught.value.__notes__ == ["in .map_sample(), in the sample with key 'b', url 's.tar'"]
 
     def test_no_function_is_a_usage_error(self) -> None:
         with pytest.raises(UsageError, match="map_sample"):
@@ -155,7 +155,7 @@ class TestPolicy:
 
 class TestMapDict:
     def test_a_missing_field_names_the_sample(self) -> None:
-        with pytest.raises(MissingFieldError, match="no field 'cls2'") as caught:
+        with pytest.raises(MissingFieldError, match="No field 'cls2'") as caught:
             list(DictMapper([sample(cls="1")], cls2=int))
         assert (caught.value.key, caught.value.url, caught.value.offset) == ("a", "s.tar", 1024)
 
@@ -199,7 +199,7 @@ class TestRename:
         assert list(Renamer([{"a": 1, "b": 2}], a="b", b="a")) == [{"a": 2, "b": 1}]
 
     def test_a_missing_field_is_an_error(self) -> None:
-        with pytest.raises(MissingFieldError, match="no field 'foo'"):
+        with pytest.raises(MissingFieldError, match="No field 'foo'"):
             list(Renamer([sample(cls=1)], x="foo"))
 
 
@@ -261,7 +261,7 @@ class TestXdecode:
         assert made == {"raw": True}
 
     def test_pickle_is_not_decoded(self) -> None:
-        with pytest.raises(DecodeError, match="no rule of xdecode is for the field 'pyd'"):
+        with pytest.raises(DecodeError, match="No rule of xdecode is for the field 'pyd'"):
             list(StreamDecoder([{"pyd": b"\x80\x04N."}]))
 
     def test_false_leaves_the_bytes(self) -> None:

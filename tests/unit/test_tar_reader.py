@@ -366,7 +366,7 @@ def test_of_what_is_no_archive_the_kind_is_named_and_nothing_is_quoted(body, kin
     with pytest.raises(NotATarError, match="regex=") as caught:
         read(body)
     assert caught.value.url == URL
-    assert f"not a tar archive: {kind}." in str(caught.value)
+    assert f"Not a tar archive: {kind}." in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 
@@ -382,7 +382,7 @@ def test_a_damaged_number_is_shown_by_four_bytes_at_most():
 
 
 def test_an_empty_object_says_so():
-    with pytest.raises(TruncatedShardError, match="an empty object"):
+    with pytest.raises(TruncatedShardError, match="An empty object"):
         read(b"")
 
 

@@ -119,19 +119,16 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     Raises:
         UsageError: There is neither.
     """
-    from torchdata_ais.errors import UsageError
     from torchdata_ais.store import resolve_options
     from torchdata_ais.store.tokens import origin
+    from torchdata_ais.urls import no_cluster
 
     options = resolve_options(endpoint=endpoint or None)
     if host:
         named = options.endpoint and origin(options.endpoint) == origin(host)
         return replace(options, endpoint=host, token=options.token if named else None)
     if not options.endpoint:
-        raise UsageError.at(
-            "no cluster is known",
-            todo="export AIS_ENDPOINT=http://host:51080, or pass --endpoint; torchdata-ais serve starts one here",
-        )
+        raise no_cluster("--endpoint").noting("torchdata-ais serve starts one here")
     return options
 
 
