@@ -17,8 +17,8 @@ __all__ = ["Parts", "composed", "sentence_case", "taken_apart"]
 _LIST = (
     "a an the no not it its this that there these those nothing nobody one two three every each all some any both "
     "neither another other cannot unknown worker workers random rank row rows sample samples field fields line images "
-    "arrays commands decoding sorting local shards shard readers port process processes rounded rate out redirected "
-    "epoch decompressing data"
+    "arrays commands dispatching decoding sorting local shards shard readers port process processes rounded rate out "
+    "epoch redirected decompressing data"
 )
 _WORDS = frozenset(_LIST.split())
 _COMMANDS = frozenset(["pip", "export", "ais"])

@@ -52,7 +52,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
@@ -91,6 +91,8 @@ __all__ = [
 ]
 
 logging.getLogger("torchdata_ais").addFilter(RedactingFilter())
+
+_E = TypeVar("_E", bound="AISError")
 
 
 class AISError(Exception):
@@ -133,6 +135,9 @@ class AISError(Exception):
         super().__init__(composed(self.what, self.todo, self.place))
         for note in notes:
             noted(self, note)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revived, (type(self), self.args, vars(self))
 
     @classmethod
     def at(cls, what: str, *, todo: str = "", **place: Any) -> Self:
@@ -200,6 +205,14 @@ class AISError(Exception):
     def attempt(self) -> int | None:
         """How many times the request was tried."""
         return self.place.get("attempt")
+
+
+def _revived(kind: type[_E], args: tuple[Any, ...], attributes: dict[str, Any]) -> _E:
+    """Return an error as it was, without reading its text."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
 
 
 class TransportError(AISError):

@@ -76,11 +76,11 @@ def said(error: AISError) -> str:
         ("ais://{bucket}/s-{{000..003.tar", UsageError, "braces", "Write name-{000..099}.tar"),
         ("ais://{bucket}/html.tar", NotATarError, "an HTML page", "regex="),
         ("ais://{bucket}/notes.txt", NotATarError, "plain text", "regex="),
-        ("ais://{bucket}/empty.tar", TruncatedShardError, "An empty object", "write it again"),
+        ("ais://{bucket}/empty.tar", TruncatedShardError, "an empty object", "write it again"),
         ("ais://{bucket}/cut.tar", TruncatedShardError, "ends at byte 2500", "write it again"),
         ("ais://{bucket}/class.tar", DecodeError, "Field 'cls' of sample 'd/a'", "on_error="),
         ("ais://{bucket}/jpeg.tar", DecodeError, "Field 'jpg' of sample 'a'", ""),
-        ("ais://{bucket}/field.tar", MissingFieldError, "No field 'jpg', only ['cls', 'txt']", "alternatives"),
+        ("ais://{bucket}/field.tar", MissingFieldError, "no field 'jpg', only ['cls', 'txt']", "alternatives"),
         (["ais://{bucket}/field.tar", 3], UsageError, "int is no source", "Pass an SDK bucket"),
     ],
 )  # fmt: skip
@@ -160,5 +160,5 @@ except UsageError as error:
 
 def test_a_lambda_under_worker_processes_says_what_to_do() -> None:
     done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=50)
-    assert done.stdout.startswith("the pipe cannot be sent to worker processes: "), done.stderr
+    assert done.stdout.startswith("The pipe cannot be sent to worker processes: "), done.stderr
     assert 'pip install "torchdata-ais[lambda]"' in done.stdout

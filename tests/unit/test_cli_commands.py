@@ -72,7 +72,7 @@ def test_without_a_cluster_the_message_names_the_variable(run: Run, monkeypatch:
     monkeypatch.delenv("AIS_ENDPOINT")
     result = run("ls", "ais://pets")
     assert result.exit_code == 1
-    assert "export AIS_ENDPOINT=" in result.stderr
+    assert "set AIS_ENDPOINT (http://host:51080); torchdata-ais serve" in result.stderr
 
 
 def test_put_stores_a_folder_under_the_paths_in_it(run: Run, ais_bucket: Any, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_message_of_a_worker_loses_its_traceback() -> None:
         "This exception is thrown by __iter__ of AISFileLoader()\n"
     )
     assert sentence(error) == (
-        "The shard ends early. Write it again\n  url: ais://b/s.tar\n  offset: 512"
+        "The shard ends early. Write it again\n  url: ais://b/s.tar\n  offset: 512\n  in: worker process 1"
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_samples_of_local_files_say_where_they_are(shards: list[str]) -> None:
 
 
 def test_a_missing_file_is_an_ioerror(tmp_path: Path) -> None:
-    with pytest.raises(IOError, match="No such file"):
+    with pytest.raises(IOError, match="no such file"):
         list(wds.WebDataset(str(tmp_path / "missing.tar")))
 
 

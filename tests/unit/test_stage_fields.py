@@ -155,7 +155,7 @@ class TestPolicy:
 
 class TestMapDict:
     def test_a_missing_field_names_the_sample(self) -> None:
-        with pytest.raises(MissingFieldError, match="No field 'cls2'") as caught:
+        with pytest.raises(MissingFieldError, match="no field 'cls2'") as caught:
             list(DictMapper([sample(cls="1")], cls2=int))
         assert (caught.value.key, caught.value.url, caught.value.offset) == ("a", "s.tar", 1024)
 
@@ -199,7 +199,7 @@ class TestRename:
         assert list(Renamer([{"a": 1, "b": 2}], a="b", b="a")) == [{"a": 2, "b": 1}]
 
     def test_a_missing_field_is_an_error(self) -> None:
-        with pytest.raises(MissingFieldError, match="No field 'foo'"):
+        with pytest.raises(MissingFieldError, match="no field 'foo'"):
             list(Renamer([sample(cls=1)], x="foo"))
 
 

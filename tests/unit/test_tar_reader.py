@@ -382,7 +382,7 @@ def test_a_damaged_number_is_shown_by_four_bytes_at_most():
 
 
 def test_an_empty_object_says_so():
-    with pytest.raises(TruncatedShardError, match="An empty object"):
+    with pytest.raises(TruncatedShardError, match="an empty object"):
         read(b"")
 
 

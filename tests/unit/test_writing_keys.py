@@ -60,7 +60,7 @@ def test_a_key_that_leads_out_of_a_folder_is_written_and_said_once(
         for number in range(5):
             writer.write({"__key__": f"{key}{number}", "cls": number})
     (record,) = caplog.records
-    assert f"The key '{key}0' leads out of the folder" in record.getMessage()
+    assert f"the key '{key}0' leads out of the folder" in record.getMessage()
     pipe = AISFileLoader(sorted(map(str, tmp_path.iterdir()))).group_samples()
     assert [sample["__key__"] for sample in pipe] == [f"{key}{number}" for number in range(5)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,23 +88,20 @@ def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-    """Return what an error says, without the traceback a worker process may have added.
+    """Return what an error says, and below it the place.
 
     Example:
         >>> from torchdata_ais.errors import NotFoundError
         >>> print(sentence(NotFoundError.at("no bucket 'x'", todo="Create it", url="ais://x", attempt=None)))
-        no bucket 'x'. Create it
+        No bucket 'x'. Create it
           url: ais://x
     """
-    text = str(error) or type(error).__name__
-    # Loaders put "Caught ... Original Traceback ..." in front; the last line naming the class begins the message.
-    begins = list(re.finditer(rf"^(?:\w+\.)*{type(error).__name__}: ", text, re.MULTILINE))
-    if begins:
-        text = text[begins[-1].end() :]
-    text = text.partition("\n[at] ")[0].partition("\nThis exception is thrown by")[0].strip()
+    from torchdata_ais.errors import AISError
+
+    text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
     for argument, option in _ARGUMENTS.items():
         text = text.replace(argument, option)
-    place: dict[str, Any] = getattr(error, "place", {})
+    place: dict[str, Any] = error.place if isinstance(error, AISError) else {}
     return "\n".join([text, *(f"  {name}: {shown_line(str(value))}" for name, value in place.items())])
 
 
