@@ -215,7 +215,7 @@ def test_an_index_of_another_version_or_kind_says_so(shards: list[str], tmp_path
     head.write_text('{"format": "something", "version": 1, "xxh64": ""}')
     with pytest.raises(SampleIndexError, match="something else"):
         SampleIndex.open(tmp_path)
-    with pytest.raises(NotFoundError, match="No such file"):
+    with pytest.raises(NotFoundError, match="no such file"):
         SampleIndex.open(tmp_path / "nowhere")
 
 

@@ -163,8 +163,8 @@ def test_csv_columns_can_be_renamed_and_files_can_be_elsewhere(tmp_path, name, c
 @pytest.mark.parametrize(
     ("name", "text", "error", "says"),
     [
-        ("t.csv", "jpg,cls\nno.jpg,1\n", MissingFieldError, "row 0, column 'jpg'.*no such file"),
-        ("t.csv", "txt,cls\na\n", UsageError, "line 2 has 1 cells for 2 columns"),
+        ("t.csv", "jpg,cls\nno.jpg,1\n", MissingFieldError, "Row 0, column 'jpg'.*no such file"),
+        ("t.csv", "txt,cls\na\n", UsageError, "Line 2 has 1 cells for 2 columns"),
         ("t.csv", "txt,txt\na,b\n", UsageError, "Two columns have the same name"),
         ("t.csv", "txt,cls\na,cat\n", SampleError, "Field 'cls'"),
         ("t.csv", "txt\n", NotFoundError, "(?i)no row"),
@@ -564,7 +564,7 @@ def test_the_command_takes_functions_by_name_and_several_sources(tmp_path, monke
         (["--map", "no_such_module:f"], "no function 'no_such_module:f'"),
         (["--maxsize", "much"], "is no size"),
         (["--column", "x"], "Write COLUMN=FIELD"),
-        (["--resume"], "pass --manifest"),
+        (["--resume"], "Pass --manifest"),
         (["--on-error", "what"], "on_error='what'"),
     ],
 )

@@ -400,7 +400,7 @@ def test_web_servers_are_no_targets():
         ({"__key__": "a", "xyz": 3}, EncodeError, "no encoder"),
         ({"__key__": "old", "txt": "x"}, DuplicateFieldError, "key 'old' already"),
         ({"__key__": "a\0b", "txt": "x"}, UsageError, "cannot be the name"),
-        ("text", UsageError, "a str is no sample"),
+        ("text", UsageError, "A str is no sample"),
     ],
 )
 def test_samples_that_would_not_come_back_are_errors_and_leave_no_trace(sample, error, says):
