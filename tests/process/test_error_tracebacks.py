@@ -1,4 +1,4 @@
-"""What an expected error prints when nobody catches it is short, with and without workers, and begins with the cause."""
+"""What an expected error prints when nobody catches it is short, with and without workers; it begins with the cause."""
 
 from __future__ import annotations
 
