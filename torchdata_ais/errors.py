@@ -3,7 +3,7 @@
 ::
 
     AISError
-    |-- TransportError          bytes did not arrive; the retryable ones were retried before you see them
+    |-- TransportError          bytes did not arrive; what another try can mend was tried again
     |   |-- ConnectError        no connection (also a ConnectionError)
     |   |-- ReadError           the server answered with an error, or the body broke off for good
     |   |-- StallError          nothing arrived for too long (also a TimeoutError)
@@ -12,18 +12,24 @@
     |   `-- AuthError           token missing, wrong or without the right (also a PermissionError)
     |-- ShardError              the bytes arrived, but they are not a whole, sound shard
     |   |-- TruncatedShardError the shard ends before its end (also an EOFError)
+    |   |   `-- webdataset.TruncatedShardError     (also a tarfile.ReadError)
     |   |-- BadHeaderError      a tar header that cannot be right
+    |   |   |-- webdataset.BadHeaderError          (also a tarfile.ReadError)
     |   |   `-- UnsupportedMemberError  a sparse member, or a link whose target is not in its sample
     |   |-- ChecksumError       the body is not the one the cluster stored
     |   `-- NotATarError        not a tar archive at all
+    |       `-- webdataset.NotATarError            (also a tarfile.ReadError)
     |-- SampleError             one sample cannot be used
     |   |-- DuplicateFieldError two members with the same key and field
     |   |-- NonAdjacentKeyError a key met again later in its shard
     |   |-- MissingFieldError   a required field is not there
+    |   |   `-- webdataset.MissingKeyError         (also a KeyError)
+    |   |-- TransformError      a function of an ETL gave what cannot be stored, or failed
     |   |-- DecodeError         the bytes of a field are not what its name says
     |   `-- EncodeError         a value cannot be written as what the name of its field says
     |-- LoaderError             a loader or one of its processes cannot go on
     |   `-- WorkerDiedError     a worker process ended without saying why
+    |-- JobError                a job on the cluster failed, was aborted, or made what it must not (also a RuntimeError)
     |-- SampleIndexError        a sample index that is damaged, or of another form
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
@@ -34,9 +40,9 @@
 What is wrong with the call, the program or the machine, rather than with the data, is one of `NEVER_SKIPPED`, and
 passes every ``on_error=``, every handler and every loop over samples.
 
-Every error takes one string, so that it pickles and so that loaders, which rebuild exceptions from their
-text in another process, lose nothing: the place is written as the last line of the message in a fixed form
-(``[at] {json}``), and ``error.url``, ``.member``, ``.offset``, ``.key`` read it back from there.
+Every error has `what` happened, `todo`, and `place` as attributes (``error.url``, ``.member``, ``.offset``, ``.key``
+are of the place), and pickles with them. Its text holds them all, the place as its last line in a fixed form
+(``[at] {json}``): torch's loaders rebuild an exception from its text alone, and only then the text is read.
 
 No error shows a secret or a control character: all of them take their text through `redaction.clean`.
 """
@@ -45,11 +51,12 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
+from torchdata_ais.error_text import composed, sentence_case, taken_apart
 from torchdata_ais.redaction import RedactingFilter, clean, redact
 
 __all__ = [
@@ -85,28 +92,52 @@ __all__ = [
 
 logging.getLogger("torchdata_ais").addFilter(RedactingFilter())
 
-_PLACE = re.compile(r"^\[at\] (\{.*\})$", re.MULTILINE)
+_E = TypeVar("_E", bound="AISError")
 
 
 class AISError(Exception):
     """Base of every error this package raises.
 
-    Build one with `at`, which writes the place into the message, or with a plain message.
+    Args:
+        what: One sentence: the cause, then the fact. No final full stop.
+        todo: What the reader should do next, as an imperative sentence without full stop.
+        place: Whatever of ``url member offset key field attempt worker`` is known.
+
+    Attributes:
+        what: As given; it begins with a capital letter, unless with a name.
+        todo: As given, with a capital letter; or ``""``.
+        place: As given, or empty.
 
     Example:
         >>> error = TruncatedShardError.at("the shard ends inside a member", url="ais://b/s.tar", offset=512)
-        >>> error.offset
-        512
+        >>> error.what, error.offset
+        ('The shard ends inside a member', 512)
         >>> print(error)
-        the shard ends inside a member
+        The shard ends inside a member
         [at] {"url": "ais://b/s.tar", "offset": 512}
     """
 
-    retryable: ClassVar[bool] = False
-    """Whether trying the same request again can help: a property of the class."""
+    what: str
+    todo: str
+    place: dict[str, Any]
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(clean(str(message)))
+    def __init__(self, what: str = "", *, todo: str = "", place: Mapping[str, Any] | None = None) -> None:
+        notes: list[str] = []
+        what = clean(str(what))
+        if todo or place is not None:
+            # As text and back: plain values, which every process can read.
+            known: dict[str, Any] = json.loads(clean(json.dumps(dict(place or {}), default=str)))
+        else:
+            what, todo, known, notes = taken_apart(what)
+        self.what = sentence_case(what)
+        self.todo = sentence_case(clean(todo), todo=True)
+        self.place = known
+        super().__init__(composed(self.what, self.todo, self.place))
+        for note in notes:
+            noted(self, note)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revived, (type(self), self.args, vars(self))
 
     @classmethod
     def at(cls, what: str, *, todo: str = "", **place: Any) -> Self:
@@ -117,38 +148,33 @@ class AISError(Exception):
             todo: What the reader should do next, as an imperative sentence without full stop.
             **place: Whatever of ``url member offset key field attempt worker`` is known. None is left out.
         """
-        text = f"{what}. {todo}" if todo else what
         known = {name: value for name, value in place.items() if value is not None}
         if "url" in known:
             known["url"] = redact(str(known["url"]))  # known to be one URL, whatever stands in it
-        if known:
-            text += f"\n[at] {json.dumps(known, default=str)}"
-        return cls(text)
+        return cls(what, todo=todo, place=known)
 
     def noting(self, note: str) -> Self:
-        """Return the same error with `note` added to its sentence, before the place; the cause is kept.
+        """Return the same error with `note` added to its last sentence, before the place; the cause is kept.
 
         Example:
             >>> print(TruncatedShardError.at("the shard ends early", offset=512).noting("3 samples were passed on"))
-            the shard ends early; 3 samples were passed on
+            The shard ends early; 3 samples were passed on
             [at] {"offset": 512}
         """
-        text, line, place = str(self).partition("\n[at] ")
-        noted = type(self)(f"{text}; {note}{line}{place}")
-        noted.__cause__ = self.__cause__
-        return noted
+        what, todo = (self.what, f"{self.todo}; {note}") if self.todo else (f"{self.what}; {note}", "")
+        same = type(self)(what, todo=todo, place=self.place)
+        same.__cause__ = self.__cause__
+        return same
 
     @property
-    def place(self) -> dict[str, Any]:
-        """The fields of the last ``[at]`` line, or an empty dict. Works on errors rebuilt from text, too."""
-        found = _PLACE.findall(str(self))
-        if not found:
-            return {}
-        try:
-            place: dict[str, Any] = json.loads(found[-1])
-        except ValueError:
-            return {}
-        return place
+    def sentences(self) -> str:
+        """What happened and what to do, without the place.
+
+        Example:
+            >>> UsageError.at("the folder is empty", todo="name another", url="ais://b").sentences
+            'The folder is empty. Name another'
+        """
+        return composed(self.what, self.todo, {})
 
     @property
     def url(self) -> str | None:
@@ -181,26 +207,34 @@ class AISError(Exception):
         return self.place.get("attempt")
 
 
+def _revived(kind: type[_E], args: tuple[Any, ...], attributes: dict[str, Any]) -> _E:
+    """Return an error as it was, without reading its text."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
+
+
 class TransportError(AISError):
-    """Bytes did not arrive."""
+    """Bytes did not arrive.
+
+    Attributes:
+        status: The HTTP status that a server answered with, if that is what happened.
+    """
+
+    status: int | None = None
 
 
 class ConnectError(TransportError, ConnectionError):
     """No connection to the cluster or to the node it named."""
 
-    retryable = True
-
 
 class ReadError(TransportError):
     """The server answered with an error status, or the body broke off."""
 
-    retryable = True
-
 
 class StallError(TransportError, TimeoutError):
     """Nothing arrived for longer than allowed."""
-
-    retryable = True
 
 
 class ObjectChangedError(TransportError):
@@ -209,9 +243,6 @@ class ObjectChangedError(TransportError):
 
 class NotFoundError(TransportError, FileNotFoundError):
     """No such bucket, object or file."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class AuthError(TransportError, PermissionError):
@@ -236,8 +267,6 @@ class UnsupportedMemberError(BadHeaderError):
 
 class ChecksumError(ShardError):
     """The bytes read are not the bytes that were stored."""
-
-    retryable = True
 
 
 class NotATarError(ShardError):
@@ -291,10 +320,6 @@ class UsageError(AISError, ValueError):
 class MissingLibraryError(UsageError, ImportError):
     """An optional library is needed here and is not installed. Never skipped as if a sample were bad."""
 
-    def __str__(self) -> str:
-        # ImportError has a text of its own, which would leave out everything but the message.
-        return str(self.args[0]) if self.args else ""
-
 
 class DecodeUsageError(UsageError, DecodeError):
     """Fields cannot be decoded as it was asked for, whatever they hold: a pickle is not allowed, a value no bytes."""
@@ -310,3 +335,17 @@ NEVER_SKIPPED: tuple[type[Exception], ...] = (UsageError, StateError, MemoryErro
 Skipped, they would make an empty data set, or an endless loop over one. What a function of the user raises besides is
 an error of its sample: the policy of the stage decides.
 """
+
+
+def noted(error: Exception, note: str) -> None:
+    """Add a note to an exception of any class: shown below its message by CPython 3.11 and later.
+
+    Example:
+        >>> error = ValueError("no number")
+        >>> noted(error, "in .map_sample(), over the sample 'a'")
+        >>> error.__notes__
+        ["in .map_sample(), over the sample 'a'"]
+    """
+    notes = vars(error).setdefault("__notes__", [])
+    if note not in notes:
+        notes.append(clean(note))

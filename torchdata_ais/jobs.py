@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from torchdata_ais.errors import AISError, StallError, UsageError
+from torchdata_ais.errors import AISError, StallError
 from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.urls import no_cluster
 
 __all__ = ["JobError", "JobState", "OnProgress", "Progress", "cluster_options", "wait_for_job"]
 
@@ -116,8 +117,5 @@ def cluster_options(cluster: Any) -> StoreOptions:
     else:
         options = resolve_options(client=cluster.client() if isinstance(cluster, _Cluster) else cluster)
     if not options.endpoint:
-        raise UsageError.at(
-            "no cluster is known",
-            todo="pass an SDK client, a LocalCluster or an address, or set AIS_ENDPOINT",
-        )
+        raise no_cluster("an SDK client, a LocalCluster or an address")
     return options

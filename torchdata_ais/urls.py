@@ -32,6 +32,7 @@ __all__ = [
     "bucket_place",
     "expand_object_urls",
     "expand_template",
+    "no_cluster",
     "object_url",
     "parse_url",
     "redact",
@@ -187,6 +188,18 @@ class Location:
         """Return this location with `endpoint` where it names none."""
         return self if self.endpoint or self.kind != "object" else replace(self, endpoint=endpoint)
 
+    def require_endpoint(self, url: str) -> None:
+        """Raise if this is in AIStore and no cluster is named.
+
+        Args:
+            url: As the user wrote it, for the error.
+
+        Raises:
+            UsageError: Neither the URL nor `at` named one.
+        """
+        if self.kind == "object" and not self.endpoint:
+            raise no_cluster(place=self.uri, url=redact(url))
+
     def url(self) -> str:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
         if self.kind != "object":
@@ -197,6 +210,22 @@ class Location:
         params.update(self.params)
         path = quote(self.name, safe="/")
         return f"{self.endpoint}{_OBJECTS}{self.bucket}/{path}?{urlencode(params)}"
+
+
+def no_cluster(how: str = "endpoint= or client=", *, place: str = "", url: str | None = None) -> UsageError:
+    """Return the error for a call that needs a cluster and has none.
+
+    Args:
+        how: What can be passed to name one.
+        place: What is in that cluster.
+        url: Where it is, as the user wrote it.
+
+    Example:
+        >>> print(no_cluster("--endpoint"))
+        No cluster is named. Pass --endpoint, or set AIS_ENDPOINT (http://host:51080)
+    """
+    what = f"{place}: no cluster is named" if place else "no cluster is named"
+    return UsageError.at(what, todo=f"pass {how}, or set AIS_ENDPOINT (http://host:51080)", url=url)
 
 
 def parse_url(url: str) -> Location:
@@ -312,7 +341,7 @@ def object_url(
         etl_args: Arguments for it; a mapping is sent as JSON.
 
     Raises:
-        UsageError: No cluster is known, or `bucket` is none.
+        UsageError: No cluster is named, or `bucket` is none.
 
     Example:
         >>> object_url("http://h:51080/", "gcp://imagenet", "a b.tar", etl_name="crop")
@@ -383,9 +412,7 @@ def _endpoint_of(cluster: Any) -> str:
         request = getattr(cluster, "_request_client", cluster)
         found = str(getattr(request, "base_url", "")).rstrip("/").removesuffix("/v1")
     if not found:
-        raise UsageError.at(
-            "no cluster is known", todo="pass an SDK client or an address, or set AIS_ENDPOINT"
-        )
+        raise no_cluster("an SDK client or an address")
     return found.rstrip("/")
 
 

@@ -92,7 +92,7 @@ def test_a_shard_replaced_after_the_listing_is_an_error_unless_that_is_allowed(c
                 ObjectChangedError, match=r"s-2\.tar: the object changed: version 1 became 2"
             ) as caught:
                 list(pipe)
-            assert "list again" in str(caught.value)
+            assert "List again" in str(caught.value)
         else:
             got = list(pipe)
             assert counted(got) == ({**ALL} if not pin else {name: 3 for name in NAMES if name != "s-2.tar"})

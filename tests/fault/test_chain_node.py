@@ -65,7 +65,7 @@ def test_a_cluster_that_is_killed(cluster: LocalCluster) -> None:
     assert text.startswith("ais://b/s.tar: no connection to 127.0.0.1:")
     assert "Connection refused" in text
     assert f"{count} of its samples had been passed on" in text
-    assert "check that the cluster is up" in text
+    assert "Check that the cluster is up" in text
     assert (error.url, error.attempt) == (url, 3)
     assert 3 * 200_000 < error.offset < len(SHARD)
 

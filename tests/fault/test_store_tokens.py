@@ -233,7 +233,7 @@ def test_a_401_says_what_to_set(token, monkeypatch):
         assert "endpoint=" in str(caught.value)
         assert "AIS_ENDPOINT" in str(caught.value)
         assert token is None or f"if {server.endpoint} is yours" in str(caught.value)
-        with pytest.raises(AuthError, match="check that the token is valid"):
+        with pytest.raises(AuthError, match="Check that the token is valid"):
             read(server.url(), StoreOptions(endpoint=server.endpoint, token=TOKEN))
 
 
@@ -328,7 +328,7 @@ def test_a_token_that_no_header_carries_is_refused_in_words_that_do_not_quote_it
     }
     if how == "environment":
         monkeypatch.setenv("AIS_AUTHN_TOKEN", token)
-    with pytest.raises(UsageError, match="the token has") as caught:
+    with pytest.raises(UsageError, match="The token has") as caught:
         ways[how]()
     assert "s3cr3t" not in f"{caught.value}{caught.value!r}{caught.value.__context__!r}"
     assert "AIS_AUTHN_TOKEN" in str(caught.value)

@@ -67,21 +67,21 @@ def said(error: AISError) -> str:
 @pytest.mark.parametrize(
     ("source", "kind", "says", "todo"),
     [
-        ("ais://no-such-bucket", NotFoundError, "no-such-bucket", "check the spelling"),
-        ("ais://{bucket}/train-", NotFoundError, "no object", "check bucket and prefix"),
-        ("ais://{bucket}/s-{{0..3}}.tar", NotFoundError, "does not exist", "check the spelling"),
-        ("aix://{bucket}", UsageError, "unknown scheme 'aix'", "use one of ais"),
-        ("ais://", UsageError, "names no bucket", "write ais://bucket"),
-        ("ais:/{bucket}/s.tar", UsageError, "names no bucket", "write ais://bucket"),
-        ("ais://{bucket}/s-{{000..003.tar", UsageError, "braces", "write name-{000..099}.tar"),
+        ("ais://no-such-bucket", NotFoundError, "no-such-bucket", "Check the spelling"),
+        ("ais://{bucket}/train-", NotFoundError, "no object", "Check bucket and prefix"),
+        ("ais://{bucket}/s-{{0..3}}.tar", NotFoundError, "does not exist", "Check the spelling"),
+        ("aix://{bucket}", UsageError, "Unknown scheme 'aix'", "Use one of ais"),
+        ("ais://", UsageError, "names no bucket", "Write ais://bucket"),
+        ("ais:/{bucket}/s.tar", UsageError, "names no bucket", "Write ais://bucket"),
+        ("ais://{bucket}/s-{{000..003.tar", UsageError, "braces", "Write name-{000..099}.tar"),
         ("ais://{bucket}/html.tar", NotATarError, "an HTML page", "regex="),
         ("ais://{bucket}/notes.txt", NotATarError, "plain text", "regex="),
         ("ais://{bucket}/empty.tar", TruncatedShardError, "an empty object", "write it again"),
         ("ais://{bucket}/cut.tar", TruncatedShardError, "ends at byte 2500", "write it again"),
-        ("ais://{bucket}/class.tar", DecodeError, "field 'cls' of sample 'd/a'", "on_error="),
-        ("ais://{bucket}/jpeg.tar", DecodeError, "field 'jpg' of sample 'a'", ""),
+        ("ais://{bucket}/class.tar", DecodeError, "Field 'cls' of sample 'd/a'", "on_error="),
+        ("ais://{bucket}/jpeg.tar", DecodeError, "Field 'jpg' of sample 'a'", ""),
         ("ais://{bucket}/field.tar", MissingFieldError, "no field 'jpg', only ['cls', 'txt']", "alternatives"),
-        (["ais://{bucket}/field.tar", 3], UsageError, "int is no source", "pass an SDK bucket"),
+        (["ais://{bucket}/field.tar", 3], UsageError, "int is no source", "Pass an SDK bucket"),
     ],
 )  # fmt: skip
 def test_each_is_one_clear_error(
@@ -160,5 +160,5 @@ except UsageError as error:
 
 def test_a_lambda_under_worker_processes_says_what_to_do() -> None:
     done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=50)
-    assert done.stdout.startswith("the pipe cannot be sent to worker processes: "), done.stderr
+    assert done.stdout.startswith("The pipe cannot be sent to worker processes: "), done.stderr
     assert 'pip install "torchdata-ais[lambda]"' in done.stdout

@@ -80,7 +80,7 @@ def close(loader: Any) -> None:
 
 def check_stall(loader: Any, items: Iterator[Any], pids: list[int], stopped: set[int]) -> StallError:
     begun = time.monotonic()
-    with pytest.raises(StallError, match=r"worker process \d \(pid \d+\) gave no sign of life") as caught:
+    with pytest.raises(StallError, match=r"Worker process \d \(pid \d+\) gave no sign of life") as caught:
         for _ in items:
             pass
     assert time.monotonic() - begun < SOON_S
@@ -138,7 +138,7 @@ def test_promise_6_a_stopped_worker_is_named_while_it_is_to_pause() -> None:
     loader = make("DataLoader2", numbers(100_000).map(pipes.short_sleep))
     _, pids = begin(loader)
     stop(pids[0])
-    with pytest.raises(StallError, match="worker process 0"):
+    with pytest.raises(StallError, match="Worker process 0"):
         loader._pause()
     loader.shutdown()
     assert not any(map(is_living, pids))
@@ -153,7 +153,7 @@ def test_promise_6_a_stopped_dispatching_process_is_named() -> None:
     pids = worker_pids(loader)
     dispatching = loader.reading_service._pool._dispatcher.pid
     stop(dispatching)
-    with pytest.raises(StallError, match=r"dispatching process .* gave no sign of life"):
+    with pytest.raises(StallError, match=r"Dispatching process .* gave no sign of life"):
         list(items)
     loader.shutdown()
     assert not any(map(is_living, pids))

@@ -118,8 +118,8 @@ def test_a_state_of_another_pipeline_names_the_stage(urls: list[str]) -> None:
 @pytest.mark.parametrize(
     ("changed", "says", "named"),
     [
-        ([7, 1, 2, 3, 4, 5, 6], "shard 0 of the epoch is another one", 7),
-        ([0, 2, 1, 3, 4, 5, 6], "shard 1 of the epoch is another one", 2),
+        ([7, 1, 2, 3, 4, 5, 6], "Shard 0 of the epoch is another one", 7),
+        ([0, 2, 1, 3, 4, 5, 6], "Shard 1 of the epoch is another one", 2),
         ([0], "had at least 2 shards when the checkpoint was taken, now 1", 0),
     ],
 )

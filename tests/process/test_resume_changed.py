@@ -147,7 +147,7 @@ def test_promise_5_another_list_of_shards_names_the_first_that_differs(
     with ais_loader(make(change(names))) as loader:
         loader.load_state_dict(state)
         with pytest.raises(
-            StateError, match=r"shard \d of the epoch is another one|at least \d shards"
+            StateError, match=r"Shard \d of the epoch is another one|at least \d shards"
         ) as caught:
             list(loader)
     assert Path(caught.value.url or "").name == named

@@ -66,14 +66,15 @@ def test_promise_6_the_error_of_an_item_arrives_in_its_place(
     assert isinstance(error, kind)
     assert text in str(error)
     if function is not pipes.broken_here_at_five:
-        assert "worker process 1" in str(error)
+        assert "in worker process 1" in str(error)
         assert "Original Traceback" in str(error)
 
 
 def test_errors_of_this_package_keep_their_place() -> None:
     _, error = first_error(load(numbers(20).map(pipes.ais_error_at_five)))
     assert isinstance(error, TruncatedShardError)
-    assert (error.url, error.offset) == ("ais://b/s.tar", 512)
+    assert (error.url, error.offset, error.place["in"]) == ("ais://b/s.tar", 512, "worker process 1")
+    assert not str(error).startswith("Caught")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -122,7 +123,7 @@ def test_promise_6_a_worker_that_ends_is_named_with_pid_and_exit_code(
     assert isinstance(error, WorkerDiedError)
     assert error.place["worker"] == 1
     assert error.place["exit_code"] == exit_code
-    assert f"worker process 1 (pid {error.place['pid']})" in str(error)
+    assert f"Worker process 1 (pid {error.place['pid']})" in str(error)
 
 
 @pytest.mark.timeout(60)
@@ -156,7 +157,7 @@ def test_promise_6_a_worker_killed_between_epochs_is_seen() -> None:
     loader = load(numbers(6))
     assert list(loader) == list(range(6))
     os.kill(pids(loader)[1], signal.SIGKILL)
-    with loader, pytest.raises(WorkerDiedError, match="worker process 1"):
+    with loader, pytest.raises(WorkerDiedError, match="Worker process 1"):
         list(loader)
 
 
@@ -168,7 +169,7 @@ def test_promise_6_a_worker_killed_while_the_caller_is_busy_is_seen_before_its_b
     os.kill(victim, signal.SIGKILL)
     assert becomes_true(lambda: not is_living(victim), 10)
     time.sleep(0.5)  # the caller is busy
-    with loader, pytest.raises(WorkerDiedError, match="worker process 0"):
+    with loader, pytest.raises(WorkerDiedError, match="Worker process 0"):
         list(itertools.islice(items, 10))
 
 
@@ -189,7 +190,7 @@ def test_an_error_in_the_dispatching_process_arrives_in_its_place(prefetch: int)
 def test_promise_6_a_dispatching_process_that_ends_is_named(function: Callable[..., Any]) -> None:
     _, error = first_error(load(dispatched(IterableWrapper(range(20)).map(function)), 2))
     assert isinstance(error, WorkerDiedError)
-    assert "dispatching process (pid" in str(error)
+    assert "Dispatching process (pid" in str(error)
 
 
 def test_a_failed_loader_says_that_it_is_over() -> None:

@@ -113,20 +113,20 @@ def test_promise_6_one_ranks_error_ends_the_other_by_name(job: dict[str, Any]) -
 def test_promise_6_a_rank_that_goes_on_alone_is_told_that_rank_0_has_closed() -> None:
     answers = run_ranks(rank_0_stops_at=1)
     assert len(answers[0]["epochs"]) == 1
-    assert "rank 0 has closed its loader" in answers[1]["error"]
+    assert "Rank 0 has closed its loader" in answers[1]["error"]
 
 
 @pytest.mark.ci
 def test_promise_6_a_rank_waits_for_rank_0_only_so_long() -> None:
     answers = run_ranks(rank_0_sleeps_at=1, timeout_s=3)
-    assert "rank 0 did not begin epoch 1 within 3 s" in answers[1]["error"]
+    assert "Rank 0 did not begin epoch 1 within 3 s" in answers[1]["error"]
 
 
 @pytest.mark.parametrize(
     ("dies", "after_distributed", "text"),
     [
-        (1, True, "another rank cannot be reached"),
-        pytest.param(0, False, "the store of torch.distributed is gone", marks=pytest.mark.ci),
+        (1, True, "Another rank cannot be reached"),
+        pytest.param(0, False, "The store of torch.distributed is gone", marks=pytest.mark.ci),
     ],
 )
 def test_promise_6_a_rank_that_is_killed_ends_the_other(

@@ -134,7 +134,7 @@ def test_a_cluster_that_is_gone_ends_the_check_at_once() -> None:
 
 
 def test_no_shard_is_an_error_not_a_clean_bill(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no file matches\. check the path"):
+    with pytest.raises(NotFoundError, match=r"no file matches\. Check the path"):
         lint_shards(f"{tmp_path}/*.tar")
     assert run("lint", f"{tmp_path}/*.tar").exit_code == 1
 

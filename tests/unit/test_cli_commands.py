@@ -49,8 +49,8 @@ def test_ls_json_gives_size_and_checksum(run: Run, ais_bucket: Any, shard: bytes
     ("url", "says"),
     [
         ("ais://no-such-bucket", "does not exist"),
-        ("aix://x", "unknown scheme 'aix'. use one of ais, s3"),
-        ("some/path", "this is no bucket. write ais://bucket"),
+        ("aix://x", "Unknown scheme 'aix'. Use one of ais, s3"),
+        ("some/path", "This is no bucket. Write ais://bucket"),
     ],
 )
 def test_an_error_is_one_message_and_exit_code_1(run: Run, url: str, says: str) -> None:
@@ -72,7 +72,7 @@ def test_without_a_cluster_the_message_names_the_variable(run: Run, monkeypatch:
     monkeypatch.delenv("AIS_ENDPOINT")
     result = run("ls", "ais://pets")
     assert result.exit_code == 1
-    assert "export AIS_ENDPOINT=" in result.stderr
+    assert "set AIS_ENDPOINT (http://host:51080); torchdata-ais serve" in result.stderr
 
 
 def test_put_stores_a_folder_under_the_paths_in_it(run: Run, ais_bucket: Any, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_put_makes_the_bucket_and_names_a_file_as_told(run: Run, ais_client: Any
 
 
 def test_put_of_nothing_is_an_error(run: Run, tmp_path: Path) -> None:
-    assert "no such file or folder" in run("put", tmp_path / "no", "ais://x").stderr
+    assert "No such file or folder" in run("put", tmp_path / "no", "ais://x").stderr
     assert "holds no file" in run("put", tmp_path, "ais://x").stderr
 
 
@@ -153,19 +153,19 @@ def test_inspect_finds_a_key_that_comes_back(run: Run, tmp_path: Path) -> None:
     members = [("a.cls", b"1"), ("b.cls", b"2"), ("a.txt", b"x")]
     result = run("inspect", write_shard(tmp_path / "s.tar", members))
     assert result.exit_code == 1
-    assert "the key 'a' was met before" in result.stderr
+    assert "The key 'a' was met before" in result.stderr
 
 
 def test_the_message_of_a_worker_loses_its_traceback() -> None:
     error = TruncatedShardError(
         "Caught TruncatedShardError in worker process 1.\nOriginal Traceback (most recent call last):\n"
         '  File "x.py", line 3, in f\n    raise ...\n'
-        "torchdata_ais.errors.TruncatedShardError: the shard ends early. write it again\n"
+        "torchdata_ais.errors.TruncatedShardError: the shard ends early. Write it again\n"
         '[at] {"url": "ais://b/s.tar", "offset": 512}\n'
         "This exception is thrown by __iter__ of AISFileLoader()\n"
     )
     assert sentence(error) == (
-        "the shard ends early. write it again\n  url: ais://b/s.tar\n  offset: 512"
+        "The shard ends early. Write it again\n  url: ais://b/s.tar\n  offset: 512\n  in: worker process 1"
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def test_bench_of_a_bad_shard_leads_to_lint(tmp_path: Path) -> None:
 def test_nothing_found_names_no_argument_of_a_function(tmp_path: Path) -> None:
     result = run("lint", f"{tmp_path}/none-*.tar")
     assert result.exit_code == 1
-    assert "check the path" in result.stderr
+    assert "Check the path" in result.stderr
     assert "allow_empty" not in result.stderr
 
 

@@ -98,4 +98,4 @@ def test_a_sample_lost_or_doubled_fails_the_demo(
     monkeypatch.setattr(train, "run_epoch", run_epoch)
     result = _demo()
     assert result.exit_code == 1
-    assert "epoch 1, training shards: " + says in result.stderr
+    assert "Epoch 1, training shards: " + says in result.stderr

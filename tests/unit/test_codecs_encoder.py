@@ -116,7 +116,7 @@ def test_a_value_that_would_not_read_back_is_refused_when_written(field: str, va
         encoded(field, value)
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.key, error.field) == ("a", field)
-    assert f"field {field!r} of sample 'a' cannot be written" in str(error)
+    assert f"Field {field!r} of sample 'a' cannot be written" in str(error)
     assert isinstance(error, ValueError)
 
 

@@ -125,7 +125,7 @@ def test_a_cut_jpeg_is_an_error_and_never_half_an_image(fast: bool) -> None:
     data = corpus()["rgb-420-95.jpg"]
     decode = build_decoder("rgb8")
     for end in [*range(0, len(data) - 2, 61), len(data) - 40]:
-        with pytest.raises(DecodeError, match="field 'jpg'"):
+        with pytest.raises(DecodeError, match="Field 'jpg'"):
             decode({"__key__": "a", "jpg": data[:end]})
 
 
@@ -294,5 +294,5 @@ def test_pil_images_are_plain_and_loaded() -> None:
 def test_an_unknown_spec_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match="Did you mean torchrgb"):
         build_decoder("torchrbg")
-    with pytest.raises(UsageError, match="there is no spec 'PIL'"):
+    with pytest.raises(UsageError, match="There is no spec 'PIL'"):
         build_decoder("PIL")

@@ -37,7 +37,7 @@ def test_audio_is_channels_by_frames_and_the_rate(kind: str, exact: bool) -> Non
 @pytest.mark.ci
 def test_audio_that_is_none_is_a_decode_error_and_other_fields_are_left_alone() -> None:
     pytest.importorskip("soundfile")
-    with pytest.raises(DecodeError, match="field 'wav'"):
+    with pytest.raises(DecodeError, match="Field 'wav'"):
         build_decoder("audio")({"__key__": "a", "wav": b"RIFF...."})
     assert torch_audio(".txt", b"x") is None
     assert build_decoder("audio")({"jpg": b"x"}) == {"jpg": b"x"}
@@ -77,7 +77,7 @@ def test_video_is_frames_audio_and_rates() -> None:
 @pytest.mark.ci
 def test_video_that_is_none_is_a_decode_error() -> None:
     pytest.importorskip("av")
-    with pytest.raises(DecodeError, match="field 'mp4'"):
+    with pytest.raises(DecodeError, match="Field 'mp4'"):
         build_decoder("video")({"__key__": "a", "mp4": b"no video at all"})
     assert torch_video(".jpg", b"x") is None
 

@@ -154,7 +154,7 @@ WRONG = {
 def test_bytes_that_are_not_what_the_name_says_are_a_decode_error(field: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decoded(field, WRONG[field])
-    assert f"field '{field}' of sample 'a' cannot be decoded" in str(caught.value)
+    assert f"Field '{field}' of sample 'a' cannot be decoded" in str(caught.value)
     assert caught.value.__cause__ is not None
 
 

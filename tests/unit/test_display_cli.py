@@ -49,4 +49,4 @@ def test_a_shard_without_images_and_a_name_that_is_none_say_so(tmp_path: Path) -
         app, ["inspect", str(tmp_path / "p.tar"), "--sheet", str(tmp_path / "out.nonsense")]
     )
     assert result.exit_code == 1
-    assert "name it out.png" in result.output
+    assert "Name it out.png" in result.output

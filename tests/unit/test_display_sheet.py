@@ -153,9 +153,9 @@ def test_image_label_and_mask_are_found_or_named() -> None:
     [
         ([], {}, "nothing to show"),
         ({"__key__": "a", "cls": 3}, {}, "no image in the sample; it has __key__, cls"),
-        ({"__key__": "a", "jpg": flat(RED)}, {"image": "png"}, "no field 'png'"),
-        ({"__key__": "a", "jpg": flat(RED)}, {"label": "txt"}, "no field 'txt' for label="),
-        (flat(RED), {"mask": 4}, "no field 4 for mask="),
+        ({"__key__": "a", "jpg": flat(RED)}, {"image": "png"}, "No field 'png'"),
+        ({"__key__": "a", "jpg": flat(RED)}, {"label": "txt"}, "No field 'txt' for label="),
+        (flat(RED), {"mask": 4}, "No field 4 for mask="),
         (flat(RED), {"objects": 0}, "objects=0"),
         (iter([flat(RED)]), {}, r"next\(iterator\)"),
         (7, {}, "a int is no sample"),

@@ -163,7 +163,7 @@ def test_urls_of_clients_addresses_and_the_environment_are_the_same(
         for bucket in (ais_bucket, ais_bucket.name, f"ais://{ais_bucket.name}"):
             assert object_url(cluster, bucket, "a b.tar") == expected
     monkeypatch.delenv("AIS_ENDPOINT")
-    with pytest.raises(UsageError, match="no cluster is known"):
+    with pytest.raises(UsageError, match="No cluster is named"):
         object_url(None, "b", "o")
     with pytest.raises(UsageError, match="is no bucket"):
         object_url("http://h:1", "file:///b", "o")

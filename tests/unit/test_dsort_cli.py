@@ -77,7 +77,7 @@ def test_a_specification_file_in_its_old_form_is_run_and_told_as_json(
         (["ais://b/s-{0..2}.tar"], "PATTERN is missing"),
         (["ais://b/s-", "ais://b/t-%d.tar", "--order", "colour"], "--order colour"),
         (["spec.json", "ais://b/t-%d.tar"], "says where to write"),
-        (["no-such-file.json"], "no such file"),
+        (["no-such-file.json"], "No such file"),
         (["ais://b-no-such/s-{0..2}.tar", "ais://b-no-such/t-%d.tar"], "b-no-such"),
     ],
 )

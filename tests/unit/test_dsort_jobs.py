@@ -137,7 +137,7 @@ def test_old_output_is_refused_or_deleted_never_mixed(ais_client: Any, bucket: A
 
 
 def test_nothing_to_sort_is_an_error(ais_client: Any, bucket: Any) -> None:
-    with pytest.raises(NotFoundError, match="no shard is there"):
+    with pytest.raises(NotFoundError, match="No shard is there"):
         run_dsort(
             ais_client, DsortSpec(f"ais://{bucket.name}/none-{{0..3}}.tar", f"ais://{bucket.name}/x-%d.tar")
         )
@@ -224,5 +224,5 @@ def test_waiting_ends_when_nothing_moves_or_the_job_fails() -> None:
 
 def test_no_cluster_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIS_ENDPOINT", raising=False)
-    with pytest.raises(UsageError, match="no cluster is known"):
+    with pytest.raises(UsageError, match="No cluster is named"):
         run_dsort(None, DsortSpec("ais://a/s-", "ais://a/t-%d.tar"))

@@ -113,7 +113,7 @@ def test_a_failure_after_the_first_megabytes_breaks_the_answer_off(
 def test_a_cut_shard_is_an_error_through_a_transform(cluster: LocalCluster, bucket: Any) -> None:
     body = bucket.object("s-0.tar").get_reader().read_all()
     bucket.object("s-0.tar").get_writer().put_content(body[:1536])
-    with pytest.raises(ReadError, match="the shard ends at byte 1536"):
+    with pytest.raises(ReadError, match="The shard ends at byte 1536"):
         texts_of(bucket, prefix="s-0", etl_name="numbered")
 
 
@@ -136,7 +136,7 @@ def test_other_code_under_the_same_name_is_refused_or_replaces(cluster: LocalClu
         return {**sample, "txt": b"second"}
 
     ensure_etl(cluster.client(), "changing", shard_etl(first))
-    with pytest.raises(UsageError, match="there is a transform 'changing' with other code"):
+    with pytest.raises(UsageError, match="There is a transform 'changing' with other code"):
         ensure_etl(cluster.client(), "changing", shard_etl(second))
     assert texts_of(bucket, etl_name="changing") == TEXTS
     ensure_etl(cluster.client(), "changing", shard_etl(second), replace_other=True)

@@ -150,7 +150,7 @@ def test_an_iterator_that_fails_in_the_middle_is_an_error_too() -> None:
     [
         (lambda sample: 5, TransformError, "'int' object is not iterable"),
         (lambda sample: [5], TransformError, "it returned a int, not a sample"),
-        (lambda sample: [{"txt": b""}] * 2, DuplicateFieldError, "two samples of the new shard have the key 'a'"),
+        (lambda sample: [{"txt": b""}] * 2, DuplicateFieldError, "Two samples of the new shard have the key 'a'"),
         (lambda sample: {"jpg": object()}, EncodeError, "object"),
     ],
 )  # fmt: skip

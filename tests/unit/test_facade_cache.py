@@ -158,11 +158,11 @@ def test_secure_mode_refuses_local_files_and_commands(
         lambda: list(pipeline),
         lambda: list(wds.tariterators.tar_file_expander(shards)),
     ):
-        with pytest.raises(ValueError, match="local files are not read"):
+        with pytest.raises(ValueError, match="Local files are not read"):
             run()
     with wds.gopen(web) as stream:
         assert stream.read(5)
-    with pytest.raises(ValueError, match="commands are not run"):
+    with pytest.raises(ValueError, match="Commands are not run"):
         list(wds.WebDataset(wds.Command(["cat", shards[0]]), handler=wds.ignore_and_continue))
     assert len(list(wds.WebDataset(shards))) == 4  # as in webdataset, which reads them, too
 

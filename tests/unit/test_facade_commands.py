@@ -73,9 +73,9 @@ def test_no_shell_reads_the_words(tmp_path: Path, shards: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["cat", "/none"], "the command ended with status 1: .*/none"),
-        (["no-such-program"], "the command 'no-such-program' is not there"),
-        (["sleep", "9"], "the command took longer than 0.2 s"),
+        (["cat", "/none"], "The command ended with status 1: .*/none"),
+        (["no-such-program"], "The command 'no-such-program' is not there"),
+        (["sleep", "9"], "The command took longer than 0.2 s"),
     ],
 )
 def test_a_command_that_fails_is_an_error(words: list[str], message: str) -> None:

@@ -168,7 +168,7 @@ class TestDataPipeline:
 class TestStages:
     def test_handlers_warn_with_the_whole_text_and_do_not_sleep(self) -> None:
         items = [{"__key__": "a", "cls": b"x"}, {"__key__": "b", "cls": b"1"}]
-        with pytest.warns(UserWarning, match="DecodeError: field 'cls' of sample 'a'"):
+        with pytest.warns(UserWarning, match="DecodeError: Field 'cls' of sample 'a'"):
             assert [s["cls"] for s in wds.decode(handler=wds.warn_and_continue)(items)] == [1]
         with pytest.warns(UserWarning, match="DecodeError"):
             assert list(wds.decode(handler=wds.warn_and_stop)(items)) == []

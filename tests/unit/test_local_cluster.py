@@ -121,7 +121,7 @@ def test_a_journal_that_ends_in_the_middle_of_a_line_loses_only_that_line(tmp_pa
 
 def test_two_clusters_on_one_root_are_an_error(tmp_path: Path) -> None:
     with LocalCluster(root=tmp_path):
-        with pytest.raises(UsageError, match="another cluster runs"):
+        with pytest.raises(UsageError, match="Another cluster runs"):
             LocalCluster(root=tmp_path).start()
 
 

@@ -390,7 +390,7 @@ def test_errors_of_load_tar_say_the_place_and_what_to_do(shards: tuple[Path, str
     with pytest.raises(TruncatedShardError) as caught:
         list(fused([str(cut_file)]))
     text = str(caught.value)
-    assert text.startswith("the shard ends at byte 2570, inside a member")
+    assert text.startswith("The shard ends at byte 2570, inside a member")
     assert "write it again" in text
     assert caught.value.member == "000001.cls"
     assert caught.value.url == str(cut_file)

@@ -178,7 +178,7 @@ def test_promise_5_a_state_is_refused_over_a_bucket_that_changed(cluster: LocalC
         bucket.object(name).get_writer().put_content(shard_bytes({"9.cls": b"9"}))
     with ais_loader(chain(lister(cluster))) as loader:
         loader.load_state_dict(merge_states([state]))
-        with pytest.raises(StateError, match="the shards are not those the checkpoint was taken over"):
+        with pytest.raises(StateError, match="The shards are not those the checkpoint was taken over"):
             next(iter(loader))
 
 

@@ -139,9 +139,9 @@ def test_what_is_selected_is_an_index_in_the_stored_order(shards: list[str], tmp
         ([1, 2, 1], "sample 1 twice"),
         ([-1], "samples -1 to -1"),
         ([308], "samples 308 to 308 of 308"),
-        ([True, False], "a mask of 2 values for 308"),
+        ([True, False], "A mask of 2 values for 308"),
         ([0.5], "type float64"),
-        (lambda batch: [True], "a mask of 1 values"),
+        (lambda batch: [True], "A mask of 1 values"),
     ],
 )
 def test_a_wrong_selection_is_refused(shards: list[str], which, says: str) -> None:
@@ -169,7 +169,7 @@ def test_indexes_are_joined_with_their_selections(shards: list[str]) -> None:
     assert both.digest not in (one.digest, two.digest)
     mixed = SampleIndex.concat([one.select([0, 7]), two])
     assert list(mixed) == [one[0], one[7], *two]
-    with pytest.raises(UsageError, match="no index to join"):
+    with pytest.raises(UsageError, match="No index to join"):
         SampleIndex.concat([])
 
 

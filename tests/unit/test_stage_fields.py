@@ -111,7 +111,7 @@ class TestMapSample:
         with pytest.raises(RuntimeError, match="no b") as caught:
             list(SampleMapper([sample("a"), sample("b")], fail_on_b))
         if sys.version_info >= (3, 11):
-            assert caught.value.__notes__ == ["in the sample with key 'b', url 's.tar'"]
+            assert caught.value.__notes__ == ["in .map_sample(), in the sample with key 'b', url 's.tar'"]
 
     def test_no_function_is_a_usage_error(self) -> None:
         with pytest.raises(UsageError, match="map_sample"):
@@ -261,7 +261,7 @@ class TestXdecode:
         assert made == {"raw": True}
 
     def test_pickle_is_not_decoded(self) -> None:
-        with pytest.raises(DecodeError, match="no rule of xdecode is for the field 'pyd'"):
+        with pytest.raises(DecodeError, match="No rule of xdecode is for the field 'pyd'"):
             list(StreamDecoder([{"pyd": b"\x80\x04N."}]))
 
     def test_false_leaves_the_bytes(self) -> None:

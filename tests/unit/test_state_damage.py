@@ -157,7 +157,7 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda name: name.replace(" ", "-"))
 def test_promise_5_a_damaged_state_is_refused(damage: str, urls: list[str], good: dict[str, Any]) -> None:
-    refuse(edited(good, DAMAGE[damage]), urls, "the state is damaged")
+    refuse(edited(good, DAMAGE[damage]), urls, "The state is damaged")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_promise_5_a_damaged_state_is_refused(damage: str, urls: list[str], good
 def test_promise_5_a_damaged_merged_state_is_refused(
     damage: Callable[[dict[str, Any]], object], urls: list[str], merged: dict[str, Any]
 ) -> None:
-    refuse(edited(merged, damage), urls, "the state is damaged")
+    refuse(edited(merged, damage), urls, "The state is damaged")
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -416,7 +416,7 @@ def test_promise_7_hostile_states_cost_nothing(
 def test_a_state_of_version_0_1_is_refused_by_name(urls: list[str], good: dict[str, Any]) -> None:
     old = {name: value for name, value in good.items() if name not in ("workers", "checksum")}
     refuse({**old, "version": 1}, urls, r"saved by torchdata_ais 0\.1, without the checksum")
-    refuse({**good, "version": 3}, urls, "the state has version 3, this package writes and reads 2")
+    refuse({**good, "version": 3}, urls, "The state has version 3, this package writes and reads 2")
 
 
 def test_promise_7_a_state_of_very_many_ranks_names_a_few(urls: list[str], good: dict[str, Any]) -> None:
@@ -443,13 +443,13 @@ def test_states_of_ranks_that_do_not_belong_together_are_not_merged(
     one, other = state_of(urls, 0, 2), {**state_of(urls, 1, 2), **edit}
     if name == "workers":
         other["instances"] = [*other["instances"], other["instances"][0]]
-    with pytest.raises(StateError, match=f"the states of ranks 0 and 1 differ in '{name}'"):
+    with pytest.raises(StateError, match=f"The states of ranks 0 and 1 differ in '{name}'"):
         merge_states([one, seal(other)])
 
 
 def test_one_rank_twice_is_not_merged(urls: list[str]) -> None:
     one, other = state_of(urls, 0, 2), state_of(urls, 0, 2, steps=3)
-    with pytest.raises(StateError, match=r"a rank is there twice: \[0\]"):
+    with pytest.raises(StateError, match=r"A rank is there twice: \[0\]"):
         merge_states([one, other])
     assert len(merge_states([one, state_of(urls, 1, 2)])["merged"]) == 2
 

@@ -156,7 +156,7 @@ def test_reports_of_ranks_add_up() -> None:
     assert report["decode"].items == 12
     with pytest.raises(UsageError, match="different pipes"):
         merge_reports([report_of(first), report_of(first.to_tuple("cls"))])
-    with pytest.raises(UsageError, match="iterate the loader first"):
+    with pytest.raises(UsageError, match="Iterate the loader first"):
         merge_reports([])
 
 

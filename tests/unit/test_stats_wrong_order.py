@@ -25,7 +25,7 @@ def samples() -> Any:
     [
         (
             lambda: shards().group_samples(),
-            r"group_samples was given .* ObjectURL.*put \.load_tar\(\) before",
+            r"group_samples was given .* ObjectURL.*Put \.load_tar\(\) before",
         ),
         (lambda: samples().group_samples(), r"group_samples was given .* Sample"),
         (
@@ -35,7 +35,7 @@ def samples() -> Any:
         (lambda: samples().to_tuple("cls").group_samples(), r"group_samples was given .* tuple"),
         (
             lambda: shards().load_tar().to_tuple("cls"),
-            r"to_tuple was given .* tuple.*put \.group_samples\(\) before",
+            r"to_tuple was given .* tuple.*Put \.group_samples\(\) before",
         ),
         (lambda: shards().to_tuple("cls"), r"to_tuple was given .* ObjectURL"),
         (lambda: samples().to_tuple("cls").to_tuple("cls"), r"to_tuple\(\) only once"),

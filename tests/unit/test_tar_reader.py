@@ -366,7 +366,7 @@ def test_of_what_is_no_archive_the_kind_is_named_and_nothing_is_quoted(body, kin
     with pytest.raises(NotATarError, match="regex=") as caught:
         read(body)
     assert caught.value.url == URL
-    assert f"not a tar archive: {kind}." in str(caught.value)
+    assert f"Not a tar archive: {kind}." in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 

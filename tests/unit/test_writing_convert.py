@@ -163,11 +163,11 @@ def test_csv_columns_can_be_renamed_and_files_can_be_elsewhere(tmp_path, name, c
 @pytest.mark.parametrize(
     ("name", "text", "error", "says"),
     [
-        ("t.csv", "jpg,cls\nno.jpg,1\n", MissingFieldError, "row 0, column 'jpg'.*no such file"),
-        ("t.csv", "txt,cls\na\n", UsageError, "line 2 has 1 cells for 2 columns"),
-        ("t.csv", "txt,txt\na,b\n", UsageError, "two columns have the same name"),
-        ("t.csv", "txt,cls\na,cat\n", SampleError, "field 'cls'"),
-        ("t.csv", "txt\n", NotFoundError, "no row"),
+        ("t.csv", "jpg,cls\nno.jpg,1\n", MissingFieldError, "Row 0, column 'jpg'.*no such file"),
+        ("t.csv", "txt,cls\na\n", UsageError, "Line 2 has 1 cells for 2 columns"),
+        ("t.csv", "txt,txt\na,b\n", UsageError, "Two columns have the same name"),
+        ("t.csv", "txt,cls\na,cat\n", SampleError, "Field 'cls'"),
+        ("t.csv", "txt\n", NotFoundError, "(?i)no row"),
         ("t.csv", b"txt\n\xff\n", UsageError, "cannot be parsed"),
         ("t.jsonl", '{"txt": "a"}\n{"txt"\n', UsageError, "line 2"),
         ("t.jsonl", "[1]\n", UsageError, "line 1 is no JSON object"),
@@ -185,7 +185,7 @@ def test_tables_that_make_no_samples_are_errors(tmp_path, name, text, error, say
 
 def test_columns_that_are_not_there_are_named(tmp_path):
     (tmp_path / "t.csv").write_text("txt\na\n")
-    with pytest.raises(UsageError, match="no row has a column 'path'"):
+    with pytest.raises(UsageError, match="No row has a column 'path'"):
         convert(tmp_path / "t.csv", f"{tmp_path}/s-%d.tar", columns={"path": "jpg"})
     (tmp_path / "t.csv").write_text("txt,label\na,b\n")
     with pytest.raises(UsageError, match="two columns for 'txt'"):
@@ -458,10 +458,10 @@ def test_resume_of_a_numbered_and_shuffled_folder(tree, tmp_path):
         convert(tree, f"{tmp_path}/parts/s-%d.tar", progress=stopping_after(6), **options)
     convert(tree, f"{tmp_path}/parts/s-%d.tar", resume=True, **options)
     assert content(tmp_path / "parts") == content(tmp_path / "whole")
-    with pytest.raises(StateError, match="another seed"):
+    with pytest.raises(StateError, match="Another seed"):
         convert(tree, f"{tmp_path}/parts/s-%d.tar", resume=True, **{**options, "seed": 4})
     (tree / "cat" / "new.png").write_bytes(b"x")
-    with pytest.raises(StateError, match="another source"):
+    with pytest.raises(StateError, match="Another source"):
         convert(tree, f"{tmp_path}/parts/s-%d.tar", resume=True, **options)
 
 
@@ -564,8 +564,8 @@ def test_the_command_takes_functions_by_name_and_several_sources(tmp_path, monke
     [
         (["--map", "no_such_module:f"], "no function 'no_such_module:f'"),
         (["--maxsize", "much"], "is no size"),
-        (["--column", "x"], "write COLUMN=FIELD"),
-        (["--resume"], "pass --manifest"),
+        (["--column", "x"], "Write COLUMN=FIELD"),
+        (["--resume"], "Pass --manifest"),
         (["--on-error", "what"], "on_error='what'"),
     ],
 )

@@ -37,9 +37,9 @@ def test_half_a_character_in_a_key_is_an_error_of_ours(key: str, tmp_path: Path)
 def test_half_a_character_elsewhere_is_one_too() -> None:
     with pytest.raises(UsageError, match="surrogates"):
         written({"__key__": "a", "\ud800": b"1"})
-    with pytest.raises(EncodeError, match="field 'txt' of sample 'a'"):
+    with pytest.raises(EncodeError, match="Field 'txt' of sample 'a'"):
         written({"__key__": "a", "txt": "\ud800"})
-    with pytest.raises(EncodeError, match="field '_note' of sample 'a' is no text: surrogates"):
+    with pytest.raises(EncodeError, match="Field '_note' of sample 'a' is no text: surrogates"):
         written({"__key__": "a", "cls": 1, "_note": "\ud800"}, keep_meta=True)
 
 

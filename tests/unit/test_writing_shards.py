@@ -322,8 +322,8 @@ def test_a_finished_shard_that_is_gone_is_written_again(tmp_path):
 @pytest.mark.parametrize(
     ("samples", "says"),
     [
-        ([sample(index + 1) for index in range(50)], "other samples came"),
-        (SAMPLES[1:], "other samples came"),
+        ([sample(index + 1) for index in range(50)], "Other samples came"),
+        (SAMPLES[1:], "Other samples came"),
         (SAMPLES[:15], "ended before the end of what a finished shard holds"),
         ([], "ended before the end"),
     ],

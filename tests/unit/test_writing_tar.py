@@ -240,7 +240,7 @@ def test_a_full_disk_fails_the_shard_for_good(tmp_path):
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     path = tmp_path / "s.tar"
     with TarWriter(path) as writer:
-        with pytest.raises(UsageError, match="another writer"):
+        with pytest.raises(UsageError, match="Another writer"):
             TarWriter(path)
         writer.write(SAMPLES[0])
     assert by_us(path) == MEMBERS[:3]
@@ -301,7 +301,7 @@ def test_a_file_has_the_mode_that_open_would_give_it_and_a_link_is_followed(tmp_
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(NotFoundError, match="there is no folder") as caught:
+    with pytest.raises(NotFoundError, match="There is no folder") as caught:
         TarWriter(tmp_path / "no" / "s.tar")
     assert caught.value.url == str(tmp_path / "no" / "s.tar")
 
@@ -371,7 +371,7 @@ def test_a_named_pipe_is_written_to_as_it_is(tmp_path):
 
 
 def test_web_servers_are_no_targets():
-    with pytest.raises(UsageError, match="a web server takes no shards"):
+    with pytest.raises(UsageError, match="A web server takes no shards"):
         TarWriter("http://example.invalid/s.tar")
 
 
@@ -390,18 +390,18 @@ def test_web_servers_are_no_targets():
         ({"__key__": "d\n/b", "txt": "x"}, UsageError, "would not find"),
         ({"__key__": "a", "x\n": b""}, UsageError, "cannot be the end of a member's name"),
         ({"__key__": "__meta__/b", "txt": "x"}, UsageError, "would not find"),
-        ({"__key__": "__", "0.__": b""}, UsageError, "field '0.__' of sample '__' cannot be the end"),
-        ({"__key__": "a", "x/y": b""}, UsageError, "field 'x/y'"),
-        ({"__key__": "a", "": b""}, UsageError, "field ''"),
-        ({"__key__": "a", 3: b""}, UsageError, "name fields by str"),
+        ({"__key__": "__", "0.__": b""}, UsageError, "Field '0.__' of sample '__' cannot be the end"),
+        ({"__key__": "a", "x/y": b""}, UsageError, "Field 'x/y'"),
+        ({"__key__": "a", "": b""}, UsageError, "Field ''"),
+        ({"__key__": "a", 3: b""}, UsageError, "Name fields by str"),
         ({"__key__": "a", "jpg": b"", "JPG": b""}, DuplicateFieldError, "'jpg' twice"),
         ({"__key__": "a"}, MissingFieldError, "no field to write"),
         ({"__key__": "a", "_x": "y"}, MissingFieldError, "keep_meta=True"),
-        ({"__key__": "a", "cls": 3.5}, EncodeError, "field 'cls' of sample 'a'"),
+        ({"__key__": "a", "cls": 3.5}, EncodeError, "Field 'cls' of sample 'a'"),
         ({"__key__": "a", "xyz": 3}, EncodeError, "no encoder"),
         ({"__key__": "old", "txt": "x"}, DuplicateFieldError, "key 'old' already"),
         ({"__key__": "a\0b", "txt": "x"}, UsageError, "cannot be the name"),
-        ("text", UsageError, "a str is no sample"),
+        ("text", UsageError, "A str is no sample"),
     ],
 )
 def test_samples_that_would_not_come_back_are_errors_and_leave_no_trace(sample, error, says):

@@ -217,7 +217,7 @@ def test_a_refused_pickle_passes_every_policy(field: str, policy: str) -> None:
         list(SampleDecoder(samples, on_error=POLICIES[policy]))
     error = caught.value
     assert (error.key, error.url, error.field) == ("a", "s.tar", field)
-    assert f"field {field!r} of sample 'a' cannot be decoded" in str(error)
+    assert f"Field {field!r} of sample 'a' cannot be decoded" in str(error)
     assert isinstance(error, (UsageError, DecodeError))
     assert type(pickle.loads(pickle.dumps(error))) is DecodeUsageError
     with pytest.raises(UsageError, match="allow_pickle=True"):
@@ -242,7 +242,7 @@ def test_an_endless_program_of_the_facade_ends(shard: str) -> None:
         wds.decode("pil", handler=wds.ignore_and_continue),
         wds.to_tuple("token.pyd", "cls", handler=wds.ignore_and_continue),
     )
-    with pytest.raises(UsageError, match=r"field 'pyd' of sample 'a'.*allow_pickle"):
+    with pytest.raises(UsageError, match=r"Field 'pyd' of sample 'a'.*allow_pickle"):
         next(iter(dataset))
     resampled = wds.WebDataset([shard], resampled=True, handler=wds.ignore_and_continue)
     with pytest.raises(UsageError, match="allow_pickle"):
@@ -327,10 +327,10 @@ def test_a_missing_library_of_a_field_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     for policy in POLICIES.values():
-        with pytest.raises(MissingLibraryError, match=r"field 'cbor' of sample 'a'.*pip install") as caught:
+        with pytest.raises(MissingLibraryError, match=r"Field 'cbor' of sample 'a'.*pip install") as caught:
             list(SampleDecoder([sample(**{field: b"\xf6"})], on_error=policy))
         assert (caught.value.key, caught.value.field) == ("a", field)
-    with pytest.raises(MissingLibraryError, match=r"field 'cbor' of sample 'a'.*pip install"):
+    with pytest.raises(MissingLibraryError, match=r"Field 'cbor' of sample 'a'.*pip install"):
         build_encoder()(sample(**{field: 1}))
 
 
@@ -348,7 +348,7 @@ def test_a_missing_library_of_a_spec_is_told_when_the_pipe_is_made(
             make()
     name, data = {"audio": ("wav", b"RIFF"), "video": ("mp4", b"....")}[spec]
     late = SampleDecoder([sample(**{name: data})], post=getattr(wds, f"torch_{spec}"), on_error="skip")
-    with pytest.raises(MissingLibraryError, match=f"field '{name}' of sample 'a'"):
+    with pytest.raises(MissingLibraryError, match=f"Field '{name}' of sample 'a'"):
         list(late)
 
 

@@ -58,7 +58,7 @@ def diagnose(options: StoreOptions | None = None) -> list[Check]:
     try:
         options = options or resolve_options()
     except AISError as error:
-        return [*found, Check("cluster", "bad", str(error).partition("\n[at] ")[0])]
+        return [*found, Check("cluster", "bad", error.sentences)]
     if not options.endpoint:
         todo = "export AIS_ENDPOINT=http://host:51080; torchdata-ais serve starts a cluster here"
         return [*found, Check("cluster", "note", "none is named", todo)]
@@ -154,8 +154,7 @@ def _cluster(options: StoreOptions) -> Iterator[Check]:
         date = _date_of(options)
     except AISError as error:
         todo = "check AIS_ENDPOINT, that the cluster is up, and proxies of the environment"
-        what = _first(error).partition(". check")[0]
-        yield Check("cluster", "bad", f"{where} cannot be reached: {what}", todo)
+        yield Check("cluster", "bad", f"{where} cannot be reached: {error.what}", todo)
         return
     elapsed = time.monotonic() - began
     yield _safely("cluster", lambda: _buckets(options, where, f"{token}, {1000 * elapsed:.0f} ms"))
@@ -203,7 +202,7 @@ def _buckets(options: StoreOptions, where: str, how: str) -> Check:
         with sdk_client(once) as client:
             count = len(call(lambda: list(client.cluster().list_buckets()), once, "list of buckets", where))
     except AISError as error:
-        return Check("cluster", "bad", f"{where} answers, but: " + str(error).partition("\n[at] ")[0])
+        return Check("cluster", "bad", f"{where} answers, but: " + error.sentences)
     return Check("cluster", "ok", f"{where}, {count} bucket{'' if count == 1 else 's'}, {how}")
 
 

@@ -49,9 +49,9 @@ class Problem:
     def of(cls, error: Exception, url: str) -> Problem:
         """Return the problem that an error tells of."""
         place = error.place if isinstance(error, AISError) else {}
-        text = str(error).partition("\n[at] ")[0].replace("\n", " ").strip()
+        text = error.sentences if isinstance(error, AISError) else str(error)
         at = {name: place.get(name) for name in ("member", "key", "field", "offset")}
-        return cls(type(error).__name__, text, "error", shown(url), **at)
+        return cls(type(error).__name__, " ".join(text.splitlines()).strip(), "error", shown(url), **at)
 
     def __str__(self) -> str:
         """One line: severity, place, text, kind."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,23 +88,20 @@ def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-    """Return what an error says, without the traceback a worker process may have added.
+    """Return what an error says, and below it the place.
 
     Example:
         >>> from torchdata_ais.errors import NotFoundError
         >>> print(sentence(NotFoundError.at("no bucket 'x'", todo="Create it", url="ais://x", attempt=None)))
-        no bucket 'x'. Create it
+        No bucket 'x'. Create it
           url: ais://x
     """
-    text = str(error) or type(error).__name__
-    # Loaders put "Caught ... Original Traceback ..." in front; the last line naming the class begins the message.
-    begins = list(re.finditer(rf"^(?:\w+\.)*{type(error).__name__}: ", text, re.MULTILINE))
-    if begins:
-        text = text[begins[-1].end() :]
-    text = text.partition("\n[at] ")[0].partition("\nThis exception is thrown by")[0].strip()
+    from torchdata_ais.errors import AISError
+
+    text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
     for argument, option in _ARGUMENTS.items():
         text = text.replace(argument, option)
-    place: dict[str, Any] = getattr(error, "place", {})
+    place: dict[str, Any] = error.place if isinstance(error, AISError) else {}
     return "\n".join([text, *(f"  {name}: {shown_line(str(value))}" for name, value in place.items())])
 
 
@@ -119,19 +115,16 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     Raises:
         UsageError: There is neither.
     """
-    from torchdata_ais.errors import UsageError
     from torchdata_ais.store import resolve_options
     from torchdata_ais.store.tokens import origin
+    from torchdata_ais.urls import no_cluster
 
     options = resolve_options(endpoint=endpoint or None)
     if host:
         named = options.endpoint and origin(options.endpoint) == origin(host)
         return replace(options, endpoint=host, token=options.token if named else None)
     if not options.endpoint:
-        raise UsageError.at(
-            "no cluster is known",
-            todo="export AIS_ENDPOINT=http://host:51080, or pass --endpoint; torchdata-ais serve starts one here",
-        )
+        raise no_cluster("--endpoint").noting("torchdata-ais serve starts one here")
     return options
 
 

@@ -30,7 +30,7 @@ def doctor(
         try:
             checks = diagnose(resolve_options(endpoint=endpoint) if endpoint else None)
         except AISError as error:
-            checks = [Check("cluster", "bad", str(error).partition("\n[at] ")[0])]
+            checks = [Check("cluster", "bad", error.sentences)]
     if as_json:
         echo_json({"versions": versions(), "checks": [asdict(check) for check in checks]}, indent=1)
     else:

@@ -150,17 +150,11 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
 
 def _check_target(target: str, options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
-    from torchdata_ais.errors import NotFoundError, UsageError
+    from torchdata_ais.errors import NotFoundError
     from torchdata_ais.store import resolve_options
     from torchdata_ais.writing._prepare import prepare
 
     try:
-        prepare(target, lambda: options or resolve_options(), new=True)
+        prepare(target, lambda: options or resolve_options(), new=True, todo="remove them or write elsewhere")
     except NotFoundError:
         return  # the bucket is made when there is something to write
-    except UsageError as error:
-        what, _, todo = str(error).partition("\n")[0].partition(". ")
-        begun, conversion, _ = todo.partition(
-            ", write elsewhere, or pass"
-        )  # a conversion can go on, this cannot
-        raise UsageError.at(what, todo=f"{begun} or write elsewhere" if conversion else todo) from None

@@ -88,8 +88,7 @@ class SampleCodec:
                 # Ours: it says what is wrong and what to do, but mostly not where.
                 if error.place:
                     raise
-                why, dot, todo = str(error).partition(". ")
-                raise _failure(type(error), sample, field, why, todo if dot else _SKIP) from error
+                raise _failure(type(error), sample, field, error.what, error.todo or _SKIP) from error
             if isinstance(error, NEVER_SKIPPED):
                 raise
             why = f"{type(error).__name__}: {error}"

@@ -167,10 +167,10 @@ def _with_log(
     error: JobError, client: Any, options: StoreOptions, etl_name: str, errors: dict[str, str]
 ) -> JobError:
     """Return the error with the first failed objects and the end of the log in it."""
-    parts = [str(error).partition("\n[at]")[0]]
+    parts = [error.sentences]
     parts += [f"{name}: {why}" for name, why in list(errors.items())[:3]]
     try:
         parts.append(f"log of {etl_name}:\n{logs_of(client, options, etl_name, 40)}")
     except AISError:
         logger.debug("no log of %s", etl_name)
-    return JobError("\n".join(parts))
+    return JobError.at("\n".join(parts))

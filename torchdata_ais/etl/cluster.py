@@ -6,9 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
-from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.errors import AISError, NotFoundError, TransportError, UsageError
 from torchdata_ais.etl.make import fingerprint
 from torchdata_ais.jobs import JobError, cluster_options
 from torchdata_ais.store import StoreOptions
@@ -234,9 +235,9 @@ def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> N
             answer_timeout=ready_s,
         )  # fmt: skip
     except AISError as error:
-        text = str(error).partition("\n[at]")[0]
-        if "already exists" in text:
-            return  # somebody else was quicker
+        if isinstance(error, TransportError) and error.status == HTTPStatus.CONFLICT:
+            return  # there is one already: somebody else was quicker
+        text = error.sentences
         try:
             log = call(lambda: str(etl.logs()[0].logs[-2000:]), once, f"log of {etl.name}", options.endpoint)
             text += f"\n{log}"

@@ -22,6 +22,7 @@ from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.loaders.listing import Listing
 from torchdata_ais.loaders.service.counts import Counts, ended
+from torchdata_ais.loaders.service.failure import Failure
 from torchdata_ais.loaders.service.pulse import GRACE_S, Patience, Pulse, is_stopped
 from torchdata_ais.loaders.service.stall import Watchdog
 from torchdata_ais.loaders.sharding import shard_instance
@@ -127,9 +128,12 @@ class _Workers(IterableDataset[Any]):
         begin(self._pipe, plan)
         counts = Counts(self._pipe)
         name = f"worker process {info.id}"
-        for item in _watched(iterate(self._pipe), self._stall_after, name, info.id):
-            state = pack_or_refuse(self._pipe) if self._stateful else None
-            yield item, info.id, state, counts.take(self._pipe)
+        try:
+            for item in _watched(iterate(self._pipe), self._stall_after, name, info.id):
+                state = pack_or_refuse(self._pipe) if self._stateful else None
+                yield item, info.id, state, counts.take(self._pipe)
+        except Exception as error:  # noqa: BLE001 - raised again in the main process, which torch would prefix
+            yield Failure.of(error, f"in DataLoader {name}")
         yield info.id, counts.take(self._pipe, now=True)
         while True:
             yield None
@@ -205,6 +209,8 @@ class DataLoaderEngine:
         idle = 0
         try:
             for step in self._patiently(self._running, pulses):
+                if isinstance(step, Failure):
+                    raise step.rebuild()
                 if step is not None and step[-1] is not None:
                     self._reports[step[-3 if len(step) > 2 else 0]] = step[-1]
                 if step is not None and len(step) > 2:

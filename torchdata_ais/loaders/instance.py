@@ -80,13 +80,14 @@ def pack_or_refuse(tail: IterDataPipe[Any]) -> bytes | None:
     try:
         return pack_state(tail)
     except StateError as error:
-        return _REFUSED + str(error).encode()
+        return _REFUSED + msgspec.msgpack.encode((error.what, error.todo, error.place))
 
 
 def raise_if_refused(state: bytes) -> bytes:
     """Return `state`, or raise the `StateError` that `pack_or_refuse` met."""
     if state.startswith(_REFUSED):
-        raise StateError(state[len(_REFUSED) :].decode())
+        what, todo, place = msgspec.msgpack.decode(state[len(_REFUSED) :])
+        raise StateError(what, todo=todo, place=place)
     return state
 
 

@@ -434,6 +434,6 @@ def _start_error(answer: dict[str, Any], port: int, root: Path) -> UsageError | 
         return UsageError.at(
             f"port {port} on 127.0.0.1 is in use", todo="Stop what uses it, or take another port (0 for any)"
         )
-    if "another cluster" in answer["error"]:
+    if answer.get("name") == "RootInUseError":
         return UsageError.at(answer["error"], todo="Stop it, or give another folder")
     return ConnectError.at(f"the cluster cannot start on {root}: {answer['error']}")

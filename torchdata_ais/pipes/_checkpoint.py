@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, Mapper
 
@@ -27,12 +27,24 @@ from torchdata_ais.pipes._shared_seed import SharedSeed
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.samples import SHARD_SHIFT
 
-__all__ = ["begin_epoch", "chain_of", "fresh", "restore", "save", "stage_names"]
+__all__ = ["Obstacle", "begin_epoch", "chain_of", "fresh", "obstacle_of", "restore", "save", "stage_names"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object stands in memory: another one in each process."""
 
 _CORE = (Mapper, Filter, Batcher, Collator)
+
+
+class Obstacle(NamedTuple):
+    """What a checkpoint cannot pass through.
+
+    Attributes:
+        stage: The stage.
+        error: Why.
+    """
+
+    stage: IterDataPipe[Any]
+    error: StateError
 
 
 def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileLoader]:
@@ -41,20 +53,35 @@ def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileL
     Raises:
         StateError: A stage that a checkpoint cannot pass through; names it.
     """
+    found = _walk(tail)
+    if isinstance(found, Obstacle):
+        raise found.error
+    return found
+
+
+def obstacle_of(tail: IterDataPipe[Any]) -> Obstacle | None:
+    """Return what keeps a checkpoint from being taken, or None."""
+    found = _walk(tail)
+    return found if isinstance(found, Obstacle) else None
+
+
+def _walk(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileLoader] | Obstacle:
     stages: list[IterDataPipe[Any]] = []
     pipe = tail
     while not isinstance(pipe, AISFileLoader):
         above = parents(pipe)
         if len(above) != 1:
-            raise StateError.at(
+            why = StateError.at(
                 f"{pipe!r} does not stand in a straight chain below one load_tar",
                 todo="take checkpoints of list_ais, load_tar, group_samples and stages chained below them",
             )
+            return Obstacle(pipe, why)
         if not (type(pipe) in _CORE or (isinstance(pipe, Pipe) and pipe.resumable)):
-            raise StateError.at(
+            why = StateError.at(
                 f"the stage {pipe!r} may hold items that a checkpoint would lose",
                 todo="use this package's stages and torch's map, filter, batch and collate, or take no checkpoint",
             )
+            return Obstacle(pipe, why)
         stages.append(pipe)
         pipe = above[0]
     for above_load in upstream(pipe._source):
@@ -64,15 +91,17 @@ def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileL
             hasattr(above_load, "set_seed") and type(above_load).__module__.partition(".")[0] != "torch"
         )
         if own_order or getattr(type(above_load), "repeats", False):
-            raise StateError.at(
+            why = StateError.at(
                 f"the stage {above_load!r} orders or repeats shards in its own way",
                 todo="shuffle shards with torch's .shuffle(), and let the loader count epochs",
             )
+            return Obstacle(above_load, why)
     if find_sharder(pipe._source) is None:
-        raise StateError.at(
+        why = StateError.at(
             "the sharding filter above load_tar is not the only one, or filtering stages follow it",
             todo="leave .sharding_filter() out, load_tar brings its own; filter shards before it",
         )
+        return Obstacle(pipe, why)
     return stages, pipe
 
 

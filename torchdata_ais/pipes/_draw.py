@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
 
-from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.pipes._checkpoint import chain_of
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes._checkpoint import Obstacle, obstacle_of
 from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, is_sharding, parents, upstream
 from torchdata_ais.pipes._report import name_of
 from torchdata_ais.pipes.decode import SampleDecoder
@@ -37,7 +37,7 @@ def draw(pipe: IterDataPipe[Any]) -> str:
         batched(8)                                        16 items
     """
     _check_pipe(pipe)
-    refused = _refused(pipe)
+    refused = obstacle_of(pipe)
     rows = [
         (prefix + _short(_title(part)), marks_of(part, refused), memory_of(part))
         for prefix, part in _tree(pipe, set())
@@ -71,7 +71,7 @@ def mermaid(pipe: IterDataPipe[Any]) -> str:
 
 def html(pipe: IterDataPipe[Any]) -> str:
     """Return the stages behind `pipe` as a small table: what a notebook shows."""
-    refused = _refused(pipe)
+    refused = obstacle_of(pipe)
     rows = [
         (prefix.replace(" ", "\N{NO-BREAK SPACE}") + _title(part), marks_of(part, refused), memory_of(part))
         for prefix, part in _tree(pipe, set())
@@ -113,25 +113,16 @@ def _quoted(text: str) -> str:
     return text.replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
 
 
-def _refused(pipe: IterDataPipe[Any]) -> str:
-    """Return why no checkpoint can be taken, or an empty string."""
-    try:
-        chain_of(pipe)
-    except StateError as error:
-        return str(error)
-    return ""
-
-
-def marks_of(pipe: IterDataPipe[Any], refused: str) -> str:
+def marks_of(pipe: IterDataPipe[Any], refused: Obstacle | None) -> str:
     """Return what a stage means for sharding and checkpoints.
 
     Args:
         pipe: The stage.
-        refused: Why no checkpoint can be taken of the whole pipe; it names the stage.
+        refused: What keeps a checkpoint of the whole pipe from being taken.
     """
     if is_sharding(pipe):
         return "splits over ranks and workers"
-    if refused and repr(pipe) in refused:
+    if refused and pipe is refused.stage:
         return "no checkpoint"
     if refused:
         return ""

@@ -60,7 +60,7 @@ class EachItem(Pipe[Any]):
             try:
                 result = one(item)
             except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
-                note_place(error, item)
+                note_place(error, item, self.functional_name)
                 if not self._policy.goes_on(error, stats, self.functional_name):
                     return
                 continue

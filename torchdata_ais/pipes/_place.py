@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.errors import AISError, UsageError, noted
 from torchdata_ais.samples import Sample
 
 __all__ = ["keep_place", "note_place", "place_of", "require_dict"]
@@ -27,16 +27,15 @@ def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
     return result
 
 
-def note_place(error: Exception, item: Any) -> None:
-    """Add to the traceback of an error of a user's function which sample it was called with.
+def note_place(error: Exception, item: Any, stage: str) -> None:
+    """Add to the traceback of an error of a user's function by which stage, and with which sample, it was called.
 
     The error keeps its class and arguments. Python 3.10 does not print notes, but the counts of a stage do.
     """
-    if isinstance(item, Mapping) and not isinstance(error, AISError):
-        known = [f"{name} {item[field]!r}" for name, field in _NAMES if field in item]
-        if known:
-            notes: list[str] = getattr(error, "__notes__", [])
-            vars(error)["__notes__"] = [*notes, f"in the sample with {', '.join(known)}"]
+    if not isinstance(error, AISError):
+        fields = item if isinstance(item, Mapping) else {}
+        known = [f"{name} {fields[field]!r}" for name, field in _NAMES if field in fields]
+        noted(error, f"in .{stage}()" + (f", in the sample with {', '.join(known)}" if known else ""))
 
 
 def place_of(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,8 +70,10 @@ class ErrorPolicy:
             logger.log(level, "%s skips after %s", stage, text_of(error))
         stats.skip(error)
         if self._is_over(stats):
-            text = f"{self._too_many(stats, stage)}; the last: {error}"
-            raise (type(error)(text) if isinstance(error, AISError) else AISError(text)) from error
+            what = f"{self._too_many(stats, stage)}; the last: "
+            if isinstance(error, AISError):
+                raise type(error)(what + error.what, todo=error.todo, place=error.place) from error
+            raise AISError.at(f"{what}{error}") from error
         return go_on
 
     def at_end(self, stats: StageStats, stage: str) -> None:

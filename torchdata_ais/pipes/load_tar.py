@@ -207,7 +207,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                     run = shard.next_run()
                 except Exception as error:  # noqa: BLE001 - also what the user's functions raise
                     self._close(queue.popleft())
-                    note_place(error, {"__url__": shard.name})
+                    note_place(error, {"__url__": shard.name}, "load_tar")
                     if not self._policy.goes_on(error, self._stats, "load_tar"):
                         return
                     continue

@@ -38,6 +38,8 @@ class Failed(Exception):  # noqa: N818 - one try failed; the error is raised whe
         todo: What the reader of the error should do.
         again: Whether another try can help.
         after_s: Seconds the server asked to wait.
+        status: The HTTP status of the answer, if it was an error.
+        says_byte: Whether `what` names the byte reached.
     """
 
     kind: type[TransportError]
@@ -45,6 +47,8 @@ class Failed(Exception):  # noqa: N818 - one try failed; the error is raised whe
     todo: str = ""
     again: bool = True
     after_s: float | None = None
+    status: int | None = None
+    says_byte: bool = False
 
     def __post_init__(self) -> None:
         self.what = clean(self.what)
@@ -171,10 +175,13 @@ class Attempts:
                 raise Cancelled
 
     def _error(self, failed: Failed, reason: str, offset: int | None) -> TransportError:
-        if offset and "at byte" not in failed.what:
+        if offset and not failed.says_byte:
             reason = f"{reason}; {offset} bytes had been read" if reason else f"{offset} bytes had been read"
         what = f"{self._name}: {failed.what}" + (f" ({reason})" if reason else "")
-        return failed.kind.at(what, todo=failed.todo, url=self._url, offset=offset, attempt=self.total)
+        error = failed.kind.at(what, todo=failed.todo, url=self._url, offset=offset, attempt=self.total)
+        if failed.status is not None:
+            error.status = failed.status
+        return error
 
 
 @contextmanager

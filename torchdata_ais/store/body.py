@@ -207,7 +207,7 @@ class HTTPReader(Reader):
             edge = self._start if position < self._start else self._offset
             data = self._read1(response, min(self._options.block_bytes, edge - position))
             if not data:
-                raise Failed(ReadError, f"the body broke off at byte {position}", _NODE)
+                raise Failed(ReadError, f"the body broke off at byte {position}", _NODE, says_byte=True)
             if again is not None and position >= self._start:
                 again.update(data)
             position += len(data)
@@ -234,6 +234,7 @@ class HTTPReader(Reader):
                 ReadError,
                 f"the body broke off at byte {self._offset} of {self.facts.size}",
                 _NODE,
+                says_byte=True,
             )
         if plain is not None:
             plain.close()  # or urllib3, which does not know that it was read, would take it for broken off
@@ -252,6 +253,7 @@ class HTTPReader(Reader):
                 StallError,
                 f"no byte came for {waited:.1f} s at byte {self._offset}",
                 "look at the load of the node, or raise stall_timeout=",
+                says_byte=True,
             ) from error
         except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
             if self._cancel.cancelled:
@@ -262,6 +264,7 @@ class HTTPReader(Reader):
                 ReadError,
                 f"the body broke off at byte {self._offset}{size_text} ({root(error)})",
                 _NODE,
+                says_byte=True,
             ) from error
         finally:
             self._attempts.waited(time.monotonic() - begin)
@@ -288,6 +291,7 @@ class HTTPReader(Reader):
                 f"the deadline of {self._options.retry.deadline:g} s has passed at byte {self._offset}",
                 "raise Retry(deadline=) or look for what slows the network",
                 again=False,
+                says_byte=True,
             )
         stall_s = self._options.stall_timeout
         if stall_s is None or left < stall_s:

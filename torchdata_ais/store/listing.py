@@ -136,12 +136,8 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
 def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
     place = parse_url(text).at(options.endpoint)
     is_uri = place.kind == "object" and not text.lower().startswith(("http://", "https://"))
-    if is_uri and not place.endpoint:
-        raise UsageError.at(
-            f"{place.uri}: no cluster is named",
-            todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
-            url=redact(text),
-        )
+    if is_uri:
+        place.require_endpoint(text)
     if is_uri and "{" not in place.name:
         yield from _of_bucket(place, wanted, options)
         return

@@ -131,12 +131,7 @@ def _place(url: str, options: StoreOptions) -> tuple[Location, str]:
     place = parse_url(url).at(options.endpoint)
     if place.kind != "object" or not place.name:
         raise UsageError.at(f"{place.uri} names no object", todo="write ais://bucket/name", url=redact(url))
-    if not place.endpoint:
-        raise UsageError.at(
-            f"{place.uri}: no cluster is named",
-            todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
-            url=redact(url),
-        )
+    place.require_endpoint(url)
     return place, place.url()
 
 

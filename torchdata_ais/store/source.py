@@ -399,12 +399,7 @@ def open_blocks(
                 todo=f"list it first (.list_ais(), or: torchdata-ais ls {location.uri})",
                 url=redact(url),
             )
-        if not location.endpoint:
-            raise UsageError.at(
-                f"{location.uri}: no cluster is named",
-                todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
-                url=redact(url),
-            )
+        location.require_endpoint(url)
     checksum = checksum or getattr(url, "checksum", None)
     known = Facts(
         size=getattr(url, "size", None) if size is None else size,

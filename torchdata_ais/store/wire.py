@@ -180,6 +180,12 @@ def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempt
 
 def refusal(status: int, message: str, options: StoreOptions, after_s: float | None = None) -> Failed:
     """Return what an error status means: which error it is, and whether to try again."""
+    failed = _meaning(status, message, options, after_s)
+    failed.status = status
+    return failed
+
+
+def _meaning(status: int, message: str, options: StoreOptions, after_s: float | None) -> Failed:
     what = f"the server answered {status} ({message})"
     if status == 400 and "no storage targets" in message:  # what a proxy says while they are down or restart
         return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)

@@ -42,7 +42,8 @@ def as_read_errors(handler: Callable[[Exception], bool]) -> Callable[[Exception]
         kind = _KINDS.get(type(error))
         if kind is None:
             return handler(error)
-        same = kind(str(error)).with_traceback(error.__traceback__)
+        assert isinstance(error, errors.AISError)  # all of _KINDS are
+        same = kind(error.what, todo=error.todo, place=error.place).with_traceback(error.__traceback__)
         same.__cause__ = error.__cause__
         return handler(same)
 

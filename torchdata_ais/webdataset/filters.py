@@ -75,7 +75,7 @@ class _DictMapper(pipes.DictMapper):
         try:
             return super()._one(item)
         except MissingFieldError as error:
-            raise MissingKeyError(str(error)) from error
+            raise MissingKeyError(error.what, todo=error.todo, place=error.place) from error
 
 
 class _TupleMaker(EachItem):

@@ -15,13 +15,17 @@ __all__ = ["prepare"]
 _NUMBER = re.compile(r"%[-+ 0]*\d*[di]")
 
 
-def prepare(pattern: str, store: Callable[[], StoreOptions], *, new: bool) -> None:
+_GO_ON = "remove them, write elsewhere, or pass resume=True with manifest=, or overwrite=True"
+
+
+def prepare(pattern: str, store: Callable[[], StoreOptions], *, new: bool, todo: str = _GO_ON) -> None:
     """Make the folder of the shards; refuse to mix new ones with those of another time.
 
     Args:
         pattern: Where the shards go.
         store: Gives the transport settings.
         new: Whether there may be none yet.
+        todo: What to do if there are some.
 
     Raises:
         UsageError: This is no pattern of shards, or there are some.
@@ -50,7 +54,7 @@ def prepare(pattern: str, store: Callable[[], StoreOptions], *, new: bool) -> No
     if there is not None:
         raise UsageError.at(
             f"there are shards of this pattern already, such as {there}",
-            todo="remove them, write elsewhere, or pass resume=True with manifest=, or overwrite=True",
+            todo=todo,
             url=redact(pattern),
         )
 

@@ -144,7 +144,7 @@ class LoadRow:
             return read_bytes(self._where(str(path)), self.options)
         except NotFoundError as error:
             raise MissingFieldError.at(
-                f"row {number}, column {column!r}: {error.args[0].partition('. ')[0]}",
+                f"row {number}, column {column!r}: {error.what}",
                 todo="paths are relative to the table; pass root= for another place",
                 url=self._where(str(path)),
                 key=key,

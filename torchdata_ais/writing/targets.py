@@ -125,7 +125,7 @@ class ObjectTarget(Target):
         options: The cluster.
 
     Raises:
-        UsageError: The URL names no object, or no cluster is known.
+        UsageError: The URL names no object, or no cluster is named.
     """
 
     def __init__(self, url: str, options: StoreOptions) -> None:
@@ -135,12 +135,7 @@ class ObjectTarget(Target):
             raise UsageError.at(
                 "the URL names no object to write", todo="write ais://bucket/name.tar", url=self.name
             )
-        if not place.endpoint:
-            raise UsageError.at(
-                f"{place.uri}: no cluster is named",
-                todo="pass endpoint= or client=, or set AIS_ENDPOINT (http://host:51080)",
-                url=self.name,
-            )
+        place.require_endpoint(url)
         self._url, self._options = url, options
         self._folder = tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115

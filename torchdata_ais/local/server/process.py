@@ -49,6 +49,10 @@ APIS = (
 _PARENT_CHECK_S = 0.5
 
 
+class RootInUseError(OSError):
+    """The folder is that of a cluster that runs; the process that starts this one knows it by its name."""
+
+
 def main() -> None:
     """Run until told to stop, or until the parent has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops this process itself
@@ -121,7 +125,7 @@ def _lock(root: Path) -> IO[str]:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:
-        raise OSError(f"another cluster runs on {root}") from cause
+        raise RootInUseError(f"another cluster runs on {root}") from cause
     return file
 
 

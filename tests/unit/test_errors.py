@@ -1,0 +1,163 @@
+"""Errors have attributes, which every process gets; their text is read only where nothing else came through."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pickle
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch._utils import ExceptionWrapper
+
+from torchdata_ais import errors
+from torchdata_ais.error_text import sentence_case, taken_apart
+from torchdata_ais.errors import AISError
+from torchdata_ais.urls import no_cluster, parse_url
+
+PACKAGE = Path(errors.__file__).parent
+WHAT = "The body broke off. Twice, at 'a. B'"
+PLACE = {"url": "ais://b/s.tar", "offset": 512, "key": "a\n[at] {}"}
+
+
+def every() -> set[type[AISError]]:
+    """Return all errors of the package, also those of its rooms."""
+    for module in pkgutil.walk_packages([str(PACKAGE)], "torchdata_ais."):
+        if ".examples" not in module.name and not module.name.endswith(("__main__", "pytest_plugin")):
+            importlib.import_module(module.name)
+    found: set[type[AISError]] = set()
+    queue: list[type[AISError]] = [AISError]
+    while queue:
+        kind = queue.pop()
+        if kind.__module__.startswith("torchdata_ais"):
+            found.add(kind)
+            queue += kind.__subclasses__()
+    return found
+
+
+KINDS = sorted(every(), key=lambda kind: (kind.__module__, kind.__name__))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_parts_are_attributes_in_every_process(kind: type[AISError]) -> None:
+    error = kind.at(WHAT, todo="begin anew. Twice", attempt=None, **PLACE)
+    error.__notes__ = ["in .decode()"]  # as add_note does, which CPython 3.10 lacks
+    for same in (error, pickle.loads(pickle.dumps(error))):
+        assert type(same) is kind
+        assert (same.what, same.todo, same.place) == (WHAT, "Begin anew. Twice", PLACE)
+        assert (same.url, same.offset, same.key, same.member) == (PLACE["url"], 512, PLACE["key"], None)
+        assert str(same).startswith(
+            f'{WHAT}. Begin anew. Twice\n[at] {{"url": "ais://b/s.tar", "offset": 512'
+        )
+        assert same.__notes__ == ["in .decode()"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_what_torch_rebuilds_from_text_has_its_parts_and_begins_with_the_cause(kind: type[AISError]) -> None:
+    try:
+        raise kind.at("the shard ends early", todo="write it again", url="ais://b/s.tar", offset=512)
+    except AISError:
+        wrapped = ExceptionWrapper(where="in DataLoader worker process 3")
+    with pytest.raises(kind) as caught:
+        wrapped.reraise()
+    error = caught.value
+    assert str(error).startswith("The shard ends early. Write it again\n[at] {")
+    assert (error.what, error.todo) == ("The shard ends early", "Write it again")
+    assert error.place == {"url": "ais://b/s.tar", "offset": 512, "in": "DataLoader worker process 3"}
+
+
+def test_a_text_that_only_looks_like_an_errors_stays_text() -> None:
+    for text in ("[at] {", 'x\n[at] {"a": }', "Caught X in y.\nOriginal Traceback of nothing", ""):
+        assert taken_apart(text).what == text
+
+
+def test_no_error_shows_a_secret_in_its_attributes() -> None:
+    error = errors.ReadError.at(
+        "GET http://me:pw@h/?sig=abc failed", todo="not http://me:pw@h", url="http://me:pw@h/x", key="k\x1b"
+    )
+    for value in (error.what, error.todo, *error.place.values()):
+        assert "pw" not in str(value)
+        assert "sig=abc" not in str(value)
+    assert "\x1b" not in str(error)
+
+
+def tree() -> Iterator[tuple[str, str]]:
+    """Yield (error, parent) of the drawing in the module's docstring."""
+    assert errors.__doc__
+    above: list[str] = []
+    for line in errors.__doc__.splitlines():
+        found = re.match(r"    ((?:[|` ]   |[|`]-- )*)([\w.]*Error)\b", line)
+        if found:
+            depth = len(found[1]) // 4
+            above[depth:] = [found[2]]
+            yield found[2], above[depth - 1] if depth else ""
+
+
+def test_the_tree_that_is_drawn_has_every_error_below_its_parent() -> None:
+    def name(kind: type) -> str:
+        return ("webdataset." if ".webdataset" in kind.__module__ else "") + kind.__name__
+
+    drawn = list(tree())
+    wanted = {(name(kind), name(kind.__bases__[0]) if kind is not AISError else "") for kind in KINDS}
+    assert set(drawn) == wanted
+    assert len(drawn) == len(wanted)
+
+
+NAMES = {
+    "ais_loader",
+    "torchdata",
+    "to_tuple",
+    "map",
+    "put",
+    "quality",
+    "group_samples",
+    "unlisted",
+    "associate",
+    "rename",
+    "convert",
+}
+
+
+def test_every_sentence_begins_with_a_capital_letter_or_a_name() -> None:
+    """An ordinary word that `sentence_case` does not know, and a verb that it takes for a command, are found here."""
+    lower = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "at"
+            ):
+                continue
+            for part, todo in [(node.args[0], False)] if node.args else []:
+                text = part.values[0] if isinstance(part, ast.JoinedStr) else part
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    first = re.match(r"[a-z]+(?=[ ,'])", sentence_case(text.value, todo=todo))
+                    if first and first[0] not in NAMES:
+                        lower.append(f"{path.name}: {text.value}")
+    assert not lower, "add the word to error_text._WORDS, or the name to NAMES:\n" + "\n".join(lower)
+
+
+def test_a_name_keeps_its_letters() -> None:
+    for text in (
+        "cls is no field",
+        "to_tuple was given 3",
+        "train-%06d.tar: gone",
+        "n=3",
+        "http://h is no URL",
+    ):
+        assert errors.UsageError.at(text).what == text
+
+
+def test_there_is_one_text_for_a_cluster_that_nobody_named() -> None:
+    said = [
+        f"{path.relative_to(PACKAGE)}:{number}"
+        for path in PACKAGE.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"""["' ]no cluster is (named|known)["']""", line, re.IGNORECASE)
+    ]
+    assert {one.partition(":")[0] for one in said} == {"urls.py"}, said
+    with pytest.raises(errors.UsageError) as caught:
+        parse_url("ais://b/x").require_endpoint("ais://b/x")
+    assert caught.value.todo == no_cluster().todo
