@@ -25,7 +25,7 @@ def check_function(function: Any, count: int, name: str) -> None:
         >>> check_function(lambda image, label: image, 1, "map_sample()")
         Traceback (most recent call last):
         torchdata_ais.errors.UsageError: map_sample() calls <lambda>(image, label) with 1 value: missing a required \
-argument: 'label'. pass a function of 1 value; functools.partial fixes others
+argument: 'label'. Pass a function of 1 value; functools.partial fixes others
     """
     wanted = f"{count} value{'' if count == 1 else 's'}"
     if not callable(function):
@@ -72,7 +72,7 @@ def check_text(values: Any, name: str) -> None:
     Example:
         >>> check_text([5], "to_tuple()")
         Traceback (most recent call last):
-        torchdata_ais.errors.UsageError: to_tuple() was given 5, of type int. pass names as text
+        torchdata_ais.errors.UsageError: to_tuple() was given 5, of type int. Pass names as text
     """
     for value in values:
         if not isinstance(value, str):

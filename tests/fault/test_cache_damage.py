@@ -222,7 +222,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(cluster: LocalCluster, tmp_path:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.raises(UsageError, match=r"ais://far/s-0\.tar cannot be kept in .*make room") as caught:
+        with pytest.raises(UsageError, match=r"ais://far/s-0\.tar cannot be kept in .*Make room") as caught:
             list(pipe(cluster, tmp_path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -94,7 +94,7 @@ def test_a_target_that_dies_is_told_from_an_endpoint_that_is_wrong(cluster: Loca
     assert f"(the storage target that {proxy} named) (tried 3 times; 1000000 bytes had been read)" in str(
         error
     )
-    assert "start that node again" in str(error)
+    assert "Start that node again" in str(error)
     assert "AIS_ENDPOINT" not in str(error)
 
 

@@ -126,7 +126,7 @@ def check_told(error: Exception | None, cluster: Cluster, keys: list[str]) -> No
     assert (
         f"(the storage target that {proxy} named) (tried 3 times; {error.offset} bytes had been read)" in text
     )
-    assert "start that node again, or wait until the cluster does without it" in text
+    assert "Start that node again, or wait until the cluster does without it" in text
     said = re.search(r"; (\d+) of its samples had been passed on by load_tar", text)
     assert said is not None
     assert int(said[1]) == len(keys)  # group_samples holds none back

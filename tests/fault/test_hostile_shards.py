@@ -67,7 +67,7 @@ def test_promise_7_a_shard_made_to_take_memory(case: str, measured: dict[str, tu
 @pytest.mark.parametrize("case", FIELDS)
 def test_promise_7_a_picture_made_to_take_memory(case: str, measured: dict[str, tuple[float, str]]) -> None:
     peak, outcome = measured[case]
-    assert outcome.startswith("DecodeError: field ")
+    assert outcome.startswith("DecodeError: Field ")
     assert "max_pixels=" in outcome
     assert "Raise max_pixels=" in outcome
     assert '"key": "k", "field": ' in outcome

@@ -307,7 +307,7 @@ def die_or_fail(rank: int, job: dict[str, Any]) -> list[int]:
         if rank == job["bad"]:
             if job["how"] == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ReadError("the listing broke off")
+            raise ReadError("The listing broke off")
         return original(pipe, theirs)
 
     rendezvous.list_pipe = list_badly
@@ -325,7 +325,7 @@ def test_promise_6_a_rank_killed_while_they_begin_ends_the_others_in_seconds_by_
         if rank == bad:
             assert answer["died"] == -signal.SIGKILL
         else:
-            assert f"rank {bad} (pid " in answer["error"], answer
+            assert f"Rank {bad} (pid " in answer["error"], answer
             assert answer["seconds"] < 25
 
 
@@ -335,9 +335,9 @@ def test_promise_6_a_rank_that_cannot_list_ends_the_others_with_its_error(
 ) -> None:
     answers = run_forked(die_or_fail, 3, tmp_path, endpoint=bucket.endpoint, bad=bad, how="raise")
     for rank, answer in enumerate(answers):
-        assert "the listing broke off" in answer["error"]
+        assert "The listing broke off" in answer["error"]
         assert answer["kind"] == ("ReadError" if rank == bad else "LoaderError")
-        assert rank == bad or f"rank {bad} failed" in answer["error"]
+        assert rank == bad or f"Rank {bad} failed" in answer["error"]
         assert answer["seconds"] < 15
 
 
@@ -352,7 +352,7 @@ def test_promise_6_a_rank_that_does_not_come_is_waited_for_so_long_and_named(
     bucket: LocalCluster, tmp_path: Path
 ) -> None:
     answer, _ = run_forked(come_late, 2, tmp_path, endpoint=bucket.endpoint)
-    assert "rank 1 did not begin this loader within 2 s" in answer["error"]
+    assert "Rank 1 did not begin this loader within 2 s" in answer["error"]
 
 
 def meet_a_cut_record(rank: int, job: dict[str, Any]) -> list[int]:

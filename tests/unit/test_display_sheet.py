@@ -152,13 +152,13 @@ def test_image_label_and_mask_are_found_or_named() -> None:
     ("data", "options", "message"),
     [
         ([], {}, "nothing to show"),
-        ({"__key__": "a", "cls": 3}, {}, "no image in the sample; it has __key__, cls"),
+        ({"__key__": "a", "cls": 3}, {}, "No image in the sample; it has __key__, cls"),
         ({"__key__": "a", "jpg": flat(RED)}, {"image": "png"}, "No field 'png'"),
         ({"__key__": "a", "jpg": flat(RED)}, {"label": "txt"}, "No field 'txt' for label="),
         (flat(RED), {"mask": 4}, "No field 4 for mask="),
         (flat(RED), {"objects": 0}, "objects=0"),
         (iter([flat(RED)]), {}, r"next\(iterator\)"),
-        (7, {}, "a int is no sample"),
+        (7, {}, "A int is no sample"),
     ],
 )
 def test_what_cannot_be_shown_says_why(data: Any, options: dict[str, Any], message: str) -> None:

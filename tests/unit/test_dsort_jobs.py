@@ -195,7 +195,7 @@ def test_the_check_finds_lost_new_and_doubled_samples(
     )
     with pytest.raises(JobError) as raised:
         check_samples(before, new, options, "job")
-    assert re.search(message, str(raised.value).partition(". do not")[0])
+    assert re.search(message, str(raised.value).partition(". Do not")[0])
 
 
 def test_the_check_finds_a_changed_byte(ais_client: Any, ais_bucket: Any) -> None:

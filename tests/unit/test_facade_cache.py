@@ -188,10 +188,10 @@ def test_names_for_a_cache_are_those_of_webdataset(url: str, folders: int) -> No
 def test_a_wrong_call_is_raised_whatever_the_handler_says(tmp_path: Path) -> None:
     class Keeper(FileKeeper):
         def fetch(self, url: Any, options: StoreOptions) -> Any:
-            raise UsageError.at("the call is wrong", url=url)
+            raise UsageError.at("The call is wrong", url=url)
 
     keeper = Keeper(str(tmp_path), 1)
     kept = kept_web_files(iter(["http://h/s.tar"]), keeper, StoreOptions(), {}, wds.ignore_and_continue)
-    with pytest.raises(UsageError, match="the call is wrong") as caught:
+    with pytest.raises(UsageError, match="The call is wrong") as caught:
         list(kept)
     assert caught.value.url == "http://h/s.tar"

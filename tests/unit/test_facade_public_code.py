@@ -231,7 +231,7 @@ def test_fewer_shards_than_workers_is_an_error_that_names_them(shards: list[str]
     loader = wds.WebLoader(dataset, batch_size=None, num_workers=2)
     with pytest.raises(UsageError) as caught:
         list(loader)
-    assert "worker 1 of rank 0 has no sample at all: 1 shard, 2 workers" in str(caught.value)
+    assert "Worker 1 of rank 0 has no sample at all: 1 shard, 2 workers" in str(caught.value)
     assert "empty_check=False" in str(caught.value)
     allowed = wds.WebDataset(shards[:1], empty_check=False).to_tuple("__key__")
     assert len(list(wds.WebLoader(allowed, batch_size=None, num_workers=2))) == 2
@@ -240,13 +240,13 @@ def test_fewer_shards_than_workers_is_an_error_that_names_them(shards: list[str]
 def test_an_empty_data_set_says_what_may_leave_samples_out(
     shards: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match="the data set has no sample at all: 2 shards, 1 worker") as caught:
+    with pytest.raises(ValueError, match="The data set has no sample at all: 2 shards, 1 worker") as caught:
         list(wds.WebDataset(shards, select_files=lambda name: False))
     assert "select_files=" in str(caught.value)
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(
-        UsageError, match="worker 0 of rank 3 has no sample at all: 2 shards, 4 ranks, 1 worker"
+        UsageError, match="Worker 0 of rank 3 has no sample at all: 2 shards, 4 ranks, 1 worker"
     ):
         list(wds.WebDataset(shards, nodesplitter=wds.split_by_node))
     with pytest.raises(ValueError, match="has no sample"):

@@ -201,7 +201,7 @@ def test_fewer_shards_than_workers_is_an_error_unless_allowed(shards: list[str])
     assert sorted(loader) == [0, 1]
     error = error_of(wds.WebLoader(wds.WebDataset(shards[:1]), num_workers=2, batch_size=None))
     assert isinstance(error, ValueError)
-    assert "worker 1 of rank 0 has no sample at all: 1 shard, 2 workers" in str(error)
+    assert "Worker 1 of rank 0 has no sample at all: 1 shard, 2 workers" in str(error)
 
 
 def test_an_error_of_a_worker_keeps_its_class_and_place(tmp_path: Path, shards: list[str]) -> None:

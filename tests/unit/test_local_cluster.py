@@ -57,7 +57,7 @@ def test_start_and_stop_can_be_repeated() -> None:
 def test_a_port_in_use_is_an_error_that_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use"):
+        with pytest.raises(UsageError, match=f"Port {port} on 127.0.0.1 is in use"):
             LocalCluster(port=port).start()
 
 

@@ -193,7 +193,7 @@ def test_errors_of_samples_are_counted_by_class_and_logged_once_in_full(
     first, second = caplog.records
     assert (first.levelname, second.levelname) == ("WARNING", "WARNING")
     assert (
-        "group_samples skips after DuplicateFieldError: the sample '0' has the field 'jpg' twice"
+        "group_samples skips after DuplicateFieldError: The sample '0' has the field 'jpg' twice"
         in first.message
     )
     assert f'"url": "{shard}"' in first.message

@@ -233,7 +233,7 @@ def test_the_first_of_a_class_is_logged_in_full_and_the_others_are_counted(
     assert [record.levelname for record in records] == [level, level]
     cut, html = (record.message for record in records)
     assert cut.startswith(
-        "load_tar skips after TruncatedShardError: the shard ends at byte 4000, inside a member"
+        "load_tar skips after TruncatedShardError: The shard ends at byte 4000, inside a member"
     )
     assert f'[at] {{"url": "{half_broken[1]}"' in cut
     assert html.startswith("load_tar skips after NotATarError")

@@ -518,5 +518,5 @@ def test_the_state_of_one_rank_is_not_enough_for_another_topology(
         stages=["load_tar()"], seed=0, epoch=0, rank=0, ranks=2, workers=1, instances=[b"packed"], step=1
     )
     assert len(plans_for(one, 0, 2, 1)) == 1
-    with pytest.raises(StateError, match=r"the state is of 2 ranks and lacks those of \[1\]"):
+    with pytest.raises(StateError, match=r"The state is of 2 ranks and lacks those of \[1\]"):
         plans_for(one, rank, ranks, workers)

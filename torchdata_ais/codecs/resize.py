@@ -71,7 +71,7 @@ def check_pixels(size: Size, target: Size, limit: int) -> None:
     Example:
         >>> check_pixels((1, 20000), target_size(1, 20000, None, 224), MAX_PIXELS)
         Traceback (most recent call last):
-        torchdata_ais.errors.DecodeError: an image of 1 x 20000 pixels would become 224 x 4480000, more than \
+        torchdata_ais.errors.DecodeError: An image of 1 x 20000 pixels would become 224 x 4480000, more than \
 max_pixels=89478485. Raise max_pixels= if images may be that large, or ask for size=
     """
     if size[0] * size[1] > limit:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -141,8 +142,12 @@ class Through:
 
 
 def without_example(made: Any) -> str:
-    """Return the documentation of a class or function up to its example, which is of another call."""
-    return (inspect.getdoc(made) or "").partition("\nExample:")[0]
+    """Return the documentation of a class or function up to its example, which is of another call.
+
+    Examples before it, such as that of a memory bound, are left out.
+    """
+    text = (inspect.getdoc(made) or "").partition("\nExample:")[0]
+    return re.sub(r"\n *>>> (.+\n?)+", "", text)
 
 
 def _shown(value: Any) -> str:
