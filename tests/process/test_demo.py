@@ -110,6 +110,6 @@ def test_the_bucket_on_a_given_cluster_is_removed(ais_local_cluster: Any, interr
             process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert process.returncode == (130 if interrupted else 1), err
-        assert err.startswith("error: the accuracy") != interrupted
+        assert err.startswith("error: The accuracy") != interrupted
         assert buckets() == []
         assert group_is_gone(process)
