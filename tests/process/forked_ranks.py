@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ def free_port() -> int:
 
 def _run(program: Program, rank: int, group: bool, job: dict[str, Any], answer: Connection) -> None:
     os.setpgid(0, 0)
+    # A fork server of another test is a child of the process we were forked from, and none of ours to wait for.
+    forkserver._forkserver._forkserver_pid = None  # type: ignore[attr-defined]
     log = _Log()
     logging.getLogger("torchdata_ais").addHandler(log)
     begin = time.monotonic()
