@@ -100,7 +100,7 @@ def taken_apart(text: str) -> Parts:
             pass
         else:
             after = text[places[-1].end() :].strip("\n")
-            notes[:0] = [after] if after else []
+            notes = [after] if after else []
             text = text[: places[-1].start()].removesuffix("\n")
     if process:
         place["in"] = process

@@ -347,5 +347,5 @@ def noted(error: Exception, note: str) -> None:
         ["in .map_sample(), over the sample 'a'"]
     """
     notes = vars(error).setdefault("__notes__", [])
-    if note not in notes:
-        notes.append(clean(note))
+    if (shown := clean(note)) not in notes:
+        notes.append(shown)

@@ -1,4 +1,4 @@
-"""A process that lives and dies with another: what worker processes run; and whether one may be forked."""
+"""How worker processes begin and end: started in a way that is safe, and gone with the process they work for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import select
 import sys
 import threading
 import time
-from multiprocessing import parent_process
+from multiprocessing import get_context, parent_process
+from typing import Any
 
-__all__ = ["cuda_is_up", "end_with"]
+__all__ = ["end_with", "safe_context"]
+
+
+def safe_context(method: str | None) -> Any:
+    """Return the multiprocessing context: the default one, but never fork after CUDA has been initialised."""
+    context: Any = get_context(method)
+    if method is None and context.get_start_method() == "fork" and _cuda_is_up():
+        context = get_context("forkserver")
+    return context
 
 
 def end_with(pid: int) -> None:
@@ -46,7 +55,6 @@ def _wait_without_pidfd(pid: int) -> None:
         time.sleep(0.5)
 
 
-def cuda_is_up() -> bool:
-    """Return whether CUDA has been initialised in this process: then it must not be forked. Imports nothing."""
+def _cuda_is_up() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ARCHIVE_ENDINGS", "COMPRESSIONS", "VISIBLE_SHARD", "archive_ending", "is_plain_tar", "is_shard"]
+__all__ = ["COMPRESSIONS", "VISIBLE_SHARD", "archive_ending", "is_plain_tar", "is_shard"]
 
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 """What can be read and written; ``.tgz`` is ``.tar.gz``."""
 
-ARCHIVE_ENDINGS = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
+_ARCHIVE_ENDINGS = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
 """What AIStore's own jobs read and write."""
 
 _SHARD = rf"\.(tar(\.({'|'.join(COMPRESSIONS)}))?|tgz)$"
@@ -46,4 +46,4 @@ def archive_ending(name: str) -> str:
         >>> archive_ending("s.tar.lz4"), archive_ending("s.txt")
         ('.tar.lz4', '')
     """
-    return next((ending for ending in ARCHIVE_ENDINGS if name.endswith(ending)), "")
+    return next((ending for ending in _ARCHIVE_ENDINGS if name.endswith(ending)), "")

@@ -40,7 +40,9 @@ def known_ranks(group: Any = None) -> tuple[int | None, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(group), dist.get_world_size(group)
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    return (int(rank) if rank.isdecimal() else None), (int(size) if size.isdecimal() else 1)
+    if not size.isdecimal():
+        return None, 1  # a RANK alone is a place among none
+    return (int(rank) if rank.isdecimal() else None), int(size)
 
 
 class World(NamedTuple):

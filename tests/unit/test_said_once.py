@@ -52,7 +52,8 @@ def test_a_column_of_a_table_is_a_file_under_each_name_of_its_kind(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("rank", "size", "known"), [("1", "4", (1, 4)), ("", "4", (None, 4)), ("x", "y", (None, 1))]
+    ("rank", "size", "known"),
+    [("1", "4", (1, 4)), ("", "4", (None, 4)), ("x", "y", (None, 1)), ("3", "", (None, 1))],
 )
 def test_rank_and_world_are_the_same_for_all_who_ask(
     monkeypatch: pytest.MonkeyPatch, rank: str, size: str, known: Any

@@ -58,5 +58,4 @@ def make_bucket(target: str, options: StoreOptions | None) -> None:
     """Make the bucket that `target` names, if it names one that is missing."""
     place = parse_url(target)
     if options is not None and place.kind == "object" and not place.namespace:
-        with sdk_client(options) as client:
-            _make(client, place, options)
+        Bucket(options, place.bucket, place.provider).create()

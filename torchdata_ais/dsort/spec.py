@@ -153,10 +153,10 @@ class DsortSpec:
                 "input_format": {"template": names[0]}
                 if isinstance(self.source, str)
                 else {"objnames": names},
-                "input_extension": _extension(names[0]) or self.extension,
+                "input_extension": archive_ending(names[0]) or self.extension,
                 "output_bck": _bucket_of(target),
                 "output_format": target.name,
-                "output_extension": _extension(target.name) or _extension(names[0]) or self.extension,
+                "output_extension": archive_ending(target.name) or archive_ending(names[0]) or self.extension,
                 "output_shard_size": str(self.shard_size),
                 "algorithm": self.order.algorithm(),
                 "description": self.description,
@@ -284,7 +284,3 @@ def _bucket_of(place: Location) -> dict[str, Any]:
         uuid, _, name = place.namespace.removeprefix("@").partition("#")
         bucket["namespace"] = {"uuid": uuid, "name": name}
     return bucket
-
-
-def _extension(name: str) -> str:
-    return archive_ending(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -19,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError, WorkerDiedError
-from torchdata_ais.lifetime import cuda_is_up, end_with
+from torchdata_ais.lifetime import end_with, safe_context
 
 __all__ = ["OrderedPool"]
 
@@ -49,9 +48,7 @@ class OrderedPool(Generic[_T, _R]):
     """
 
     def __init__(self, function: Callable[[_T], _R], processes: int, start_method: str | None = None) -> None:
-        context: Any = multiprocessing.get_context(start_method)
-        if start_method is None and context.get_start_method() == "fork" and cuda_is_up():
-            context = multiprocessing.get_context("forkserver")
+        context = safe_context(start_method)
         self._workers: list[tuple[Any, Connection]] = []
         try:
             for number in range(processes):

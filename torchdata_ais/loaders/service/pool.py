@@ -177,10 +177,10 @@ class Pool:
     def _held(self) -> Iterator[None]:
         """Hold the lock; wake a thread that waits for items with it, so that it lets go."""
         if not self._lock.acquire(blocking=False):
-            self._claims.add(threading.get_ident())
-            with contextlib.suppress(OSError):
-                self._wake_write.send(b"!")
             try:
+                self._claims.add(threading.get_ident())
+                with contextlib.suppress(OSError):
+                    self._wake_write.send(b"!")
                 self._lock.acquire()
             finally:
                 self._claims.discard(threading.get_ident())

@@ -12,10 +12,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from torch import multiprocessing
-
 from torchdata_ais.errors import StallError, WorkerDiedError
-from torchdata_ais.lifetime import cuda_is_up
+from torchdata_ais.lifetime import safe_context
 from torchdata_ais.loaders.service.channel import Channel, Kind, Message
 from torchdata_ais.loaders.service.pulse import Patience, Pulse
 
@@ -193,10 +191,8 @@ def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
 
 
 def start_context(method: str | None) -> Any:
-    """Return the multiprocessing context: the default one, but never fork after CUDA has been initialised."""
-    context: Any = multiprocessing.get_context(method)
-    if method is None and context.get_start_method() == "fork" and cuda_is_up():
-        context = multiprocessing.get_context("forkserver")
+    """Return the context to start workers in; a fork server of it imports torch once for all of them."""
+    context = safe_context(method)
     if context.get_start_method() == "forkserver":
         _preload_fork_server(context)
     return context

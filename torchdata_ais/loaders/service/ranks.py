@@ -68,9 +68,8 @@ class Ranks:
                 except (RuntimeError, OSError):  # the thread that waits meets it, too, and says so
                     return
 
-        self._ask(
-            self._store.set, key, f"0 {where}"
-        )  # here, so that no rank that goes on is unknown to the others
+        # The first one here, so that no rank that goes on is unknown to the others.
+        self._ask(self._store.set, key, f"0 {where}")
         thread = threading.Thread(target=beat, name="rank-alive", daemon=True)
         thread.start()
         try:
@@ -226,8 +225,10 @@ class Ranks:
             LoaderError: The store is gone, or gives no answer for `_ANSWER_S`.
         """
         answer: list[Any] = []
-        thread = threading.Thread(target=_note, args=(answer, call, arguments), name="rank-asks", daemon=True)
         if not self._mute:
+            thread = threading.Thread(
+                target=_note, args=(answer, call, arguments), name="rank-asks", daemon=True
+            )
             thread.start()
             thread.join(_ANSWER_S)
         if not answer:
@@ -238,8 +239,10 @@ class Ranks:
                 todo="look at the output of the other ranks; end this job and begin it again from its checkpoint",
                 rank=self.rank,
             )
-        if isinstance(answer[0], Exception):
+        if isinstance(answer[0], (RuntimeError, OSError)):
             raise self._gone(answer[0]) from answer[0]
+        if isinstance(answer[0], Exception):
+            raise answer[0]
         return answer[0]
 
     def _gone(self, error: Exception) -> LoaderError:
