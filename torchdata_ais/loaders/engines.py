@@ -277,11 +277,10 @@ class DataLoaderEngine:
 class _Tail(Pipe[Any]):
     """The last stage in each worker of the reading service: takes the plan, and gives the state with each item."""
 
-    _ais_hidden = True
+    hidden = True
 
     def __init__(self, source: IterDataPipe[Any], stateful: bool) -> None:
         super().__init__(source)
-        self._source = source
         self._stateful = stateful
         self._running = False
 
@@ -292,7 +291,7 @@ class _Tail(Pipe[Any]):
     def _ais_envelope(self) -> bytes | None:
         return pack_or_refuse(self._source) if self._stateful and self._running else None
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         self._running = False
         for item in iterate(self._source):
             self._running = True

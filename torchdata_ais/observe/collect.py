@@ -32,9 +32,9 @@ def report_of(pipe: IterDataPipe[Any]) -> dict[str, Any]:
 
     Returns:
         ``{"stages": [...], "processes": 1, "wall_s": float, "sending_s": 0.0}``; the stages from the first to the
-        last, each with its name, what `Pipe._ais_stats` gave, the indices of its sources, and what was measured.
+        last, each with its name, what `Pipe.counts` gave, the indices of its sources, and what was measured.
     """
-    while getattr(pipe, "_ais_hidden", False):
+    while getattr(pipe, "hidden", False):
         pipe = parents(pipe)[0]
     stages = list(upstream(pipe))[::-1]
     index = {id(part): number for number, part in enumerate(stages)}
@@ -53,9 +53,9 @@ def restart(pipe: IterDataPipe[Any]) -> None:
     """Let every stage count from zero: a forked process begins with what its parent had counted."""
     for part in upstream(pipe):
         vars(part).pop("_meter", None)
-        stats = vars(part).get("_stats")
+        stats = vars(part).get("stats")
         if stats is not None and isinstance(part, Pipe):
-            vars(part)["_stats"] = type(stats)()
+            vars(part)["stats"] = type(stats)()
 
 
 def _entry(pipe: Any, sources: list[int]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _entry(pipe: Any, sources: list[int]) -> dict[str, Any]:
         entry["out"] = items_of(pipe, meter)
         entry["seconds"], entry["wall_s"] = meter.seconds, meter.wall_s
     if isinstance(pipe, Pipe):
-        entry.update(pipe._ais_stats())
+        entry.update(pipe.counts())
     return entry
 
 

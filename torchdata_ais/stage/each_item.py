@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.stats import StageStats
 
 __all__ = ["DROPPED", "EachItem"]
 
@@ -28,11 +27,8 @@ class EachItem(Pipe[Any]):
     resumable = True
 
     def __init__(self, source: Any, on_error: OnError, max_errors: float | None) -> None:
-        source = as_pipe(source)
         super().__init__(source)
-        self._source: IterDataPipe[Any] = source
         self._policy = ErrorPolicy(on_error, max_errors)
-        self._stats = StageStats()
 
     def _one(self, item: Any) -> Any:
         """Return what becomes of `item`, or `DROPPED`."""
@@ -45,16 +41,16 @@ class EachItem(Pipe[Any]):
         """Return the arguments to show in `repr`, error policy apart."""
         return []
 
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         policy = [] if self._policy.on_error == "raise" else [repr(self._policy)]
         return ", ".join(self._shown() + policy)
 
-    def _shape(self) -> str:
+    def identity(self) -> str:
         return ", ".join(self._shown())
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         self._begin()
-        one, stats = self._one, self._stats
+        one, stats = self._one, self.stats
         for item in self._source:
             stats.items += 1
             try:
