@@ -68,7 +68,7 @@ class Stage:
     Attributes:
         functional_name: The name the stage is chained by.
         resumable: Whether a checkpoint can pass through: it holds no items between two of its own, or says which.
-        reads: Whether it reads shards or objects that the stages above it name.
+        reads: How many of the shards or objects that the stages above name it reads at the same time; 0 if none.
         splits: Whether it splits items over ranks and workers.
         ready: Whether its next item comes without waiting, once its sources' do.
         repeats: Whether an item may come twice in an epoch.
@@ -76,17 +76,19 @@ class Stage:
         hidden: Whether it belongs to a loader, and is shown nowhere.
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
         stats: What it counted in this process.
+        loop: The method that iterates: whose code is at work when the stage is.
         transport: Where it gets endpoint and token from, if it needs them.
     """
 
     functional_name: str = ""
-    resumable: ClassVar[bool] = False
-    reads: ClassVar[bool] = False
+    resumable: bool = False
+    reads: int = 0
     splits: bool = False
     ready: bool = False
     repeats: ClassVar[bool] = False
     seed_per_instance: ClassVar[bool] = False
     hidden: ClassVar[bool] = False
+    loop: ClassVar[str] = "_items"
     epoch_seed: EpochSeed | None = None
     stats: StageStats
     transport: StageTransport | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -48,7 +48,8 @@ class Pipe(Methods[T_co], Stage):
     """Base of every stage: an `IterDataPipe` that says what it is (`Stage`), and whose running state never travels.
 
     Subclasses keep constructor arguments in private attributes (torch prints public ones in error messages), put
-    what a running iterator needs under ``self._live``, and write ``_items`` as a generator, so that nothing happens
+    what a running iterator needs under ``self._live`` and
+    the item at work under ``self._busy``, and write ``_items`` as a generator, so that nothing happens
     before the first item is asked for.
 
     Args:
@@ -60,6 +61,7 @@ class Pipe(Methods[T_co], Stage):
     # torch's iterator hook asks hasattr() for it at every item; a miss costs 1 us in torch's __getattr__.
 
     _live: Any = None
+    _busy: Any = None
     _source: IterDataPipe[Any]
 
     def __init__(self, source: Any = None) -> None:
@@ -69,6 +71,12 @@ class Pipe(Methods[T_co], Stage):
             self._source = as_pipe(source)
             check_source(self._source)
 
+    picture: ClassVar[Callable[[Any], str]] = repr
+    """What notebooks show; `torchdata_ais.observe.draw` gives a table here."""
+
+    def _repr_html_(self) -> str:
+        return type(self).picture(self)
+
     def _items(self) -> Iterator[T_co]:
         """Yield the items of an iteration."""
         raise NotImplementedError
@@ -77,7 +85,7 @@ class Pipe(Methods[T_co], Stage):
         yield from self._items()
 
     def __getstate__(self) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name != "_live"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_live", "_busy")}
         hook = IterDataPipe.getstate_hook
         return hook(state) if hook is not None else state
 
