@@ -8,9 +8,9 @@ from typing import Any
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._collate import Ragged, collate_columns
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.collate import Ragged, collate_columns
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
 
 __all__ = ["Batcher"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from torchdata_ais.codecs import SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._each_item import shown_function
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.each_item import shown_function
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.stats import StageStats
 
 __all__ = ["SampleDecoder"]
 

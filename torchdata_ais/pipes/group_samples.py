@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._keyset import KeySet
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage, upstream
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes.load_tar import AISFileLoader
+from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.samples import Run, RunMember, Sample, pack_place, shown_fields, split_name
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.pipe import Pipe, as_pipe, stage, upstream
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["TarSampleGrouper"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
 
 __all__ = ["ListBatcher"]
 

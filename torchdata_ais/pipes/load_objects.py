@@ -10,12 +10,12 @@ from typing_extensions import override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
-from torchdata_ais.pipes._bound import MemoryBound, mib
-from torchdata_ais.pipes._load_state import url_of
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
-from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.load_state import url_of
+from torchdata_ais.stage.pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.stats import StageStats
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
 from torchdata_ais.urls import ObjectURL, shown_url
 

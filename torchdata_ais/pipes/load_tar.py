@@ -10,17 +10,17 @@ from typing import Any
 from typing_extensions import override
 
 from torchdata_ais.arguments import check_function, check_number
-from torchdata_ais.pipes._bound import MemoryBound, mib
-from torchdata_ais.pipes._load_state import LoadState, Resume
-from torchdata_ais.pipes._meter import meter_of, metered
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
-from torchdata_ais.pipes._place import note_place
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._seed import EpochSeed, seed_shufflers
-from torchdata_ais.pipes._shard import OpenShard, ShardOptions
-from torchdata_ais.pipes._stats import StageStats
-from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.load_state import LoadState, Resume
+from torchdata_ais.stage.meter import meter_of, metered
+from torchdata_ais.stage.pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.stage.place import note_place
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
+from torchdata_ais.stage.stats import StageStats
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import ObjectCache, Retry, StoreOptions, held_now
 from torchdata_ais.urls import MemberPath
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torchdata_ais.arguments import check_function
-from torchdata_ais.pipes._each_item import DROPPED, EachItem, shown_function
-from torchdata_ais.pipes._pipe import as_pipe, stage
-from torchdata_ais.pipes._place import keep_place
-from torchdata_ais.pipes._policy import OnError
-from torchdata_ais.pipes._shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.each_item import DROPPED, EachItem, shown_function
+from torchdata_ais.stage.pipe import as_pipe, stage
+from torchdata_ais.stage.place import keep_place
+from torchdata_ais.stage.policy import OnError
+from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 
 __all__ = ["SampleMapper"]
 

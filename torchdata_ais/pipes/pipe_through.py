@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._each_item import shown_function
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.each_item import shown_function
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
 
 __all__ = ["PipeThrough"]
 

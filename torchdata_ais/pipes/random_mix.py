@@ -10,9 +10,9 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._mixing import several_pipes
-from torchdata_ais.pipes._pipe import Pipe, stage
-from torchdata_ais.pipes._seed import EpochSeed
+from torchdata_ais.stage.mixing import several_pipes
+from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.seed import EpochSeed
 
 __all__ = ["RandomMix"]
 

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._passes import Passes
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage
-from torchdata_ais.pipes._shared_seed import SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.passes import Passes
+from torchdata_ais.stage.pipe import Pipe, as_pipe, stage
+from torchdata_ais.stage.shared_seed import SharedEpochSeed, with_shared_seed
 
 __all__ = ["Repeater"]
 

@@ -11,10 +11,10 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._seed import EpochSeed, mix_seed
-from torchdata_ais.pipes._shared_seed import sharder_above
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.seed import EpochSeed, mix_seed
+from torchdata_ais.stage.shared_seed import sharder_above
 
 __all__ = ["Resampler"]
 

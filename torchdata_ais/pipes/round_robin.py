@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.pipes._mixing import several_pipes
-from torchdata_ais.pipes._pipe import Pipe, stage
+from torchdata_ais.stage.mixing import several_pipes
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["RoundRobin"]
 

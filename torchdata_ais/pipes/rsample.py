@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._each_item import DROPPED, EachItem
-from torchdata_ais.pipes._pipe import as_pipe, stage
-from torchdata_ais.pipes._shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.each_item import DROPPED, EachItem
+from torchdata_ais.stage.pipe import as_pipe, stage
+from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 
 __all__ = ["Subsampler"]
 

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._seed import EpochSeed
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.seed import EpochSeed
 
 __all__ = ["Shuffler"]
 

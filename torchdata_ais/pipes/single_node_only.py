@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
 from torchdata_ais.world import known_ranks
 
 __all__ = ["SingleNodeOnly"]

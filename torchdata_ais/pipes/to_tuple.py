@@ -7,11 +7,11 @@ from typing import Any
 
 from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import MissingFieldError, UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._place import place_of
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.samples import shown_fields
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.place import place_of
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.stats import StageStats
 
 __all__ = ["TupleMaker", "first_field"]
 

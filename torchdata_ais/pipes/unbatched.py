@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
 
 __all__ = ["Unbatcher"]
 

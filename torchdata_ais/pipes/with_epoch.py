@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._passes import Passes
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
-from torchdata_ais.pipes._shared_seed import SharedEpochSeed, sharder_above, with_shared_seed
+from torchdata_ais.stage.passes import Passes
+from torchdata_ais.stage.pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.stage.shared_seed import SharedEpochSeed, sharder_above, with_shared_seed
 
 __all__ = ["EpochSetter"]
 

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import upstream
-from torchdata_ais.pipes._seed import seed_shufflers
-from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.stage.pipe import upstream
+from torchdata_ais.stage.seed import seed_shufflers
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.webdataset.currying import Stage
 from torchdata_ais.webdataset.left_out import missing
