@@ -90,10 +90,7 @@ class DataPipeline(IterableDataset[Any]):
     def compose(self, *args: Any) -> Self:
         """Return a copy with further stages at the end; the filters of the copy count their epochs for themselves."""
         result = copy.copy(self)
-        result.pipeline = [
-            copy.copy(stage) if isinstance(stage, Stage) or callable(getattr(stage, "_seed", None)) else stage
-            for stage in self.pipeline
-        ]
+        result.pipeline = [copy.copy(stage) if isinstance(stage, Stage) else stage for stage in self.pipeline]
         result.pipeline.extend(args)
         result._stream = None
         return result

@@ -95,7 +95,7 @@ def run_seed(seed: Any, run: int, *, own: bool = True) -> int:
     seed = 0 if seed is None else seed
     place = pytorch_worker_info()
     base = loader_seed()
-    if base is None and place.world_size == 1 and isinstance(seed, int):
+    if base is None and isinstance(seed, int) and (place.world_size == 1 or not own):
         return seed + run
     return mix_seed(seed, "run", run, base, *(place if own else ()))
 
