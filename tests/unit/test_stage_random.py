@@ -209,7 +209,7 @@ class TestRsample:
         running = iter(pipe)
         next(running)
         with pytest.raises(StateError, match="without a key"):
-            pipe._save()
+            pipe.save_state()
         running.close()
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect, MemoryBound
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["ListBatcher", "listed"]
 
@@ -41,11 +41,9 @@ class ListBatcher(Pipe[list[Any]]):
     resumable = True
 
     def __init__(self, source: Any, batchsize: int = 20, partial: bool = True) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if batchsize < 1:
             raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
-        self._source: IterDataPipe[Any] = source
         self._batchsize = batchsize
         self._partial = partial
 
@@ -53,11 +51,14 @@ class ListBatcher(Pipe[list[Any]]):
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._batchsize} items")
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
+
+    def arguments(self) -> str:
         return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        return listed(self._source, self._batchsize, self._partial)
+    def _items(self) -> Iterator[list[Any]]:
+        yield from listed(self._source, self._batchsize, self._partial)
 
 
 def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:

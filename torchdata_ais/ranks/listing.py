@@ -97,7 +97,7 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
             texts = [_text(item) for item in _items(stage) or ()]
             tables.append(Table(f"the items of source {number}", rows_of(texts)))
             continue
-        sources = None if stage._source is None else _items(stage._source)
+        sources = None if stage.named_by is None else _items(stage.named_by)
         texts = stage.describe_sources(sources)
         tables.append(Table(f"the sources of list_ais (source {number})", rows_of(texts), told=True))
         if theirs is None:

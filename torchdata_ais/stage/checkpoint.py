@@ -123,7 +123,7 @@ def stage_names(tail: IterDataPipe[Any]) -> list[str]:
 
 def _stage_name(pipe: IterDataPipe[Any]) -> str:
     if isinstance(pipe, Pipe):
-        return f"{pipe.functional_name or type(pipe).__name__}({pipe._shape()})"
+        return f"{pipe.functional_name or type(pipe).__name__}({pipe.identity()})"
     name = str(getattr(pipe, "functional_name", "") or type(pipe).__name__)
     return f"{name}({pipe.batch_size})" if isinstance(pipe, Batcher) else name
 
@@ -134,24 +134,24 @@ def save(tail: IterDataPipe[Any]) -> dict[str, Any] | None:
     Call it between two items: after one was received and before the next is asked for.
     """
     stages, loader = chain_of(tail)
-    load = loader._save()
+    load = loader.save_state()
     if load is None:
         return None
     held = array("Q")
     saved: list[list[Any]] = []
     for pipe in stages:
-        places = list(pipe._held_places()) if isinstance(pipe, Pipe) else []
+        places = list(pipe.held_places()) if isinstance(pipe, Pipe) else []
         if any(place < 0 for place in places):
             raise StateError.at(
                 f"the stage {pipe!r} holds samples whose place in the data set is not known",
                 todo="put it before stages that make new items, such as to_tuple and map",
             )
         held.extend(places)
-        saved.append([len(places), pipe._save() if isinstance(pipe, Pipe) else None])
+        saved.append([len(places), pipe.save_state() if isinstance(pipe, Pipe) else None])
     held.frombytes(load["held"])
     load["held"] = held.tobytes()
     load["versions"] = loader._versions({place >> SHARD_SHIFT for place in held})
-    seeds = [pipe._epoch_seed.save() for pipe in _seeded(tail)]
+    seeds = [pipe.epoch_seed.save() for pipe in _seeded(tail)]
     return {"load": load, "stages": saved, "seeds": seeds}
 
 
@@ -179,16 +179,16 @@ def restore(
             f" {len(states[0]['seeds'])} seeds, this one {len(stages)} and {len(seeded)}",
             todo="build the pipeline as it was",
         )
-    loader._load(Resume(states, share, digests), 0, 0)
+    loader.load_state(Resume(states, share, digests), 0, 0)
     below = 0
     for index, pipe in enumerate(stages):
         if exact and isinstance(pipe, Pipe):
             held, state = states[0]["stages"][index]
-            pipe._load(state, held, below)
+            pipe.load_state(state, held, below)
             below += held
     if exact:
         for pipe, seed in zip(seeded, states[0]["seeds"], strict=True):
-            pipe._epoch_seed.restore(seed)
+            pipe.epoch_seed.restore(seed)
 
 
 def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance: int) -> None:
@@ -199,8 +199,8 @@ def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance:
     """
     for index, pipe in enumerate(_seeded(tail)):
         own = (index, number, instance) if pipe.seed_per_instance else (index,)
-        pipe._epoch_seed.send(mix_seed(epoch_seed, *own))
+        pipe.epoch_seed.send(mix_seed(epoch_seed, *own))
 
 
 def _seeded(tail: IterDataPipe[Any]) -> list[Any]:
-    return [pipe for pipe in upstream(tail) if isinstance(vars(pipe).get("_epoch_seed"), EpochSeed)]
+    return [pipe for pipe in upstream(tail) if isinstance(vars(pipe).get("epoch_seed"), EpochSeed)]

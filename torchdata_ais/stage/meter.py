@@ -136,7 +136,7 @@ def _blocks(iterator: Iterator[T], meter: Meter) -> Iterator[Any]:
 
 def iterate(pipe: Any) -> Iterator[Any]:
     """Return an iterator of `pipe` that is metered, whoever wrote the pipe: for what runs its last stage."""
-    if hasattr(type(pipe), "_ais_stats"):
+    if hasattr(type(pipe), "counts"):
         return iter(pipe)
     meter = meter_of(pipe)
     _count_on(pipe, meter)

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.pipe import IterDataPipe, as_pipe
+from torchdata_ais.stage.pipe import IterDataPipe, as_pipe, check_source
 
 __all__ = ["several_pipes"]
 
@@ -22,5 +22,6 @@ def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any
     pipes: list[IterDataPipe[Any]] = []
     for item in given:
         pipe = as_pipe(item)
+        check_source(pipe)
         pipes.append(copy.deepcopy(pipe) if any(pipe is other for other in pipes) else pipe)
     return pipes

@@ -8,16 +8,15 @@ change in torch is met in one place.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import clean
-from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.meter import measured
 from torchdata_ais.stage.stats import StageStats
 
@@ -31,6 +30,7 @@ __all__ = [
     "Pipe",
     "ShardingFilter",
     "as_pipe",
+    "check_source",
     "ensure_sharded",
     "parents",
     "stage",
@@ -44,95 +44,63 @@ _FOREIGN: dict[str, type] = {}
 """Functional names of ours that another package registered first -> its class."""
 
 
-class Pipe(Methods[T_co]):
-    """Base of every stage: an `IterDataPipe` whose running state never travels.
+class Pipe(Methods[T_co], Stage):
+    """Base of every stage: an `IterDataPipe` that says what it is (`Stage`), and whose running state never travels.
 
     Subclasses keep constructor arguments in private attributes (torch prints public ones in error messages), put
-    what a running iterator needs under ``self._live``, and write ``__iter__`` as a generator, so that nothing
-    happens before the first item is asked for.
+    what a running iterator needs under ``self._live`` and
+    the item at work under ``self._busy``, and write ``_items`` as a generator, so that nothing happens
+    before the first item is asked for.
+
+    Args:
+        source: What the stage reads: a pipe, or anything that `as_pipe` takes. None for a stage that has several
+            sources, or none.
     """
-
-    functional_name: str = ""
-    """The name the stage is chained by."""
-
-    resumable: bool = False
-    """Whether a checkpoint can pass through: the stage holds no items between two of its own, or says which."""
-
-    seed_per_instance: bool = False
-    """Whether instances of the stage in different workers must draw differently."""
 
     _is_child_datapipe = False
     # torch's iterator hook asks hasattr() for it at every item; a miss costs 1 us in torch's __getattr__.
 
     _live: Any = None
-
-    def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
-        return MemoryBound()
-
-    def _held_places(self) -> Iterable[int]:
-        """Return the places of the samples taken in and not yet given out, in the order they were taken."""
-        return ()
-
-    def _save(self) -> Any:
-        """Return what else the running iterator is, as plain values."""
-        return None
-
-    def _load(self, state: Any, held: int, below: int) -> None:
-        """Take up what `_save` gave, for the next iteration.
-
-        Args:
-            state: What `_save` gave.
-            held: How many items the stage held then: they come again, after those of the stages below.
-            below: How many items the stages below held: they come first, and have passed this stage before.
-        """
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        iterate = cls.__dict__.get("__iter__")
-        if iterate is not None:
-            cls.__iter__ = measured(iterate)  # type: ignore[method-assign]
+    _busy: Any = None
+    _source: IterDataPipe[Any]
 
     def __init__(self, source: Any = None) -> None:
         super().__init__()
-        if isinstance(source, IterDataPipe):
-            _refuse_foreign(source)
-            _refuse_second_filter(source)
+        self.stats = StageStats()
+        if source is not None:
+            self._source = as_pipe(source)
+            check_source(self._source)
 
-    def _ais_stats(self) -> dict[str, Any]:
-        """Return what the stage counted in this process, as plain values; see `report_of`."""
-        stats = vars(self).get("_stats")
-        return stats.to_dict() if isinstance(stats, StageStats) else {}
+    picture: ClassVar[Callable[[Any], str]] = repr
+    """What notebooks show; `torchdata_ais.observe.draw` gives a table here."""
+
+    def _repr_html_(self) -> str:
+        return type(self).picture(self)
+
+    def _items(self) -> Iterator[T_co]:
+        """Yield the items of an iteration."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[T_co]:
+        yield from self._items()
 
     def __getstate__(self) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name != "_live"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_live", "_busy")}
         hook = IterDataPipe.getstate_hook
         return hook(state) if hook is not None else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    def _arguments(self) -> str:
-        """Return what `repr` shows between the parentheses, on one line."""
-        return ""
-
-    def _shape(self) -> str:
-        """Return the arguments that say which items come, and in which order: a state fits only a stage with the same.
-
-        Not those that may change from run to run, such as error policies and threads.
-        """
-        return self._arguments()
-
     def __repr__(self) -> str:
-        return clean(f"{self.functional_name or type(self).__name__}({self._arguments()})")
+        return self.describe()
 
     __str__ = __repr__
 
-    def _repr_html_(self) -> str:
-        """Return the whole pipe as a table: what notebooks show."""
-        from torchdata_ais.observe.draw import html
 
-        return html(self)
+# torch has made its own of the generator above: it counts items, and sees to one iterator at a time. What is
+# measured is that, so it is wrapped here, once for all stages.
+Pipe.__iter__ = measured(Pipe.__iter__)  # type: ignore[method-assign]
 
 
 def as_pipe(source: Any) -> IterDataPipe[Any]:
@@ -188,6 +156,12 @@ def _owner(name: str) -> type | None:
         return None
     arguments = getattr(function, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], type) else type(function)
+
+
+def check_source(source: IterDataPipe[Any]) -> None:
+    """Raise `UsageError` if a stage of ours cannot stand behind `source`."""
+    _refuse_foreign(source)
+    _refuse_second_filter(source)
 
 
 def _refuse_foreign(source: IterDataPipe[Any]) -> None:

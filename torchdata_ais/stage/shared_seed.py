@@ -32,7 +32,6 @@ class SharedSeed(Pipe[Any]):
 
     def __init__(self, source: IterDataPipe[Any]) -> None:
         super().__init__(source)
-        self._source = source
         self.sent: int | None = None
         self.sends = 0
 
@@ -42,7 +41,7 @@ class SharedSeed(Pipe[Any]):
         self.sends += 1
         return self
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         yield from self._source
 
 

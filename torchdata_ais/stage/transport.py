@@ -65,7 +65,7 @@ class StageTransport:
         """Return the settings for `pipe`, the stage that holds this object."""
         given = self.given
         for above in upstream(pipe):
-            transport = vars(above).get("_transport")
+            transport = vars(above).get("transport")
             if given is None and isinstance(transport, StageTransport):
                 given = transport.given
         if given is None:

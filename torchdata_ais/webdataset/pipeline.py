@@ -259,7 +259,7 @@ def _no_stage(value: Any, what: str) -> UsageError:
 def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
     """Return the transport settings of the lister above, so that what it lists is read with the same token."""
     for pipe in upstream(source):
-        transport = vars(pipe).get("_transport")
+        transport = vars(pipe).get("transport")
         if isinstance(transport, StageTransport) and transport.given is not None:
             return transport.given
     return None
