@@ -101,6 +101,12 @@ class FluidWrapper(DataPipeline, FluidInterface):
         self.append(initial)
 
 
+def behind(source: Any, stage: Any) -> DataPipeline:
+    """Return a dataset of what a stage makes of any iterable, dataset or loader."""
+    pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
+    return pipeline.compose(stage)
+
+
 class Processor:
     """A filter to put behind a dataset, as webdataset's README writes it; gone from webdataset since.
 
@@ -118,8 +124,7 @@ class Processor:
 
     def __call__(self, source: Any) -> DataPipeline:
         """Return a dataset of what the filter makes of `source`."""
-        pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
-        return pipeline.compose(self._stage)
+        return behind(source, self._stage)
 
 
 class WebLoader(DataPipeline, FluidInterface):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from torchdata_ais import pipes
 from torchdata_ais.errors import MissingFieldError, UsageError
@@ -23,7 +23,7 @@ from torchdata_ais.webdataset.currying import (
     through,
 )
 from torchdata_ais.webdataset.handlers import reraise_exception
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.shuffling import detshuffle, pick, shuffle, shuffled
 from torchdata_ais.webdataset.utils import PipelineStage, identity
 
@@ -193,5 +193,4 @@ listed = pipelinefilter(_listed)
 log_keys = pipelinefilter(_log_keys)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

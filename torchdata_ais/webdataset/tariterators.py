@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+from torchdata_ais.reading.open_shard import ShardOptions
 from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.store import resolve_options
@@ -17,7 +18,7 @@ from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
 __all__ = [
@@ -145,7 +146,8 @@ def tar_file_iterator(
         rename_files: Function applied to member names before all else.
     """
     name = str(getattr(fileobj, "name", "")) or "a stream"
-    for run in readable_runs(fileobj, name, handler, select_files, rename_files):
+    options = ShardOptions(rename_files=rename_files, select_files=select_files)
+    for run in readable_runs(fileobj, name, handler, options):
         for member in run.members:
             if skip_meta is None or not re.match(skip_meta, member.name):
                 yield {"fname": member.name, "data": member.data}
@@ -168,6 +170,7 @@ def tar_file_expander(
         rename_files: Function applied to member names before all else.
         eof_value: What to yield behind each shard; None for nothing.
     """
+    options = ShardOptions(rename_files=rename_files, select_files=select_files)
     stop = False
 
     def handle(error: Exception) -> bool:
@@ -193,7 +196,7 @@ def tar_file_expander(
                     more["__local_path__"] = item["local_path"]
                 stream = item["stream"]
                 try:
-                    for run in readable_runs(stream, more["__url__"], handle, select_files, rename_files):
+                    for run in readable_runs(stream, more["__url__"], handle, options):
                         yield from _files(run, more, eof_value)
                 finally:
                     if "__local_path__" in more:
@@ -253,5 +256,4 @@ def valid_sample(sample: Any) -> bool:
     return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__")
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)
