@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from torchdata_ais.errors import NEVER_SKIPPED, UsageError
 from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store.cache import delete_oldest
 from torchdata_ais.urls import ObjectURL, parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
@@ -173,12 +174,7 @@ class LRUCleanup:
             with suppress(FileNotFoundError):  # other processes clean up, too
                 if path.is_file():
                     found.append((self.keyfn(str(path)), path.stat().st_size, path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found, key=lambda entry: entry[0]):
-            if total <= self.cache_size:
-                return
-            path.unlink(missing_ok=True)
-            total -= size
+        delete_oldest(found, self.cache_size)
 
 
 def _last_use(path: str) -> float:

@@ -269,18 +269,14 @@ class EmptyCheck:
     def _error(self, place: Place) -> UsageError:
         readers = place.world_size * place.num_workers
         who = f"worker {place.worker} of rank {place.rank}" if readers > 1 else "the data set"
-        there = [] if self._shards is None else [_counted(self._shards, "shard")]
-        there += [_counted(place.world_size, "rank")] if place.world_size > 1 else []
-        there.append(_counted(place.num_workers, "worker"))
+        ranks = place.world_size if place.world_size > 1 else None
+        there = {"shard": self._shards, "rank": ranks, "worker": place.num_workers}
+        counted = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in there.items() if n is not None]
         if self._shards is not None and self._shards < readers:
             todo = "use no more workers than there are shards, or let it have none with empty_check=False"
         else:
             todo = "check what the shards hold and what handler= and select_files= leave out, or pass empty_check=False"
-        return UsageError.at(f"{who} has no sample at all: {', '.join(there)}", todo=todo)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+        return UsageError.at(f"{who} has no sample at all: {', '.join(counted)}", todo=todo)
 
 
 check_empty = EmptyCheck()
