@@ -1,3 +1,5 @@
+import gc
+
 from hypothesis import settings
 
 pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
@@ -9,3 +11,9 @@ collect_ignore_glob = ["*/*_program.py"]
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of later garbage collections: tests that look for leaks ask for many."""
+    gc.collect()
+    gc.freeze()
