@@ -1,11 +1,15 @@
 import gc
 
+import torch.utils.data
 from hypothesis import settings
 
 pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
 
 # Programs that tests run in interpreters of their own: importing them for their doctests would run them here.
 collect_ignore_glob = ["*/*_program.py"]
+
+# So long torch's DataLoader waits for a worker that has sent it an exception, and only then ends it; of itself, 5 s.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
 # The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones.
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
@@ -14,6 +18,6 @@ settings.load_profile("same")
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of later garbage collections: tests that look for leaks ask for many."""
+    """Leave what was imported and collected out of garbage collections: tests that look for leaks ask for many."""
     gc.collect()
     gc.freeze()

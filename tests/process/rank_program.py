@@ -1,4 +1,4 @@
-"""What one rank runs in test_ranks.py: forked, or as ``python rank_program.py JOB.json``, which prints one JSON line."""
+"""What one rank runs in test_ranks.py: forked, or as ``python rank_program.py JOB.json``, which prints JSON."""
 
 from __future__ import annotations
 

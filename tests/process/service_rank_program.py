@@ -1,4 +1,4 @@
-"""What one rank runs in test_service_ranks.py: forked, or as ``python service_rank_program.py JOB``, JOB is JSON; prints JSON."""
+"""What one rank runs in test_service_ranks.py: forked, or as a program: its argument and answer are JSON."""
 
 from __future__ import annotations
 

@@ -125,7 +125,9 @@ def test_pad_repeats_until_the_longest_rank_has_ended(urls: list[str], tmp_path:
 
 
 @BOTH
-def test_a_number_of_steps_goes_on_where_the_last_epoch_stopped(urls: list[str], tmp_path: Path, run: Run) -> None:
+def test_a_number_of_steps_goes_on_where_the_last_epoch_stopped(
+    urls: list[str], tmp_path: Path, run: Run
+) -> None:
     answers = run(tmp_path, 2, urls=urls, workers=1, steps=2, epochs=2)
     assert [len(epoch) for answer in answers for epoch in answer["epochs"]] == [2] * 4
     seen = [number for epoch in range(2) for number in flat(answers, epoch)]

@@ -121,7 +121,9 @@ def test_after_a_distributed_reading_service_ranks_stay_disjoint_equally_long_an
         pytest.param({"function": "kill", "after_distributed": True}, id="killed-after-distributed"),
     ],
 )
-def test_promise_6_one_ranks_error_ends_the_other_by_name(tmp_path: Path, run: Run, job: dict[str, Any]) -> None:
+def test_promise_6_one_ranks_error_ends_the_other_by_name(
+    tmp_path: Path, run: Run, job: dict[str, Any]
+) -> None:
     answers = run(tmp_path, seed=3, **job)
     own = "WorkerDiedError" if job["function"] == "kill" else "ValueError: "
     failed = next(rank for rank, answer in enumerate(answers) if answer["error"].startswith(own))

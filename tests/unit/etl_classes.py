@@ -1,4 +1,4 @@
-"""Server classes of transforms, in a module that imports nothing else: each of their workers imports it, and would torch."""
+"""Server classes of transforms. Each worker imports this module: it leaves out torch, which takes seconds."""
 
 from __future__ import annotations
 
