@@ -198,7 +198,7 @@ class Location:
             UsageError: Neither the URL nor `at` named one.
         """
         if self.kind == "object" and not self.endpoint:
-            raise no_cluster(place=self.uri, url=redact(url))
+            raise no_cluster(self.uri, redact(url))
 
     def url(self) -> str:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
@@ -212,20 +212,19 @@ class Location:
         return f"{self.endpoint}{_OBJECTS}{self.bucket}/{path}?{urlencode(params)}"
 
 
-def no_cluster(how: str = "endpoint= or client=", *, place: str = "", url: str | None = None) -> UsageError:
+def no_cluster(place: str = "", url: str | None = None) -> UsageError:
     """Return the error for a call that needs a cluster and has none.
 
     Args:
-        how: What can be passed to name one.
         place: What is in that cluster.
         url: Where it is, as the user wrote it.
 
     Example:
-        >>> print(no_cluster("--endpoint"))
-        No cluster is named. Pass --endpoint, or set AIS_ENDPOINT (http://host:51080)
+        >>> print(no_cluster())
+        No cluster is named. Pass cluster=, or set AIS_ENDPOINT (http://host:51080)
     """
     what = f"{place}: no cluster is named" if place else "no cluster is named"
-    return UsageError.at(what, todo=f"pass {how}, or set AIS_ENDPOINT (http://host:51080)", url=url)
+    return UsageError.at(what, todo="pass cluster=, or set AIS_ENDPOINT (http://host:51080)", url=url)
 
 
 def parse_url(url: str) -> Location:
@@ -332,7 +331,7 @@ def object_url(
     """Return the http URL of an object, optionally as an inline transform gives it.
 
     Args:
-        cluster: ``http://proxy:51080``, an SDK client, or None for ``AIS_ENDPOINT``.
+        cluster: See `torchdata_ais.store.Cluster`.
         bucket: The bucket's name, a bucket URI such as ``gcp://imagenet``, or an SDK bucket.
         name: The object's name, as it is (not percent-encoded).
         provider: Provider or URI scheme; ignored if `bucket` is a URI.
@@ -410,9 +409,10 @@ def _endpoint_of(cluster: Any) -> str:
         found = scheme + mark + host.rpartition("@")[2] + slash + path
     if not isinstance(found, str):
         request = getattr(cluster, "_request_client", cluster)
-        found = str(getattr(request, "base_url", "")).rstrip("/").removesuffix("/v1")
+        address = getattr(cluster, "endpoint", None) or getattr(request, "base_url", "")
+        found = str(address).rstrip("/").removesuffix("/v1")
     if not found:
-        raise no_cluster("an SDK client or an address")
+        raise no_cluster()
     return found.rstrip("/")
 
 

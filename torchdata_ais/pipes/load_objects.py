@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
@@ -16,7 +16,15 @@ from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
 from torchdata_ais.pipes._policy import ErrorPolicy, OnError
 from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes._transport import StageTransport
-from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
+from torchdata_ais.store import (
+    BlockSource,
+    Cluster,
+    ClusterNames,
+    Retry,
+    given_options,
+    held_now,
+    open_blocks,
+)
 from torchdata_ais.urls import ObjectURL, shown_url
 
 __all__ = ["AISObjectLoader"]
@@ -30,7 +38,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
 
     Args:
         source: Pipe of URLs, as `load_tar` takes them.
-        endpoint: As for `load_tar`; so are `client`, `token`, `prefetch_bytes`, `retry`, `verify`, `pin`, `options`.
+        cluster: As for `load_tar`; so are `prefetch_bytes`, `retry`, `verify`, `pin` and version 0.1's names.
         open_objects: Objects requested at the same time; order is kept.
         max_object_bytes: A larger object is a `SampleError`.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the object is skipped.
@@ -65,9 +73,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         self,
         source: Any,
         *,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
+        cluster: Cluster = None,
         open_objects: int = 4,
         max_object_bytes: int | None = 1 << 30,
         prefetch_bytes: int | None = None,
@@ -76,7 +82,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         pin: bool | None = None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        options: StoreOptions | None = None,
+        **named: Unpack[ClusterNames],
     ) -> None:
         source = as_pipe(source)
         super().__init__(source)
@@ -86,10 +92,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         self._open_objects = open_objects
         self._max_object_bytes = max_object_bytes
         self._transport = StageTransport(
-            options,
-            client,
-            endpoint,
-            token,
+            given_options(cluster, **named),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
             verify=verify,
