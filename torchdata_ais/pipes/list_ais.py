@@ -9,9 +9,9 @@ from typing import Any
 from typing_extensions import Unpack
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, stage
-from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, stage
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import (
     Cluster,
     ClusterNames,
@@ -92,6 +92,9 @@ class AISSourceLister(Pipe[str]):
         ['http://h:51080/v1/objects/pets/train-0.tar?provider=ais', 'http://h:51080/v1/objects/pets/train-1.tar?provider=ais']
     """
 
+    transport: StageTransport
+    ready = True
+
     def __init__(
         self,
         ais_sources: Any,
@@ -105,14 +108,13 @@ class AISSourceLister(Pipe[str]):
         allow_empty: bool = False,
         **named: Unpack[ClusterNames],
     ) -> None:
-        super().__init__(ais_sources)
+        named_by = ais_sources if isinstance(ais_sources, IterDataPipe) else None
+        super().__init__(named_by)
         if etl is not None and etl_name is not None:
             raise UsageError.at("both etl= and etl_name= were given", todo="pass one of them")
-        self._source: IterDataPipe[Any] | None = None
+        self.named_by: IterDataPipe[Any] | None = named_by
         self._sources: _Sources | None = None
-        if isinstance(ais_sources, IterDataPipe):
-            self._source = ais_sources
-        else:
+        if named_by is None:
             self._sources = _Sources(
                 list(ais_sources) if isinstance(ais_sources, (list, tuple)) else [ais_sources]
             )
@@ -123,14 +125,14 @@ class AISSourceLister(Pipe[str]):
         self._regex = regex
         self._allow_empty = allow_empty
         items = [] if self._sources is None else self._sources.items
-        self._transport = StageTransport(_options_of(items, cluster, named))
+        self.transport = StageTransport(_options_of(items, cluster, named))
         self._given: _Given | None = None
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("the URLs of a source")
 
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         shown = (
             [] if self._sources is None else [", ".join(_describe(item) for item in self._sources.items[:3])]
         )
@@ -142,10 +144,10 @@ class AISSourceLister(Pipe[str]):
                 shown.append(f"{name}={value!r}")
         return ", ".join(shown)
 
-    def __iter__(self) -> Iterator[str]:
+    def _items(self) -> Iterator[str]:
         found = False
         given = {} if self._given is None else self._given.urls
-        for key, source in self._keyed(self._sources.items if self._sources is not None else self._source):
+        for key, source in self._keyed(self._sources.items if self._sources is not None else self.named_by):
             urls = None if key is None else given.get(key)
             if urls is None:
                 urls = self._list(source)
@@ -169,7 +171,7 @@ class AISSourceLister(Pipe[str]):
             etl_name=self._etl_name,
             template=self._template,
             regex=self._regex,
-            options=self._transport.resolve(self),
+            options=self.transport.resolve(self),
             allow_empty=self._allow_empty,
         )
 
@@ -197,7 +199,7 @@ class AISSourceLister(Pipe[str]):
 
     def endpoint(self) -> str | None:
         """Return the endpoint of the URLs listed, if one is known."""
-        return self._transport.resolve(self).endpoint
+        return self.transport.resolve(self).endpoint
 
     def give(self, urls: Mapping[SourceKey, list[ObjectURL]] | None) -> None:
         """Take these objects instead of listing, until None is given.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Unbatcher"]
 
@@ -42,11 +42,9 @@ class Unbatcher(Pipe[Any]):
     """
 
     def __init__(self, source: Any) -> None:
-        source = as_pipe(source)
         super().__init__(source)
-        self._source: IterDataPipe[Any] = source
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         for batch in self._source:
             if not isinstance(batch, (tuple, list)):
                 for index in range(_rows([batch])):

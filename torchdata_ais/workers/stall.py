@@ -1,0 +1,146 @@
+"""A watch on a pipe: when no item comes for too long, it says where the pipe stands, and ends the wait."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from torch.utils.data.datapipes.datapipe import IterDataPipe
+
+from torchdata_ais.errors import StallError
+from torchdata_ais.stage.pipe import Pipe
+
+__all__ = ["Watchdog", "where"]
+
+logger = logging.getLogger("torchdata_ais")
+
+_END: Any = object()
+
+
+class Watchdog:
+    """Notices that an item takes too long, or a block of which it is the context manager.
+
+    Args:
+        seconds: How long that may take; None watches nothing.
+        process: How errors name this process.
+        worker: Its number.
+        fail: Called with the error, in another thread; None where nothing can end the wait: it is only logged.
+    """
+
+    def __init__(
+        self,
+        seconds: float | None,
+        process: str,
+        worker: int | None,
+        fail: Callable[[StallError], None] | None,
+    ) -> None:
+        self._seconds = seconds or 0.0
+        self._process = process
+        self._worker = worker
+        self._fail = fail
+        self._begun = 0
+        self._ended = 0
+
+    def watch(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Return the items, with the time watched that each of them takes."""
+        return self._each(items) if self._seconds else items
+
+    def _each(self, items: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self:
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+
+    def __enter__(self) -> None:
+        """Watch the time that the block takes."""
+        self._begun += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended = self._begun
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Look after what this thread does within the block."""
+        if not self._seconds:
+            yield
+            return
+        over = threading.Event()
+        names = (threading.get_ident(), over)
+        threading.Thread(target=self._look_round, args=names, name="stall-watch", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _look_round(self, thread: int, over: threading.Event) -> None:
+        pause_s = min(1.0, self._seconds / 4)
+        watched, told = 0, 0
+        busy_s = 0.0
+        # Counted, not read from a clock: while this process was stopped, it was not busy.
+        while not over.wait(pause_s):
+            begun = self._begun
+            if begun != watched or begun == self._ended:
+                watched, busy_s = begun, 0.0
+                continue
+            busy_s += pause_s
+            if begun == told or busy_s < self._seconds:
+                continue
+            told = begun
+            frame = sys._current_frames().get(thread)
+            error = self._error(frame)
+            del frame
+            logger.error("%s\n%s", error, _stacks())
+            if self._fail is not None:
+                self._fail(error)
+
+    def _error(self, frame: FrameType | None) -> StallError:
+        stage, place = where(frame)
+        return StallError.at(
+            f"{self._process} made no item for {self._seconds:g} s; it stands in {stage}",
+            todo="the log of that process has the stacks of its threads; look at that object and that function, or "
+            "raise stall_after=",
+            worker=self._worker,
+            **place,
+        )
+
+
+def where(frame: FrameType | None) -> tuple[str, dict[str, Any]]:
+    """Return which stage a thread is in, and which object or sample it is busy with.
+
+    Args:
+        frame: The innermost frame of the thread.
+    """
+    stage: Any = None
+    place: dict[str, Any] = {}
+    while frame is not None and stage is None:
+        values = frame.f_locals
+        for value in list(values.values()):
+            if isinstance(value, dict) and isinstance(value.get("__key__"), str):
+                place = {"url": value.get("__url__"), "key": value["__key__"]}
+        owner = values.get("self")
+        if isinstance(owner, IterDataPipe):
+            stage = owner
+        frame = frame.f_back
+    if stage is None:
+        return "no stage of the pipe", place
+    queue = getattr(getattr(stage, "_live", None), "queue", None)
+    if not place and queue:
+        place = {"url": str(queue[0].url)}
+    return repr(stage) if isinstance(stage, Pipe) else type(stage).__name__, place
+
+
+def _stacks() -> str:
+    """Return what every thread of this process is doing."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode(errors="replace")
