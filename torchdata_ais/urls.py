@@ -160,6 +160,7 @@ class Location:
         namespace: ``@uuid#name`` or ``""``.
         endpoint: ``scheme://host:port`` if the URL names one, else ``""``.
         params: Further query parameters of an object URL (``etl_name``, ``archpath``, ...).
+        written: The URL or path itself, with what is known of the object, which must be met when it is read.
     """
 
     kind: Literal["object", "file", "http", "stdin"]
@@ -169,9 +170,10 @@ class Location:
     namespace: str = ""
     endpoint: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
+    written: ObjectURL = field(default=ObjectURL(""), repr=False, compare=False)
 
     def __repr__(self) -> str:
-        shown = (f"{one.name}={vars(self)[one.name]!r}" for one in fields(self))
+        shown = (f"{one.name}={vars(self)[one.name]!r}" for one in fields(self) if one.repr)
         return redact_text(f"Location({', '.join(shown)})")
 
     @property
@@ -184,21 +186,23 @@ class Location:
         name = f"/{self.name}" if self.name else ""
         return f"{scheme}://{space}{self.bucket}{name}"
 
+    @property
+    def shown(self) -> str:
+        """What samples and errors carry: the URL without its secrets, a path as it is."""
+        return shown_url(self.written)
+
     def at(self, endpoint: str) -> Location:
         """Return this location with `endpoint` where it names none."""
         return self if self.endpoint or self.kind != "object" else replace(self, endpoint=endpoint)
 
-    def require_endpoint(self, url: str) -> None:
+    def require_endpoint(self) -> None:
         """Raise if this is in AIStore and no cluster is named.
-
-        Args:
-            url: As the user wrote it, for the error.
 
         Raises:
             UsageError: Neither the URL nor `at` named one.
         """
         if self.kind == "object" and not self.endpoint:
-            raise no_cluster(self.uri, redact(url))
+            raise no_cluster(self.uri, self.shown)
 
     def url(self) -> str:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
@@ -227,11 +231,12 @@ def no_cluster(place: str = "", url: str | None = None) -> UsageError:
     return UsageError.at(what, todo="pass cluster=, or set AIS_ENDPOINT (http://host:51080)", url=url)
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str | Location) -> Location:
     """Return what `url` names.
 
     Args:
-        url: An object URI, an object URL, another web URL, ``file:``, a local path, or ``-``.
+        url: An object URI, an object URL, another web URL, ``file:``, a local path, or ``-``. A `Location` is
+            returned as it is: what was parsed once is handed down.
 
     Raises:
         UsageError: No bucket, an unknown scheme, another host's file, or an empty string.
@@ -246,6 +251,12 @@ def parse_url(url: str) -> Location:
         >>> parse_url("aws:bucket/prefix/").uri
         's3://bucket/prefix/'
     """  # noqa: E501 - the output of a doctest cannot be folded
+    if isinstance(url, Location):
+        return url
+    return replace(_parse(url), written=url if isinstance(url, ObjectURL) else ObjectURL(url))
+
+
+def _parse(url: str) -> Location:
     if not url:
         raise UsageError.at(
             "an empty string is no URL", todo="pass ais://bucket/object, an object URL or a path"

@@ -11,7 +11,7 @@ from typing_extensions import Unpack, override
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
 from torchdata_ais.stage.contract import MemoryBound, mib
-from torchdata_ais.stage.load_state import url_of
+from torchdata_ais.stage.load_state import place_of
 from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.transport import StageTransport
@@ -24,7 +24,6 @@ from torchdata_ais.store import (
     held_now,
     open_blocks,
 )
-from torchdata_ais.urls import ObjectURL, shown_url
 
 __all__ = ["AISObjectLoader"]
 
@@ -108,14 +107,12 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
 
     def _items(self) -> Iterator[tuple[str, bytes]]:
         store = self.transport.resolve(self)
-        urls = map(url_of, self._source)
+        places = map(place_of, self._source)
         queue: deque[tuple[str, BlockSource]] = deque()
         try:
             while True:
-                while len(queue) < self._open_objects and (url := next(urls, None)) is not None:
-                    known = url if isinstance(url, ObjectURL) else ObjectURL(url)
-                    queue.append((url, open_blocks(
-                        url, store, version=known.version, checksum=known.checksum, size=known.size)))  # fmt: skip
+                while len(queue) < self._open_objects and (place := next(places, None)) is not None:
+                    queue.append((place.shown, open_blocks(place, store)))
                 if not queue:
                     self._policy.at_end(self.stats, "load_objects")
                     return
@@ -132,7 +129,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                     queue.popleft()
                     done = blocks.stats
                     self.stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
-                yield shown_url(url), data
+                yield url, data
         finally:
             for _, blocks in queue:
                 blocks.close()

@@ -137,7 +137,7 @@ def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[t
     place = parse_url(text).at(options.endpoint)
     is_uri = place.kind == "object" and not text.lower().startswith(("http://", "https://"))
     if is_uri:
-        place.require_endpoint(text)
+        place.require_endpoint()
     if is_uri and "{" not in place.name:
         yield from _of_bucket(place, wanted, options)
         return

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 
 from torchdata_ais.errors import NEVER_SKIPPED, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
@@ -121,7 +121,7 @@ class FileCache(StreamingOpen):
         """Return the file with the shard, fetched if it is an object; None for a shard that is not kept."""
         path = _local(url)
         if path is None and not isinstance(url, Command):
-            kept = self._cache.fetch(ObjectURL(url), cluster_options(self.options))
+            kept = self._cache.fetch(url, cluster_options(self.options))
             path = None if kept is None else str(kept[0])
             if path is not None and self.validator is not None and not self.validator(path):
                 Path(path).unlink(missing_ok=True)
