@@ -21,7 +21,7 @@ from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.engine_options import EngineOptions
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
@@ -50,7 +50,7 @@ class Engine(Protocol):
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps of one epoch of this rank; one plan a worker."""
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return what `report_of` last gave in each process; see `torchdata_ais.stats`."""
 
     def close(self) -> None:
@@ -85,10 +85,10 @@ class InProcessEngine:
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
         with self._listing.on(self._pipe):
-            for item in _watched(iterate(self._pipe), self._stall_after, "this process", None):
+            for item in _watched(self._pipe, self._stall_after, "this process", None):
                 yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the counts of the pipe."""
         return [report_of(self._pipe)]
 
@@ -130,7 +130,7 @@ class _Workers(IterableDataset[Any]):
         counts = Counts(self._pipe)
         name = f"worker process {info.id}"
         try:
-            for item in _watched(iterate(self._pipe), self._stall_after, name, info.id):
+            for item in _watched(self._pipe, self._stall_after, name, info.id):
                 state = pack_or_refuse(self._pipe) if self._stateful else None
                 yield item, info.id, state, counts.take(self._pipe)
         except Exception as error:  # noqa: BLE001 - raised again in the main process, which torch would prefix
@@ -141,15 +141,15 @@ class _Workers(IterableDataset[Any]):
 
 
 def _watched(
-    items: Iterator[Any], stall_after: float | None, process: str, worker: int | None
+    pipe: IterDataPipe[Any], stall_after: float | None, process: str, worker: int | None
 ) -> Iterator[Any]:
-    """Yield the items, watched if `stall_after` says so; what takes too long is logged."""
+    """Yield the items of `pipe`, watched if `stall_after` says so; what takes too long is logged."""
     if stall_after is None:
-        yield from items
+        yield from iterate(pipe)
         return
-    watchdog = Watchdog(stall_after, process, worker, None)
+    watchdog = Watchdog(stall_after, process, worker, None, pipe)
     with watchdog.running():
-        yield from watchdog.watch(items)
+        yield from watchdog.watch(iterate(pipe))
 
 
 def _as_it_is(item: Any) -> Any:
@@ -178,8 +178,8 @@ class DataLoaderEngine:
         self._listing = listing
         self._how = how
         self._running: Any = None
-        self._past: list[dict[str, Any]] = []
-        self._reports: dict[int, dict[str, Any]] = {}
+        self._past: list[Report] = []
+        self._reports: dict[int, Report] = {}
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
@@ -245,7 +245,7 @@ class DataLoaderEngine:
                     todo="its log says in which stage it stands; look there, or raise stall_after=",
                 )
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker, of those of former epochs, too."""
         return self._past + [self._reports[worker] for worker in sorted(self._reports)]
 
@@ -332,10 +332,10 @@ class DataLoader2Engine:
             worker = service.last_worker
             yield item, worker, service.last_extras.get(worker)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker."""
         service: Any = self._loader.reading_service
-        reports: list[dict[str, Any]] = service.stats_reports()
+        reports: list[Report] = service.stats_reports()
         return reports
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
 from torchdata_ais.loaders.instance import raise_if_refused
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.state import check_state, make_state
+from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
@@ -270,7 +271,7 @@ class AISLoader:
         """Return what the stages did so far; see `torchdata_ais.stats`."""
         return stats(self)
 
-    def _ais_loader_stats(self) -> list[dict[str, Any]]:
+    def _ais_loader_stats(self) -> list[Report]:
         return self._passes.reports()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from torchdata_ais.loaders.engine_options import EngineOptions
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, make_engine
 from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share
 from torchdata_ais.loaders.state import plans_for
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.workers.counts import ended
@@ -52,7 +52,7 @@ class Passes:
         self._stateful = stateful and not self._asks
         self._has_given = False
         self._engine: Engine | None = None
-        self._past_reports: list[dict[str, Any]] = []
+        self._past_reports: list[Report] = []
 
     @property
     def workers(self) -> int:
@@ -120,7 +120,7 @@ class Passes:
         if self._asks and self._has_given and isinstance(self._engine, InProcessEngine):
             self.instances = [self._engine.state() or (self.instances or [b""])[0]]
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return what `report_of` last gave in each process, ended ones included."""
         now = self._engine.reports() if self._engine is not None else []
         return [*self._past_reports, *now] or [report_of(self._pipe)]

@@ -115,13 +115,14 @@ def _produce(job: Job, control: Channel) -> None:
     pipe = extract_wrapper(job.pipe)
     outlets = [Outlet(Channel(sock)) for sock in job.outlets or ()] or [Outlet(control)]
     watchdog = _watchdog(job, control, outlets)
+    watchdog.pipe = pipe
     try:
         with watchdog.running():
             sources: list[Dispatched] = []
             if job.outlets is None:
                 sources = _connect(pipe, job.source)
                 with watchdog:
-                    pipe = _prepare_replica(job, pipe)
+                    watchdog.pipe = pipe = _prepare_replica(job, pipe)
             Producer(pipe, control, outlets, job.name, partial(_begin, job), sources, watchdog).run()
     except SystemExit:
         raise
