@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import os as _os
 import sys as _sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if _os.path.basename(_sys.argv[0] if _sys.argv else "") == "torchdata-ais":  # noqa: PTH119 - the command, importing
-    from torchdata_ais._interrupt import quit_at_once
+    from torchdata_ais.interrupt import quit_at_once
 
     quit_at_once()
 
 from torchdata_ais import errors
 from torchdata_ais.errors import AISError
+from torchdata_ais.lazy import lazy_names
 from torchdata_ais.pipes import (
     AISFileLoader,
     AISObjectLoader,
@@ -178,16 +179,4 @@ _LAZY = {
     "stats": "torchdata_ais.loaders",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import (
     AISError,
     ConnectError,

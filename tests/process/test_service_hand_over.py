@@ -15,7 +15,7 @@ import pytest
 import torch
 from service_pipes import numbers
 
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind
 from torchdata_ais.workers.memory import Lender, give_back_done

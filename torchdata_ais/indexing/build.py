@@ -20,7 +20,7 @@ from torchdata_ais.index import (
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.store import StoreOptions, list_objects, resolve_options
 from torchdata_ais.urls import ObjectURL, parse_url
-from torchdata_ais.writing.pool import OrderedPool
+from torchdata_ais.workers.ordered_pool import OrderedPool
 
 __all__ = ["build_index"]
 

@@ -5,7 +5,9 @@ Names are imported on first use, so that importing this package imports neither 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchdata_ais.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torchdata_ais.dataloader2.reading_service import MultiProcessingReadingService
@@ -38,36 +40,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AISLoader": "loaders.loader",
-    "Explanation": "observe.explain",
-    "MultiProcessingReadingService": "dataloader2.reading_service",
-    "Stats": "observe.report",
-    "ais_loader": "loaders.loader",
-    "as_dataset": "loaders.dataset",
-    "draw": "observe.draw",
-    "explain": "observe.explain",
-    "load_state_dict": "loaders.bare",
-    "merge_reports": "observe.report",
-    "merge_states": "loaders.state",
-    "mermaid": "observe.draw",
-    "state_dict": "loaders.bare",
-    "state_from_json": "loaders.state",
-    "state_to_json": "loaders.state",
-    "stats": "observe.report",
-    "with_stats": "observe.report",
+    "AISLoader": "torchdata_ais.loaders.loader",
+    "Explanation": "torchdata_ais.observe.explain",
+    "MultiProcessingReadingService": "torchdata_ais.dataloader2.reading_service",
+    "Stats": "torchdata_ais.observe.report",
+    "ais_loader": "torchdata_ais.loaders.loader",
+    "as_dataset": "torchdata_ais.loaders.dataset",
+    "draw": "torchdata_ais.observe.draw",
+    "explain": "torchdata_ais.observe.explain",
+    "load_state_dict": "torchdata_ais.loaders.bare",
+    "merge_reports": "torchdata_ais.observe.report",
+    "merge_states": "torchdata_ais.loaders.state",
+    "mermaid": "torchdata_ais.observe.draw",
+    "state_dict": "torchdata_ais.loaders.bare",
+    "state_from_json": "torchdata_ais.loaders.state",
+    "state_to_json": "torchdata_ais.loaders.state",
+    "stats": "torchdata_ais.observe.report",
+    "with_stats": "torchdata_ais.observe.report",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"torchdata_ais.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

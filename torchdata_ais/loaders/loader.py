@@ -10,8 +10,8 @@ import torch
 from typing_extensions import Self
 
 from torchdata_ais.errors import LoaderError, StateError, UsageError
-from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, make_engine
-from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, pinned
+from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, EngineSettings
+from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, make_engine, pinned
 from torchdata_ais.loaders.equal_steps import Agreement, stop_together
 from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share, raise_if_refused
 from torchdata_ais.loaders.state import check_state, make_state, plans_for
@@ -326,8 +326,7 @@ class AISLoader:
     def _again(self) -> Iterator[Step]:
         """Yield batches of the epoch from its beginning, for a rank that has none left: -1 for the worker."""
         while True:
-            assert self._listing is not None
-            engine = InProcessEngine(self._pipe, False, self._listing)
+            engine = InProcessEngine(self._settings(stateful=False))
             for item, _, _ in engine.epoch([InstancePlan.of(self._seed, self._data_epoch, 1, 0)]):
                 yield item, -1, None
 
@@ -351,11 +350,13 @@ class AISLoader:
             self._past_reports = [ended(report) for report in self._past_reports]
             # In this process the loader asks for no item ahead, so it can ask for the state when that is wanted.
             asked = self._num_workers == 0 and not isinstance(self._epoch_steps, str)
-            assert self._world is not None
-            assert self._listing is not None
-            stateful = self._no_state is None and not asked
-            self._engine = make_engine(self._pipe, stateful, self._how, self._listing, self._world)
+            self._engine = make_engine(self._settings(stateful=self._no_state is None and not asked))
         return self._engine.epoch(plans)
+
+    def _settings(self, *, stateful: bool) -> EngineSettings:
+        assert self._world is not None
+        assert self._listing is not None
+        return EngineSettings(self._pipe, stateful, self._listing, self._world, self._how)
 
     @staticmethod
     def _not_begun(plan: InstancePlan) -> bytes:

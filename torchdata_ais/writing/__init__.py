@@ -6,7 +6,9 @@ folders of images, tables and existing shards into such a series.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchdata_ais.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torchdata_ais.writing.conversion import Conversion, convert
@@ -25,16 +27,4 @@ _LAZY = {
     "convert": "torchdata_ais.writing.conversion",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)
