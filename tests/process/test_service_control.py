@@ -160,8 +160,8 @@ def test_extras_work_without_worker_processes() -> None:
 
 def test_once_cuda_is_up_workers_are_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert process.start_context(None).get_start_method() == "forkserver"
-    assert process.start_context("fork").get_start_method() == "fork"  # asked for by name
+    assert process.start_context(None, "torchdata_ais").get_start_method() == "forkserver"
+    assert process.start_context("fork", "torchdata_ais").get_start_method() == "fork"  # asked for by name
 
 
 def inside_a_daemon(answers: Any) -> None:
