@@ -188,8 +188,8 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         """Worker id -> what the last pipe's ``_ais_envelope()`` returned there for the worker's item last yielded.
 
         A pipe that has it is a `workers.hooks.EnvelopeSender`. It is called in the worker right after the item was
-        made, and once more after the last item, and may return None for nothing. What it returns travels with the item, so
-        the state of a worker is the state at the item the caller has, however far ahead the worker is.
+        made, and once more after the last item, and may return None for nothing. What it returns travels with the
+        item, so the state of a worker is the state at the item the caller has, however far ahead the worker is.
         """
         if self._pool is not None:
             return self._pool.last_extras

@@ -85,7 +85,7 @@ class InProcessEngine:
         shard_instance(pipe, plan.number, plan.instance)
         begin(pipe, plan)
         with self._settings.listing.on(pipe):
-            for item in _watched(iterate(pipe), self._settings.options.stall_after, "this process", None):
+            for item in _watched(pipe, self._settings.options.stall_after, "this process", None):
                 yield item, 0, pack_or_refuse(pipe) if stateful else None
 
     def reports(self) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ class _Workers(IterableDataset[Any]):
         counts = Counts(self._pipe)
         name = f"worker process {info.id}"
         try:
-            for item in _watched(iterate(self._pipe), self._stall_after, name, info.id):
+            for item in _watched(self._pipe, self._stall_after, name, info.id):
                 state = pack_or_refuse(self._pipe) if self._stateful else None
                 yield item, info.id, state, counts.take(self._pipe)
         except Exception as error:  # noqa: BLE001 - raised again in the main process, which torch would prefix
@@ -141,15 +141,15 @@ class _Workers(IterableDataset[Any]):
 
 
 def _watched(
-    items: Iterator[Any], stall_after: float | None, process: str, worker: int | None
+    pipe: IterDataPipe[Any], stall_after: float | None, process: str, worker: int | None
 ) -> Iterator[Any]:
-    """Yield the items, watched if `stall_after` says so; what takes too long is logged."""
+    """Yield the items of `pipe`, watched if `stall_after` says so; what takes too long is logged."""
     if stall_after is None:
-        yield from items
+        yield from iterate(pipe)
         return
-    watchdog = Watchdog(stall_after, process, worker, None)
+    watchdog = Watchdog(stall_after, process, worker, None, pipe)
     with watchdog.running():
-        yield from watchdog.watch(items)
+        yield from watchdog.watch(iterate(pipe))
 
 
 def _as_it_is(item: Any) -> Any:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import html as escaping
+from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
-
 from torchdata_ais.errors import UsageError
-from torchdata_ais.observe.collect import name_of
-from torchdata_ais.pipes.decode import SampleDecoder
-from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.pipes.shuffled import Shuffler
 from torchdata_ais.stage.checkpoint import Obstacle, obstacle_of
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, is_sharding, parents, upstream
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
 
-__all__ = ["draw", "html", "marks_of", "memory_of", "mermaid"]
+__all__ = ["draw", "html", "marks_of", "mermaid"]
 
 _WIDTH = 64
 
@@ -37,11 +33,7 @@ def draw(pipe: IterDataPipe[Any]) -> str:
         batched(8)                                        16 items
     """
     _check_pipe(pipe)
-    refused = obstacle_of(pipe)
-    rows = [
-        (prefix + _short(_title(part)), marks_of(part, refused), memory_of(part))
-        for prefix, part in _tree(pipe, set())
-    ]
+    rows = [(prefix + _short(title), marks, memory) for prefix, title, marks, memory in _rows(pipe)]
     widths = [max(len(row[column]) for row in rows) + 3 for column in range(2)]
     lines = [f"{title:{widths[0]}}{marks:{widths[1]}}{memory}".rstrip() for title, marks, memory in rows]
     return "\n".join(lines)
@@ -60,7 +52,7 @@ def mermaid(pipe: IterDataPipe[Any]) -> str:
     """
     stages = list(upstream(pipe))[::-1]
     number = {id(part): index for index, part in enumerate(stages)}
-    boxes = [f'    s{index}["{_quoted(_title(part))}"]' for index, part in enumerate(stages)]
+    boxes = [f'    s{index}["{_quoted(stage_of(part).describe())}"]' for index, part in enumerate(stages)]
     arrows = [
         f"    s{number[id(source)]} --> s{index}"
         for index, part in enumerate(stages)
@@ -71,14 +63,23 @@ def mermaid(pipe: IterDataPipe[Any]) -> str:
 
 def html(pipe: IterDataPipe[Any]) -> str:
     """Return the stages behind `pipe` as a small table: what a notebook shows."""
-    refused = obstacle_of(pipe)
     rows = [
-        (prefix.replace(" ", "\N{NO-BREAK SPACE}") + _title(part), marks_of(part, refused), memory_of(part))
-        for prefix, part in _tree(pipe, set())
+        (prefix.replace(" ", "\N{NO-BREAK SPACE}") + title, marks, memory)
+        for prefix, title, marks, memory in _rows(pipe)
     ]
     body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     head = "".join(f"<th>{title}</th>" for title in ("stage", "sharding, checkpoints", "holds at most"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+Pipe.picture = staticmethod(html)
+
+
+def _rows(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str, str, str]]:
+    refused = obstacle_of(pipe)
+    for prefix, part in _tree(pipe, set()):
+        stage = stage_of(part)
+        yield prefix, stage.describe(), marks_of(part, refused), stage.memory_bound().text
 
 
 def _check_pipe(pipe: Any) -> None:
@@ -101,10 +102,6 @@ def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPi
     return [*lines, ("", pipe)]
 
 
-def _title(pipe: IterDataPipe[Any]) -> str:
-    return repr(pipe) if isinstance(pipe, Pipe) else name_of(pipe)
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 4] + "...)"
 
@@ -120,20 +117,11 @@ def marks_of(pipe: IterDataPipe[Any], refused: Obstacle | None) -> str:
         pipe: The stage.
         refused: What keeps a checkpoint of the whole pipe from being taken.
     """
-    if is_sharding(pipe):
+    stage = stage_of(pipe)
+    if stage.splits:
         return "splits over ranks and workers"
-    if refused and pipe is refused.stage:
-        return "no checkpoint"
     if refused:
-        return ""
-    if isinstance(pipe, AISFileLoader):
+        return "no checkpoint" if pipe is refused.stage else ""
+    if stage.reads:
         return "position saved"
-    holds = isinstance(pipe, Shuffler) or (isinstance(pipe, SampleDecoder) and pipe._threads)
-    return "places saved" if holds else ""
-
-
-def memory_of(pipe: IterDataPipe[Any]) -> str:
-    """Return how much a stage holds at most in one process."""
-    if isinstance(pipe, Pipe):
-        return pipe.memory_bound().text
-    return f"{pipe.batch_size} items" if isinstance(pipe, CoreBatcher) else ""
+    return "places saved" if stage.resumable and stage.effect().holds else ""

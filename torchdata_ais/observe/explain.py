@@ -7,27 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
-from torch.utils.data.datapipes.iter import Collator
-from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
-
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.observe.draw import draw
-from torchdata_ais.pipes.batched import Batcher
-from torchdata_ais.pipes.load_objects import AISObjectLoader
-from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.pipes.shuffled import Shuffler
-from torchdata_ais.pipes.to_tuple import TupleMaker
 from torchdata_ais.ranks.listing import Listing, list_pipe
 from torchdata_ais.stage.checkpoint import chain_of
+from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.load_state import url_of
-from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
 from torchdata_ais.stage.shard_order import find_sharder, unsharded
 from torchdata_ais.urls import ObjectURL
 
 __all__ = ["Explanation", "explain"]
-
-_DROP_PLACES = (TupleMaker, Batcher, CoreBatcher, Collator)
 
 
 @dataclass
@@ -119,7 +109,7 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         )
     if num_workers < 0 or world < 1:
         raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")
-    readers = [stage for stage in upstream(pipe) if isinstance(stage, (AISFileLoader, AISObjectLoader))]
+    readers = [stage for stage in upstream(pipe) if stage_of(stage).reads]
     if not readers:
         raise UsageError.at("no stage of the pipe reads anything", todo="put .load_tar() behind .list_ais()")
     workers = max(1, num_workers)
@@ -136,7 +126,7 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         shards_each=(shards // instances, -(-shards // instances)),
         idle_workers=max(0, instances - shards),
         requests=shards,
-        memory_bytes=workers * sum(reader.memory_bound().ahead for reader in readers),
+        memory_bytes=workers * sum(stage_of(reader).memory_bound().ahead for reader in readers),
         notes=[
             *_on_size(known, shards, instances),
             *_on_order(pipe, readers, shards // instances),
@@ -149,11 +139,9 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
     )
 
 
-def _all_items(
-    pipe: IterDataPipe[Any], reader: AISFileLoader | AISObjectLoader, listing: Listing
-) -> Iterator[Any]:
+def _all_items(pipe: IterDataPipe[Any], reader: IterDataPipe[Any], listing: Listing) -> Iterator[Any]:
     with listing.on(pipe):
-        source = copy.deepcopy(reader._source)  # iterating the user's would count as an epoch
+        source = copy.deepcopy(parents(reader)[0])  # iterating the user's would count as an epoch
     yield from unsharded(source, find_sharder(source))
 
 
@@ -165,17 +153,15 @@ def _on_size(sizes: list[int], shards: int, instances: int) -> list[str]:
     return [f"{text}: its worker ends last; even shards keep all {instances} workers busy"]
 
 
-def _on_order(
-    pipe: IterDataPipe[Any], readers: list[AISFileLoader | AISObjectLoader], shards_each: int
-) -> list[str]:
-    above = [stage for reader in readers for stage in upstream(reader._source)]
-    shards = any(isinstance(stage, CoreShuffler) for stage in above)
-    buffers = [stage for stage in upstream(pipe) if isinstance(stage, Shuffler) and stage not in above]
+def _on_order(pipe: IterDataPipe[Any], readers: list[IterDataPipe[Any]], shards_each: int) -> list[str]:
+    above = [stage for reader in readers for stage in upstream(parents(reader)[0])]
+    shards = any(stage_of(stage).effect().mixes for stage in above)
+    buffers = [stage_of(stage) for stage in upstream(pipe) if _mixes_samples(stage, above)]
     if not shards and not buffers:
         return [
             "order: the same in every epoch; .shuffle() before load_tar and .shuffled(n) behind group_samples mix"
         ]
-    opened = max(reader._open_shards if isinstance(reader, AISFileLoader) else 1 for reader in readers)
+    opened = max(stage_of(reader).reads for reader in readers)
     text = (
         "order: shards in a new order each epoch" if shards else "order: shards in the same order each epoch"
     )
@@ -198,10 +184,17 @@ def _on_state(pipe: IterDataPipe[Any]) -> str:
     except StateError as error:
         return f"checkpoints: none can be taken: {error}"
     for index, stage in enumerate(stages):
-        dropping = next((above for above in stages[index + 1 :] if isinstance(above, _DROP_PLACES)), None)
-        if isinstance(stage, Shuffler) and dropping is not None:
+        dropping = next(
+            (above for above in stages[index + 1 :] if not stage_of(above).effect().keeps_place), None
+        )
+        if stage_of(stage).effect().mixes and dropping is not None:
             return (
                 f"checkpoints: none can be taken: {stage!r} holds items of {dropping!r}, which do not know their place "
                 "in the data set. put it before that stage"
             )
     return "checkpoints: can be taken at every batch, with ais_loader"
+
+
+def _mixes_samples(stage: IterDataPipe[Any], above: list[IterDataPipe[Any]]) -> bool:
+    effect = stage_of(stage).effect()
+    return isinstance(stage, Pipe) and effect.mixes and effect.holds and stage not in above

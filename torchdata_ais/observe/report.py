@@ -268,7 +268,7 @@ def _idle(report: dict[str, Any]) -> int:
     idle: int | None = report.get("idle")
     if idle is not None:
         return idle
-    read = [entry["out"] for entry in report["stages"] if entry["name"] in ("load_tar", "load_objects")]
+    read = [entry["out"] for entry in report["stages"] if entry["reads"]]
     return int(bool(read) and not any(read))
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Ragged, collate_columns
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Batcher"]
@@ -77,6 +78,9 @@ class Batcher(Pipe[Any]):
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{2 * self._batchsize} items")
+
+    def effect(self) -> Effect:
+        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
 
     def arguments(self) -> str:
         return str(self._batchsize)

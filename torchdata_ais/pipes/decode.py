@@ -10,9 +10,11 @@ from typing import Any
 
 from torchdata_ais.codecs import SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.each_item import shown_function
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
 __all__ = ["SampleDecoder"]
@@ -97,6 +99,9 @@ class SampleDecoder(Pipe[Any]):
         self._threads = threads
         self._policy = ErrorPolicy(on_error, max_errors)
 
+    def effect(self) -> Effect:
+        return Effect("each" if self._policy.on_error == "raise" else "fewer", holds=self._threads > 0)
+
     def arguments(self) -> str:
         shown = [self._shown] if self._shown else []
         if self._threads:
@@ -120,7 +125,11 @@ class SampleDecoder(Pipe[Any]):
     def _one_by_one(self) -> Iterator[_Outcome]:
         codec = self._codec
         for sample in self._source:
+            self._busy = sample
             yield _outcome(codec, sample)
+
+    def busy_with(self) -> dict[str, Any]:
+        return place_in(self._busy)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

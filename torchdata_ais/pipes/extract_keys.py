@@ -49,6 +49,8 @@ class KeyExtractor(EachItem):
         [(1, 2)]
     """
 
+    keeps_place = False
+
     def __init__(
         self,
         source: Any,

@@ -11,8 +11,10 @@ from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdja
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.samples import Run, RunMember, Sample, pack_place, shown_fields, split_name
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import Pipe, stage, upstream
+from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.urls import MemberPath
 
@@ -93,6 +95,9 @@ class TarSampleGrouper(Pipe[Sample]):
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
+    def busy_with(self) -> dict[str, Any]:
+        return place_in(self._busy)
+
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         keys = f" + {self._most_seen()} x (2 MB or 22 bytes a sample)" if self._adjacent == "error" else ""
@@ -123,6 +128,7 @@ class TarSampleGrouper(Pipe[Sample]):
                     if not self._policy.goes_on(error, stats, "group_samples"):
                         return
                 else:
+                    self._busy = sample
                     yield sample
             if run.last:
                 seen.pop((url, run.shard), None)
@@ -131,8 +137,7 @@ class TarSampleGrouper(Pipe[Sample]):
 
     def _most_seen(self) -> int:
         """Return of how many shards keys are kept: twice as many as may be under way at the same time."""
-        loaders = [pipe for pipe in upstream(self) if isinstance(pipe, AISFileLoader)]
-        return 2 * (sum(loader._open_shards for loader in loaders) or _OPEN_SHARDS)
+        return 2 * (sum(stage_of(pipe).reads for pipe in upstream(self)) or _OPEN_SHARDS)
 
     def _sample(self, url: str, run: Run) -> Sample:
         sample = Sample.__new__(Sample)  # __init__ takes longer than all that follows

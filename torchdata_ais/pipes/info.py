@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["InfoPrinter"]
@@ -60,6 +61,9 @@ class InfoPrinter(Pipe[Any]):
         self._width = width
         self._stream = stream
         self._name = name
+
+    def effect(self) -> Effect:
+        return Effect("each")
 
     def arguments(self) -> str:
         return "" if self._fmt is None else repr(self._fmt)

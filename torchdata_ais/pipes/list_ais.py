@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, stage
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import StoreOptions, list_objects
@@ -85,7 +85,6 @@ class AISSourceLister(Pipe[str]):
     """
 
     transport: StageTransport
-    ready = True
 
     def __init__(
         self,
@@ -107,6 +106,7 @@ class AISSourceLister(Pipe[str]):
         if etl is not None and etl_name is not None:
             raise UsageError.at("both etl= and etl_name= were given", todo="pass one of them")
         self.named_by: IterDataPipe[Any] | None = named_by
+        self.ready = named_by is None
         self._sources: _Sources | None = None
         if named_by is None:
             self._sources = _Sources(

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["ListBatcher"]
@@ -50,6 +51,9 @@ class ListBatcher(Pipe[list[Any]]):
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._batchsize} items")
+
+    def effect(self) -> Effect:
+        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
 
     def arguments(self) -> str:
         return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"

@@ -10,9 +10,11 @@ from typing_extensions import override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
-from torchdata_ais.stage.contract import MemoryBound, mib
+from torchdata_ais.stage.above import ensure_sharded
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.load_state import url_of
-from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
+from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
@@ -61,6 +63,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
     """
 
     transport: StageTransport
+    reads = 1
 
     def __init__(
         self,
@@ -97,6 +100,9 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         )
         self._policy = ErrorPolicy(on_error, max_errors)
 
+    def effect(self) -> Effect:
+        return Effect("each" if self._policy.on_error == "raise" else "fewer", holds=True, keeps_place=False)
+
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         prefetch, block = self.transport.sizes(self)
@@ -107,6 +113,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         store = self.transport.resolve(self)
         urls = map(url_of, self._source)
         queue: deque[tuple[str, BlockSource]] = deque()
+        self._live = queue
         try:
             while True:
                 while len(queue) < self._open_objects and (url := next(urls, None)) is not None:
@@ -133,6 +140,9 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         finally:
             for _, blocks in queue:
                 blocks.close()
+
+    def busy_with(self) -> dict[str, Any]:
+        return {"url": shown_url(self._live[0][0])} if self._live else {}
 
     @override
     def counts(self) -> dict[str, Any]:

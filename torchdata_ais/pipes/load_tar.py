@@ -12,10 +12,12 @@ from typing_extensions import override
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
-from torchdata_ais.stage.contract import MemoryBound, mib
+from torchdata_ais.stage.above import ensure_sharded
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
-from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
+from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
@@ -101,6 +103,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     """
 
     resumable = True
+    loop = "_whole_runs"
 
     epoch_seed: EpochSeed
     transport: StageTransport
@@ -139,7 +142,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         if select_files is not None:
             check_function(select_files, 1, "load_tar(select_files=)")
         self._source = ensure_sharded(self._source)
-        self._open_shards = open_shards
+        self.reads = open_shards
         cache = None if cache_dir is None else ObjectCache(os.fspath(cache_dir), cache_bytes)
         self._shard_options = ShardOptions(
             require_end, max_sample_bytes, max_ratio, rename_files, select_files, cache
@@ -162,20 +165,23 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         """Return what the stage holds at most in one process; see "Memory" above."""
         prefetch, block = self.transport.sizes(self)
         each = 2 * block  # the one in hand, and one that an object without any may always fetch
-        ahead = prefetch + self._open_shards * each
+        ahead = prefetch + self.reads * each
         return MemoryBound(
-            f"{mib(prefetch)} + {self._open_shards} x (sample + member + {mib(each + _UNKEYED_BYTES)})", ahead
+            f"{mib(prefetch)} + {self.reads} x (sample + member + {mib(each + _UNKEYED_BYTES)})", ahead
         )
 
+    def effect(self) -> Effect:
+        return Effect("more")
+
     def arguments(self) -> str:
-        shown = [f"open_shards={self._open_shards}"] if self._open_shards > 1 else []
+        shown = [f"open_shards={self.reads}"] if self.reads > 1 else []
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
     @override
     def identity(self) -> str:
-        return f"open_shards={self._open_shards}" if self._open_shards > 1 else ""
+        return f"open_shards={self.reads}" if self.reads > 1 else ""
 
     def _items(self) -> Iterator[tuple[MemberPath, bytes]]:
         for url, run in self._whole_runs():
@@ -183,6 +189,10 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             for index, member in enumerate(run.members):
                 ends = "" if index < last else "shard" if run.last else "run"
                 yield MemberPath.of(url, member.name, member.offset, ends, run.shard), member.data
+
+    def busy_with(self) -> dict[str, Any]:
+        queue = () if self._live is None else self._live.queue
+        return {"url": queue[0].name} if queue else {}
 
     def whole_runs(self) -> Iterator[tuple[str, Run]]:
         """Yield ``(url, run)`` instead of single members: the short way for `group_samples`."""
@@ -197,7 +207,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         try:
             yield from live.replay()
             while True:
-                while len(queue) < self._open_shards and live.open_next():
+                while len(queue) < self.reads and live.open_next():
                     self.stats.items += 1
                 if not queue:
                     self._policy.at_end(self.stats, "load_tar")

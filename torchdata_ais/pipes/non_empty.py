@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["NonEmpty"]
@@ -40,6 +41,9 @@ class NonEmpty(Pipe[Any]):
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         self._resumed = False
+
+    def effect(self) -> Effect:
+        return Effect("each")
 
     def _items(self) -> Iterator[Any]:
         empty, self._resumed = not self._resumed, False

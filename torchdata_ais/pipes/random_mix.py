@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.mixing import several_pipes
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
@@ -72,6 +73,9 @@ class RandomMix(Pipe[Any]):
         self._weights = weights
         self._longest = longest
         self.epoch_seed = EpochSeed(seed)
+
+    def effect(self) -> Effect:
+        return Effect("unknown", mixes=True)
 
     def arguments(self) -> str:
         return f"{len(self._sources)} pipes, probs={self._weights}" + (

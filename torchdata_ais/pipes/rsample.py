@@ -40,6 +40,8 @@ class Subsampler(EachItem):
 
     epoch_seed: SharedEpochSeed
 
+    gives = "fewer"
+
     def __init__(self, source: Any, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(with_shared_seed(as_pipe(source)), "raise", None)
         if not 0.0 <= p <= 1.0:

@@ -40,6 +40,8 @@ class Selector(EachItem):
         [0, 2, 4]
     """
 
+    gives = "fewer"
+
     def __init__(
         self,
         source: Any,

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
 
@@ -67,6 +68,9 @@ class Shuffler(Pipe[Any]):
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._bufsize} items")
+
+    def effect(self) -> Effect:
+        return Effect("each", mixes=True, holds=True)
 
     def arguments(self) -> str:
         return f"{self._bufsize}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.world import known_ranks
 
@@ -42,6 +43,9 @@ class SingleNodeOnly(Pipe[Any]):
         super().__init__(source)
         # Worker processes know the ranks by the environment only, so what is known here travels with the stage.
         _, self._world = known_ranks()
+
+    def effect(self) -> Effect:
+        return Effect("each")
 
     def _items(self) -> Iterator[Any]:
         world = max(self._world, known_ranks()[1])

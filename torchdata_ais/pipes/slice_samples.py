@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Slicer"]
@@ -49,6 +50,9 @@ class Slicer(Pipe[Any]):
                 f"slice_samples{bounds}", todo="give a stop, or start, stop and step, none negative"
             ) from error
         self._bounds = bounds
+
+    def effect(self) -> Effect:
+        return Effect("fewer")
 
     def arguments(self) -> str:
         return ", ".join(map(str, self._bounds))

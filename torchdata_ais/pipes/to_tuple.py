@@ -8,6 +8,7 @@ from typing import Any
 from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.samples import shown_fields
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
@@ -95,6 +96,9 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         if not self._has_default:
             self._default = None
         self._policy = ErrorPolicy(on_error, max_errors)
+
+    def effect(self) -> Effect:
+        return Effect("each" if self._policy.on_error == "raise" else "fewer", keeps_place=False)
 
     def arguments(self) -> str:
         return ", ".join(map(repr, self._specs))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Unbatcher"]
@@ -43,6 +44,9 @@ class Unbatcher(Pipe[Any]):
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
+
+    def effect(self) -> Effect:
+        return Effect("more", keeps_place=False)
 
     def _items(self) -> Iterator[Any]:
         for batch in self._source:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Unlister"]
@@ -37,6 +38,9 @@ class Unlister(Pipe[Any]):
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
+
+    def effect(self) -> Effect:
+        return Effect("more")
 
     def _items(self) -> Iterator[Any]:
         for items in self._source:

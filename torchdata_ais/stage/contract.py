@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torchdata_ais.redaction import clean
+from torchdata_ais.stage.bound import MemoryBound
 
 if TYPE_CHECKING:
     from torchdata_ais.stage.seed import EpochSeed
     from torchdata_ais.stage.stats import StageStats
     from torchdata_ais.stage.transport import StageTransport
 
-__all__ = ["Effect", "MemoryBound", "Stage", "mib"]
+__all__ = ["Effect", "Stage"]
 
 
 class Effect(NamedTuple):
@@ -50,25 +51,13 @@ class Effect(NamedTuple):
         return taken // self.size + (self.partial and taken % self.size > 0)
 
 
-class MemoryBound(NamedTuple):
-    """What a stage holds at most in one process.
-
-    Attributes:
-        text: As `draw` prints it; empty for the one item that the stage is at work on.
-        ahead: Bytes of it that are fetched ahead.
-    """
-
-    text: str = ""
-    ahead: int = 0
-
-
 class Stage:
     """The contract.
 
     Attributes:
         functional_name: The name the stage is chained by.
         resumable: Whether a checkpoint can pass through: it holds no items between two of its own, or says which.
-        reads: Whether it reads shards or objects that the stages above it name.
+        reads: How many of the shards or objects that the stages above name it reads at the same time; 0 if none.
         splits: Whether it splits items over ranks and workers.
         ready: Whether its next item comes without waiting, once its sources' do.
         repeats: Whether an item may come twice in an epoch.
@@ -76,17 +65,19 @@ class Stage:
         hidden: Whether it belongs to a loader, and is shown nowhere.
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
         stats: What it counted in this process.
+        loop: The method that iterates: whose code is at work when the stage is.
         transport: Where it gets endpoint and token from, if it needs them.
     """
 
     functional_name: str = ""
-    resumable: ClassVar[bool] = False
-    reads: ClassVar[bool] = False
+    resumable: bool = False
+    reads: int = 0
     splits: bool = False
     ready: bool = False
     repeats: ClassVar[bool] = False
     seed_per_instance: ClassVar[bool] = False
     hidden: ClassVar[bool] = False
+    loop: ClassVar[str] = "_items"
     epoch_seed: EpochSeed | None = None
     stats: StageStats
     transport: StageTransport | None = None
@@ -138,13 +129,3 @@ class Stage:
             held: How many items the stage held then: they come again, after those of the stages below.
             below: How many items the stages below held: they come first, and have passed this stage before.
         """
-
-
-def mib(size: int) -> str:
-    """Return `size` in MiB.
-
-    Example:
-        >>> mib(3 << 19)
-        '1.5 MiB'
-    """
-    return f"{size / (1 << 20):g} MiB"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.place import note_place
+from torchdata_ais.stage.place import note_place, place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
 __all__ = ["DROPPED", "EachItem"]
@@ -25,6 +26,8 @@ class EachItem(Pipe[Any]):
     """
 
     resumable = True
+    gives: ClassVar[Literal["each", "fewer"]] = "each"
+    keeps_place: ClassVar[bool] = True
 
     def __init__(self, source: Any, on_error: OnError, max_errors: float | None) -> None:
         super().__init__(source)
@@ -41,6 +44,13 @@ class EachItem(Pipe[Any]):
         """Return the arguments to show in `repr`, error policy apart."""
         return []
 
+    def effect(self) -> Effect:
+        gives = self.gives if self._policy.on_error == "raise" else "fewer"
+        return Effect(gives, keeps_place=self.keeps_place)
+
+    def busy_with(self) -> dict[str, Any]:
+        return place_in(self._busy)
+
     def arguments(self) -> str:
         policy = [] if self._policy.on_error == "raise" else [repr(self._policy)]
         return ", ".join(self._shown() + policy)
@@ -53,6 +63,7 @@ class EachItem(Pipe[Any]):
         one, stats = self._one, self.stats
         for item in self._source:
             stats.items += 1
+            self._busy = item
             try:
                 result = one(item)
             except Exception as error:  # noqa: BLE001 - functions of the user may raise anything

@@ -13,12 +13,12 @@ from torchdata_ais.errors import ObjectChangedError, StateError, UsageError
 from torchdata_ais.reading.held import held_runs
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import SHARD_SHIFT, Run
+from torchdata_ais.stage.core import gives_at_once
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.shard_order import (
     ShardOrder,
     bitmap,
     find_sharder,
-    gives_at_once,
     left_of,
     unsharded,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -31,7 +31,7 @@ __all__ = [
     "ShardingFilter",
     "as_pipe",
     "check_source",
-    "ensure_sharded",
+    "is_sharding",
     "parents",
     "stage",
     "upstream",
@@ -48,7 +48,8 @@ class Pipe(Methods[T_co], Stage):
     """Base of every stage: an `IterDataPipe` that says what it is (`Stage`), and whose running state never travels.
 
     Subclasses keep constructor arguments in private attributes (torch prints public ones in error messages), put
-    what a running iterator needs under ``self._live``, and write ``_items`` as a generator, so that nothing happens
+    what a running iterator needs under ``self._live`` and
+    the item at work under ``self._busy``, and write ``_items`` as a generator, so that nothing happens
     before the first item is asked for.
 
     Args:
@@ -60,6 +61,7 @@ class Pipe(Methods[T_co], Stage):
     # torch's iterator hook asks hasattr() for it at every item; a miss costs 1 us in torch's __getattr__.
 
     _live: Any = None
+    _busy: Any = None
     _source: IterDataPipe[Any]
 
     def __init__(self, source: Any = None) -> None:
@@ -69,6 +71,12 @@ class Pipe(Methods[T_co], Stage):
             self._source = as_pipe(source)
             check_source(self._source)
 
+    picture: ClassVar[Callable[[Any], str]] = repr
+    """What notebooks show; `torchdata_ais.observe.draw` gives a table here."""
+
+    def _repr_html_(self) -> str:
+        return type(self).picture(self)
+
     def _items(self) -> Iterator[T_co]:
         """Yield the items of an iteration."""
         raise NotImplementedError
@@ -77,7 +85,7 @@ class Pipe(Methods[T_co], Stage):
         yield from self._items()
 
     def __getstate__(self) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name != "_live"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_live", "_busy")}
         hook = IterDataPipe.getstate_hook
         return hook(state) if hook is not None else state
 
@@ -199,37 +207,6 @@ def is_sharding(pipe: IterDataPipe[Any]) -> bool:
         or type(pipe).__name__.startswith("_DummySharding")
         or ("ShardingRoundRobinDispatcher" in type(pipe).__name__)
     )
-
-
-def ensure_sharded(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
-    """Return `source` with one sharding filter on every path above it.
-
-    A path that has none gets torch's own `ShardingFilter` in front: it is the only class for which loaders give
-    everything before it one shared seed. A branch of a ``concat`` or ``mux`` that lacks one gets its own, since
-    the filter of another branch does not cover it.
-    """
-    covered = _covered(source)
-    if covered is True:
-        return source
-    if covered is False:
-        return ShardingFilter(source)
-    for name, value in list(vars(source).items()):
-        if isinstance(value, IterDataPipe):
-            setattr(source, name, ensure_sharded(value))
-        elif isinstance(value, (list, tuple)) and any(isinstance(item, IterDataPipe) for item in value):
-            wrapped = [ensure_sharded(item) if isinstance(item, IterDataPipe) else item for item in value]
-            setattr(source, name, type(value)(wrapped))
-    return source
-
-
-def _covered(pipe: IterDataPipe[Any]) -> bool | None:
-    """Return True if every path above `pipe` is sharded, False if none is, None if some are."""
-    if is_sharding(pipe):
-        return True
-    above = {_covered(parent) for parent in parents(pipe)}
-    if not above:
-        return False
-    return above.pop() if len(above) == 1 else None
 
 
 def _refuse_second_filter(source: IterDataPipe[Any]) -> None:

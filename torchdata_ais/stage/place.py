@@ -8,7 +8,7 @@ from typing import Any
 from torchdata_ais.errors import AISError, UsageError, noted
 from torchdata_ais.samples import Sample
 
-__all__ = ["keep_place", "note_place", "place_of", "require_dict"]
+__all__ = ["keep_place", "note_place", "place_in", "place_of", "require_dict"]
 
 
 def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
@@ -51,6 +51,18 @@ def place_of(sample: Mapping[str, Any]) -> dict[str, Any]:
         "url": sample.get("__url__"),
         "offset": None if offset < 0 else offset,
     }
+
+
+def place_in(item: Any) -> dict[str, Any]:
+    """Return ``url`` and ``key`` of `item`, if it is a sample.
+
+    Example:
+        >>> place_in({"__key__": "a", "cls": 3}), place_in(3)
+        ({'url': None, 'key': 'a'}, {})
+    """
+    if not isinstance(item, Mapping) or not isinstance(item.get("__key__"), str):
+        return {}
+    return {"url": item.get("__url__"), "key": item["__key__"]}
 
 
 _NAMES = (("key", "__key__"), ("url", "__url__"))

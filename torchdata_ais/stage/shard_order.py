@@ -12,15 +12,13 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data.datapipes.iter import Collator, IterableWrapper, Mapper
-from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
+from torch.utils.data.datapipes.iter import Collator, Mapper
 
-from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents
 
 logger = logging.getLogger("torchdata_ais")
 
-__all__ = ["ShardOrder", "bitmap", "find_sharder", "gives_at_once", "left_of", "positions_of", "unsharded"]
+__all__ = ["ShardOrder", "bitmap", "find_sharder", "left_of", "positions_of", "unsharded"]
 
 
 def bitmap(positions: Iterable[int]) -> bytes:
@@ -52,18 +50,6 @@ def find_sharder(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
         if type(pipe) not in (Mapper, Collator):
             return None
         pipe = parents(pipe)[0]
-
-
-_AT_ONCE = (ShardingFilter, CoreShuffler)
-
-
-def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
-    """Return whether the next item of `pipe` comes without waiting: it stands in a list, or is listed already."""
-    while type(pipe) in _AT_ONCE:
-        pipe = parents(pipe)[0]
-    if isinstance(pipe, IterableWrapper):
-        return isinstance(pipe.iterable, (list, tuple))
-    return isinstance(pipe, AISSourceLister) and not parents(pipe)
 
 
 class ShardOrder:

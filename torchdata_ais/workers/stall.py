@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import inspect
 import logging
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 
 from torchdata_ais.errors import StallError
-from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.pipe import Pipe, upstream
 
 __all__ = ["Watchdog", "where"]
 
@@ -32,6 +34,7 @@ class Watchdog:
         process: How errors name this process.
         worker: Its number.
         fail: Called with the error, in another thread; None where nothing can end the wait: it is only logged.
+        pipe: What is iterated: errors say where in it the process stands.
     """
 
     def __init__(
@@ -40,11 +43,13 @@ class Watchdog:
         process: str,
         worker: int | None,
         fail: Callable[[StallError], None] | None,
+        pipe: IterDataPipe[Any] | None = None,
     ) -> None:
         self._seconds = seconds or 0.0
         self._process = process
         self._worker = worker
         self._fail = fail
+        self.pipe = pipe
         self._begun = 0
         self._ended = 0
 
@@ -103,7 +108,7 @@ class Watchdog:
                 self._fail(error)
 
     def _error(self, frame: FrameType | None) -> StallError:
-        stage, place = where(frame)
+        stage, place = where(self.pipe, frame)
         return StallError.at(
             f"{self._process} made no item for {self._seconds:g} s; it stands in {stage}",
             todo="the log of that process has the stacks of its threads; look at that object and that function, or "
@@ -113,29 +118,36 @@ class Watchdog:
         )
 
 
-def where(frame: FrameType | None) -> tuple[str, dict[str, Any]]:
+def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
     """Return which stage a thread is in, and which object or sample it is busy with.
 
     Args:
-        frame: The innermost frame of the thread.
+        pipe: The last stage.
+        frame: The innermost frame of the thread. A stage is at work if the code of its loop is, and so are then
+            the stages below it.
     """
-    stage: Any = None
-    place: dict[str, Any] = {}
-    while frame is not None and stage is None:
-        values = frame.f_locals
-        for value in list(values.values()):
-            if isinstance(value, dict) and isinstance(value.get("__key__"), str):
-                place = {"url": value.get("__url__"), "key": value["__key__"]}
-        owner = values.get("self")
-        if isinstance(owner, IterDataPipe):
-            stage = owner
+    codes: list[CodeType] = []
+    while frame is not None:
+        codes.insert(0, frame.f_code)
         frame = frame.f_back
-    if stage is None:
-        return "no stage of the pipe", place
-    queue = getattr(getattr(stage, "_live", None), "queue", None)
-    if not place and queue:
-        place = {"url": str(queue[0].url)}
-    return repr(stage) if isinstance(stage, Pipe) else type(stage).__name__, place
+    chain = [] if pipe is None else list(upstream(pipe))
+    found, begin = -1, 0
+    for index, part in enumerate(chain):
+        code = _code_of(part)
+        if code in codes[begin:]:
+            found, begin = index, codes.index(code, begin) + 1
+    if found < 0:
+        return "no stage of the pipe", {}
+    places = (stage_of(part).busy_with() for part in chain[found:])
+    # What a stage that is not ours has in hand came last out of the nearest of ours.
+    return stage_of(chain[found]).describe(), next(filter(None, places), {})
+
+
+def _code_of(pipe: IterDataPipe[Any]) -> CodeType:
+    """Return the code of the generator that iterates a stage; below torch's wrapper, for stages that are not ours."""
+    method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
+    code: CodeType = inspect.unwrap(method).__code__
+    return code
 
 
 def _stacks() -> str:

@@ -59,11 +59,12 @@ def _produce(job: Job, control: Channel) -> None:
     pipe = job.part.open()
     outlets = [Outlet(Channel(sock)) for sock in job.outlets] or [Outlet(control)]
     watchdog = _watchdog(job, control, outlets)
+    watchdog.pipe = pipe
     try:
         with watchdog.running():
             sources = _connect(pipe, job.source)
             with watchdog:
-                pipe = job.part.prepare(pipe)
+                watchdog.pipe = pipe = job.part.prepare(pipe)
             Producer(pipe, job.part, control, outlets, job.name, sources, watchdog).run()
     except SystemExit:
         raise
