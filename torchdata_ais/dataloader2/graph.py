@@ -78,7 +78,7 @@ def _would_not_return(pipe: Any) -> bool:
     """
     if not isinstance(pipe, Prefetcher):
         return False
-    ahead = pipe.prefetch_data
+    ahead = vars(pipe).get("prefetch_data")  # not there in a copy that was not iterated yet
     return isinstance(pipe, PinMemory) or (ahead is not None and ahead.stop_iteration)
 
 
