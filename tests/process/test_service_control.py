@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -69,6 +70,10 @@ def test_pipes_with_threads_of_their_own_can_be_paused_at_any_moment() -> None:
                 loader._pause()
                 loader._resume()
             assert sorted(seen) == list(range(10))
+
+
+def test_a_look_ahead_pipe_that_was_not_iterated_yet_can_be_paused() -> None:
+    graph.pause(pickle.loads(pickle.dumps(IterableWrapper(range(3)).prefetch(10))))
 
 
 def test_a_look_ahead_thread_that_is_about_to_end_is_not_waited_for() -> None:

@@ -36,7 +36,7 @@ from torchdata_ais.dataloader2.torchdata_names import (
     set_graph_random_seed,
 )
 from torchdata_ais.errors import LoaderError, UsageError
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
@@ -196,7 +196,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         pipe = self._end_datapipe
         return {0: pipe._ais_envelope()} if isinstance(pipe, EnvelopeSender) else {}
 
-    def stats_reports(self) -> list[dict[str, Any]]:
+    def stats_reports(self) -> list[Report]:
         """Return the last report of each worker; see `torchdata_ais.stats`."""
         if self._pool is not None:
             return [self._pool.reports[worker] for worker in sorted(self._pool.reports)]

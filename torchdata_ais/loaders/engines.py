@@ -21,7 +21,7 @@ from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.engine_options import EngineSettings
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
@@ -57,7 +57,7 @@ class Engine(Protocol):
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps of one epoch of this rank; one plan a worker."""
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return what `report_of` last gave in each process; see `torchdata_ais.stats`."""
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class InProcessEngine:
             for item in _watched(pipe, self._settings.options.stall_after, "this process", None):
                 yield item, 0, pack_or_refuse(pipe) if stateful else None
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the counts of the pipe."""
         return [report_of(self._settings.pipe)]
 
@@ -162,8 +162,8 @@ class DataLoaderEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._running: Any = None
-        self._past: list[dict[str, Any]] = []
-        self._reports: dict[int, dict[str, Any]] = {}
+        self._past: list[Report] = []
+        self._reports: dict[int, Report] = {}
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
@@ -231,7 +231,7 @@ class DataLoaderEngine:
                     todo="its log says in which stage it stands; look there, or raise stall_after=",
                 )
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker, of those of former epochs, too."""
         return self._past + [self._reports[worker] for worker in sorted(self._reports)]
 
@@ -305,10 +305,10 @@ class DataLoader2Engine:
             worker = service.last_worker
             yield item, worker, service.last_extras.get(worker)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker."""
         service: Any = self._loader.reading_service
-        reports: list[dict[str, Any]] = service.stats_reports()
+        reports: list[Report] = service.stats_reports()
         return reports
 
     def close(self) -> None:

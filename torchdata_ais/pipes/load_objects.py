@@ -16,8 +16,9 @@ from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.load_state import url_of
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
+from torchdata_ais.store import BlockSource, Retry, StoreOptions, open_blocks
 from torchdata_ais.urls import ObjectURL, shown_url
 
 __all__ = ["AISObjectLoader"]
@@ -145,8 +146,8 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         return {"url": shown_url(self._live[0][0])} if self._live else {}
 
     @override
-    def counts(self) -> dict[str, Any]:
-        return {**super().counts(), **held_now()}
+    def counts(self) -> StageStats:
+        return StageStats.of_reading().add(self.stats)
 
     def _read(self, url: str, blocks: BlockSource) -> bytes:
         parts: list[bytes] = []
