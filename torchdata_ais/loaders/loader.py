@@ -13,8 +13,8 @@ from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, make_engine
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, pinned
 from torchdata_ais.loaders.equal_steps import Agreement, stop_together
-from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share, raise_if_refused
-from torchdata_ais.loaders.state import check_state, make_state, plans_for
+from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.observe.collect import report_of
 from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.ranks.alive import Ranks
@@ -22,6 +22,7 @@ from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.stage.checkpoint import chain_of, stage_names
 from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
+from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
 from torchdata_ais.workers.counts import ended
 from torchdata_ais.world import World, WorldOptions, instance_of
 
@@ -173,7 +174,7 @@ class AISLoader:
         self._turn = 0
         self._instances: list[bytes] | None = None
         self._stream: Iterator[Step] | None = None
-        self._resume: dict[str, Any] | None = None
+        self._resume: StreamState | MergedState | None = None
         self._run = 0
         self._past_reports: list[dict[str, Any]] = []
 
@@ -198,7 +199,8 @@ class AISLoader:
     @property
     def under_way(self) -> bool:
         """Whether the next `iter` finishes an epoch that a checkpoint was taken in."""
-        return self._resume is not None and (self._resume["step"] > 0 or "merged" in self._resume)
+        resume = self._resume
+        return resume is not None and (isinstance(resume, MergedState) or resume.step > 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch; nothing changes for the epoch under way."""
@@ -284,10 +286,9 @@ class AISLoader:
 
     def _begin(self) -> None:
         """Begin an epoch, or the rest of one."""
-        resume = self._resume
-        if resume is not None:
-            self.epoch, self._step = resume["user_epoch"], resume["step"]
-            self._data_epoch = resume["epoch"]
+        if self._resume is not None:
+            resume = self._resume.parts[0]
+            self.epoch, self._step, self._data_epoch = resume.user_epoch, resume.step, resume.epoch
         else:
             self.epoch, self._step = self._next_epoch, 0
             if not isinstance(self._epoch_steps, int):
@@ -343,10 +344,7 @@ class AISLoader:
         if resume is not None:
             plans = plans_for(resume, rank, ranks, workers, self._digest)
         self._turn = 0
-        self._instances = [
-            plan.states[0] if len(plan.states) == 1 and plan.share == (0, 1) else self._not_begun(plan)
-            for plan in plans
-        ]
+        self._instances = [plan.not_begun() for plan in plans]
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
             # In this process the loader asks for no item ahead, so it can ask for the state when that is wanted.
@@ -356,10 +354,6 @@ class AISLoader:
             stateful = self._no_state is None and not asked
             self._engine = make_engine(self._pipe, stateful, self._how, self._listing, self._world)
         return self._engine.epoch(plans)
-
-    @staticmethod
-    def _not_begun(plan: InstancePlan) -> bytes:
-        return pack_fresh(plan.number, plan.instance) if not plan.states else pack_share(plan)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank's loader stands: after the batch that was received last.
@@ -374,24 +368,25 @@ class AISLoader:
         if self._no_state is not None:
             raise self._no_state
         if self._resume is not None:
-            return self._resume
+            return to_plain(self._resume)
         world = self._world or self._world_options.find()
         under_way = self._instances is not None
         self._take_state()
-        return make_state(
-            stages=self._stages,
-            seed=self._seed,
-            epoch=self._data_epoch if under_way or isinstance(self._epoch_steps, int) else self._next_epoch,
-            user_epoch=self.epoch if under_way and self._step else self._next_epoch,
-            step=self._step,
-            rank=world.rank,
-            ranks=world.size,
-            workers=self._workers,
-            turn=self._turn,
-            shards=self._digest,
-            instances=None
-            if self._instances is None
-            else [raise_if_refused(state) for state in self._instances],
+        data_epoch = self._data_epoch if under_way or isinstance(self._epoch_steps, int) else self._next_epoch
+        return to_plain(
+            StreamState(
+                stages=self._stages,
+                seed=int(self._seed),
+                epoch=int(data_epoch),
+                user_epoch=int(self.epoch if under_way and self._step else self._next_epoch),
+                step=self._step,
+                rank=world.rank,
+                ranks=world.size,
+                workers=self._workers,
+                turn=self._turn,
+                shards=self._digest,
+                instances=None if self._instances is None else [unpack(state) for state in self._instances],
+            )
         )
 
     @property
@@ -416,8 +411,8 @@ class AISLoader:
         """
         if self._no_state is not None:
             raise self._no_state
-        self._resume = state = check_state(state, self._stages)
-        self._seed = state["seed"]
+        self._resume = check_state(state, self._stages)
+        self._seed = self._resume.parts[0].seed
         self._stream = None
         self._run += 1
 

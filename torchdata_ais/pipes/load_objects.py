@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
-from torchdata_ais.stage.contract import Effect, MemoryBound, mib
+from torchdata_ais.stage.contract import Effect, MemoryBound
 from torchdata_ais.stage.load_state import url_of
 from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.transport import StageTransport
+from torchdata_ais.stage.transport import StageTransport, mib
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
 from torchdata_ais.urls import ObjectURL, shown_url
 

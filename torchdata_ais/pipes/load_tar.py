@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,15 @@ from typing_extensions import override
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
-from torchdata_ais.stage.contract import Effect, MemoryBound, mib
+from torchdata_ais.stage.contract import Effect, MemoryBound, Reader
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
 from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
 from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
-from torchdata_ais.stage.transport import StageTransport
+from torchdata_ais.stage.transport import StageTransport, mib
+from torchdata_ais.state import Part, ReaderState
 from torchdata_ais.store import ObjectCache, Retry, StoreOptions, held_now
 from torchdata_ais.urls import MemberPath
 
@@ -29,7 +30,7 @@ _UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
 
 
 @stage("load_tar")
-class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
+class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     """Stream tar shards and yield their members, only those of whole samples (``.load_tar()``).
 
     A sharding filter is put in front of every path that has none, so that ranks and workers read different
@@ -233,15 +234,11 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             for shard in (*queue, *filter(None, [live.ahead])):
                 self._close(shard)
 
-    def save_state(self) -> dict[str, Any] | None:
-        return None if self._live is None else self._live.save()
+    def save_position(self, held: Iterable[int]) -> ReaderState | None:
+        return None if self._live is None else self._live.save(held)
 
-    def _versions(self, shards: set[int]) -> list[list[Any]]:
-        return [] if self._live is None else self._live.versions(shards)
-
-    @override
-    def load_state(self, state: Any, held: int, below: int) -> None:
-        self._resume = state
+    def resume(self, part: Part, digests: tuple[str, str]) -> None:
+        self._resume = part, digests
 
     def _close(self, shard: OpenShard) -> None:
         if self._live is not None:
