@@ -1,6 +1,6 @@
 """What a checkpoint is: typed, with a version and a checksum, whatever it was taken of.
 
-Users have it as plain values (`to_plain`), which ``torch.save(weights_only=True)`` takes, or as JSON. It lies on disks,
+Users have it as plain values (`to_plain`), fit for ``torch.save(weights_only=True)`` and for JSON. It lies on disks,
 travels through object stores, and is merged by hand. A state that lost an entry would lose or double samples without a
 word, so nothing in it is used before all of it was looked at (`from_plain`): its types, what they cannot say, and the
 checksum, which finds what went wrong by chance and is no signature. What a forged state can do is bounded: no code,
@@ -42,7 +42,6 @@ _MOST_NESTED = 64
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 _Weight = Annotated[int, Meta(ge=0, le=1 << 16)]
-_BYTES = (bytes, bytearray, memoryview)
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError)
 
 
@@ -355,14 +354,14 @@ class PlanState(_Kind, tag="plan", kw_only=True):
 State = StreamState | MergedState | PlanState
 
 
-def to_plain(state: State, *, text: bool = False) -> dict[str, Any]:
-    """Return `state` as users keep it: plain values and bytes; with `text` no bytes but base64, for ``json.dumps``."""
-    plain = msgspec.to_builtins(state, builtin_types=() if text else _BYTES)
-    return {"format": FORMAT, "version": VERSION, **plain, "checksum": _checksum(state)}
+def to_plain(state: State) -> dict[str, Any]:
+    """Return `state` as users keep it: plain values that JSON can hold; bytes are base64 text."""
+    plain = msgspec.to_builtins(state)
+    return {"format": FORMAT, "version": VERSION, **plain, "checksum": _checksum(plain)}
 
 
-def from_plain(plain: Any, *, text: bool = False) -> State:
-    """Return what `to_plain` was given, with the same `text`.
+def from_plain(plain: Any) -> State:
+    """Return what `to_plain` was given.
 
     Raises:
         StateError: It is no state, of another version of the package, or not as it was saved.
@@ -375,9 +374,8 @@ def from_plain(plain: Any, *, text: bool = False) -> State:
     _check_version(plain.get("version"))
     bare = {name: value for name, value in plain.items() if name not in ("format", "version", "checksum")}
     try:
-        # Without `text`, text is no bytes: state_from_json is what turns one into the other.
-        state: State = msgspec.convert(bare, State, builtin_types=() if text else _BYTES)
-        whole = plain.get("checksum") == _checksum(state)
+        state: State = msgspec.convert(bare, State)
+        whole = plain.get("checksum") == _checksum(bare)
     except _UNREADABLE as error:
         raise damaged(cut(str(error))) from None
     _require(whole is True, "its checksum is not that of its content")
@@ -401,9 +399,9 @@ def _require(fact: bool, otherwise: str) -> None:
         raise damaged(otherwise)
 
 
-def _checksum(state: State) -> str:
+def _checksum(bare: dict[str, Any]) -> str:
     """Return the XXH64 of everything in a state, the same however it was kept."""
-    return xxhash.xxh64_hexdigest(msgspec.json.encode(state))
+    return xxhash.xxh64_hexdigest(msgspec.json.encode(bare, order="sorted"))
 
 
 def _check_version(version: Any) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_share, pack_state
+from torchdata_ais.loaders.instance import InstancePlan, begin, pack_state
 from torchdata_ais.ranks.sharding import shard_instance
+from torchdata_ais.state import SharedState, pack, unpack
 from torchdata_ais.testing import example_shards
 
 pytestmark = pytest.mark.timeout(300)
@@ -105,12 +106,12 @@ def test_promise_5_stopped_anywhere_resumed_on_any_topology_twice(seed: int, url
         for plan in plans:
             items, state = advance(make, plan, rng.choice([0, 0, 1, 2, 5, 9]))
             done += flat(items)
-            if state is None:  # not begun: it still has all it was given
-                state = pack_share(plan) if plan.states else pack_fresh(plan.number, plan.instance)
-            states.append(state)
+            states.append(unpack(state or plan.not_begun()))  # not begun: it still has all it was given
         number = rng.randint(1, 4)
         epoch_seed = plans[0].epoch_seed
-        plans = [InstancePlan(epoch_seed, number, i, states, (i, number)) for i in range(number)]
+        plans = [
+            InstancePlan(epoch_seed, number, i, pack(SharedState(states, i, number))) for i in range(number)
+        ]
     for plan in plans:
         done += flat(advance(make, plan, 10**6)[0])
     assert sorted(done) == list(range(TOTAL))
@@ -129,5 +130,5 @@ def test_promise_5_the_same_instance_continues_to_the_letter(seed: int, urls: li
         got += items
         if not items or state is None:
             break
-        plan = InstancePlan(plan.epoch_seed, plan.number, plan.instance, [state])
+        plan = InstancePlan(plan.epoch_seed, plan.number, plan.instance, state)
     assert flat(got) == flat(whole)

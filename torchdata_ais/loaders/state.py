@@ -173,18 +173,18 @@ def plans_for(
 
 
 def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return `state` with its bytes as base64 text, for ``json.dumps``.
+    """Return a copy of `state` for ``json.dumps``, if it is whole. It can be kept as it is, too.
 
     Raises:
         StateError: It is none, or damaged.
     """
-    return to_plain(from_plain(state), text=True)
+    return to_plain(from_plain(state))
 
 
 def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what `state_to_json` was given.
+    """Return what `state_to_json` was given, if it is whole.
 
     Raises:
         StateError: It is something else, or damaged.
     """
-    return to_plain(from_plain(state, text=True))
+    return to_plain(from_plain(state))
