@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
@@ -49,7 +49,7 @@ class Engine(Protocol):
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps of one epoch of this rank; one plan a worker."""
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return what `report_of` last gave in each process; see `torchdata_ais.stats`."""
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class InProcessEngine:
             for item in _watched(self._pipe, self._stall_after, "this process", None):
                 yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the counts of the pipe."""
         return [report_of(self._pipe)]
 
@@ -186,8 +186,8 @@ class DataLoaderEngine:
         self._context = context
         self._stall_after = stall_after
         self._running: Any = None
-        self._past: list[dict[str, Any]] = []
-        self._reports: dict[int, dict[str, Any]] = {}
+        self._past: list[Report] = []
+        self._reports: dict[int, Report] = {}
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
@@ -253,7 +253,7 @@ class DataLoaderEngine:
                     todo="its log says in which stage it stands; look there, or raise stall_after=",
                 )
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker, of those of former epochs, too."""
         return self._past + [self._reports[worker] for worker in sorted(self._reports)]
 
@@ -344,10 +344,10 @@ class DataLoader2Engine:
             worker = service.last_worker
             yield item, worker, service.last_extras.get(worker)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker."""
         service: Any = self._loader.reading_service
-        reports: list[dict[str, Any]] = service.stats_reports()
+        reports: list[Report] = service.stats_reports()
         return reports
 
     def close(self) -> None:

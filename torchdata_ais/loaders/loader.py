@@ -15,7 +15,7 @@ from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, pinned
 from torchdata_ais.loaders.equal_steps import Agreement, stop_together
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.state import check_state, plans_for
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
@@ -176,7 +176,7 @@ class AISLoader:
         self._stream: Iterator[Step] | None = None
         self._resume: StreamState | MergedState | None = None
         self._run = 0
-        self._past_reports: list[dict[str, Any]] = []
+        self._past_reports: list[Report] = []
 
     def _look_at(self, pipe: IterDataPipe[Any]) -> None:
         """Warn at once about what cannot be right; remember why a checkpoint could not be taken."""
@@ -420,7 +420,7 @@ class AISLoader:
         """Return what the stages did so far; see `torchdata_ais.stats`."""
         return stats(self)
 
-    def _ais_loader_stats(self) -> list[dict[str, Any]]:
+    def _ais_loader_stats(self) -> list[Report]:
         now = self._engine.reports() if self._engine is not None else []
         return [*self._past_reports, *now] or [report_of(self._pipe)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
@@ -12,16 +11,19 @@ from typing_extensions import override
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
-from torchdata_ais.stage.contract import Effect, MemoryBound, Reader
+from torchdata_ais.stage.above import ensure_sharded
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.contract import Effect, Reader
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
-from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
+from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
-from torchdata_ais.stage.transport import StageTransport, mib
+from torchdata_ais.stage.stats import StageStats
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.state import Part, ReaderState
-from torchdata_ais.store import ObjectCache, Retry, StoreOptions, held_now
+from torchdata_ais.store import ObjectCache, Retry, StoreOptions
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["AISFileLoader"]
@@ -249,12 +251,12 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         shard.refetched = 0
 
     @override
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> StageStats:
         # What is read of the open shards is added when they close; until then it is only shown.
-        total = replace(self.stats)
+        total = StageStats.of_reading().add(self.stats)
         for shard in list(self._live.queue) if self._live is not None else ():
             total.refetched += shard.refetched
             if shard.blocks is not None and not shard.closed:
                 now = shard.blocks.stats
                 total.add_object(now.bytes, now.retries, now.first_byte_s, now.wait_s)
-        return {**super().counts(), **total.to_dict(), **held_now()}
+        return total

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torchdata_ais.redaction import clean
+from torchdata_ais.stage.bound import MemoryBound
 
 if TYPE_CHECKING:
     from torchdata_ais.stage.seed import EpochSeed
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torchdata_ais.stage.transport import StageTransport
     from torchdata_ais.state import GeneratorState, Part, ReaderState, StageState
 
-__all__ = ["Effect", "MemoryBound", "Reader", "Stage"]
+__all__ = ["Effect", "Reader", "Stage"]
 
 
 class Effect(NamedTuple):
@@ -49,18 +50,6 @@ class Effect(NamedTuple):
         if taken is None or self.gives not in ("each", "batches"):
             return None
         return taken // self.size + (self.partial and taken % self.size > 0)
-
-
-class MemoryBound(NamedTuple):
-    """What a stage holds at most in one process.
-
-    Attributes:
-        text: As `draw` prints it; empty for the one item that the stage is at work on.
-        ahead: Bytes of it that are fetched ahead.
-    """
-
-    text: str = ""
-    ahead: int = 0
 
 
 class Stage:
@@ -121,9 +110,9 @@ class Stage:
         """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""
         return {}
 
-    def counts(self) -> dict[str, Any]:
-        """Return what the stage counted in this process, as plain values."""
-        return self.stats.to_dict()
+    def counts(self) -> StageStats:
+        """Return what the stage counted in this process."""
+        return self.stats
 
     def held_places(self) -> Iterable[int]:
         """Return the places of the samples taken in and not yet given out, in the order they were taken."""

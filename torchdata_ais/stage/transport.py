@@ -9,7 +9,7 @@ from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
 from torchdata_ais.store import Retry, StoreOptions, resolve_options
 
-__all__ = ["StageTransport", "mib"]
+__all__ = ["StageTransport"]
 
 
 class StageTransport:
@@ -73,13 +73,3 @@ class StageTransport:
         elif not given.endpoint:
             given = replace(given, endpoint=resolve_options().endpoint)
         return replace(given, **self._overrides) if self._overrides else given
-
-
-def mib(size: int) -> str:
-    """Return `size` in MiB.
-
-    Example:
-        >>> mib(3 << 19)
-        '1.5 MiB'
-    """
-    return f"{size / (1 << 20):g} MiB"
