@@ -97,6 +97,7 @@ def _loaders() -> Check:
 
 def _codecs() -> Check:
     from torchdata_ais.codecs import build_decoder
+    from torchdata_ais.tar.zstd import ZSTD
 
     build_decoder()
     rows = {
@@ -104,7 +105,7 @@ def _codecs() -> Check:
         "soundfile": "audio",
         "av": "video",
         "cbor2": "formats",
-        "zstandard": "formats",
+        ZSTD: "formats",
     }
     troubles = {name: _trouble(name, extra) for name, extra in rows.items()}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
