@@ -8,8 +8,9 @@ from typing import Any
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Ragged, collate_columns
-from torchdata_ais.stage.contract import Effect, MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Batcher"]

@@ -10,7 +10,8 @@ from typing import Any
 
 from torchdata_ais.codecs import SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect, MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.each_item import shown_function
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import place_in

@@ -11,7 +11,7 @@ from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdja
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.samples import Run, RunMember, Sample, pack_place, shown_fields, split_name
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import Pipe, stage, upstream
 from torchdata_ais.stage.place import place_in

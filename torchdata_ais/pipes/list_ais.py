@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.stage.contract import MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, stage
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import StoreOptions, list_objects

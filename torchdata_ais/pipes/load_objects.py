@@ -10,9 +10,11 @@ from typing_extensions import override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
-from torchdata_ais.stage.contract import Effect, MemoryBound, mib
+from torchdata_ais.stage.above import ensure_sharded
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.load_state import url_of
-from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
+from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
@@ -99,7 +101,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         self._policy = ErrorPolicy(on_error, max_errors)
 
     def effect(self) -> Effect:
-        return Effect("each" if self._policy.on_error == "raise" else "fewer", keeps_place=False)
+        return Effect("each" if self._policy.on_error == "raise" else "fewer", holds=True, keeps_place=False)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

@@ -12,10 +12,12 @@ from typing_extensions import override
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
-from torchdata_ais.stage.contract import Effect, MemoryBound, mib
+from torchdata_ais.stage.above import ensure_sharded
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
-from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
+from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.stage.contract import Effect, MemoryBound
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torchdata_ais.redaction import clean
+from torchdata_ais.stage.bound import MemoryBound
 
 if TYPE_CHECKING:
     from torchdata_ais.stage.seed import EpochSeed
     from torchdata_ais.stage.stats import StageStats
     from torchdata_ais.stage.transport import StageTransport
 
-__all__ = ["Effect", "MemoryBound", "Stage", "mib"]
+__all__ = ["Effect", "Stage"]
 
 
 class Effect(NamedTuple):
@@ -48,18 +49,6 @@ class Effect(NamedTuple):
         if taken is None or self.gives not in ("each", "batches"):
             return None
         return taken // self.size + (self.partial and taken % self.size > 0)
-
-
-class MemoryBound(NamedTuple):
-    """What a stage holds at most in one process.
-
-    Attributes:
-        text: As `draw` prints it; empty for the one item that the stage is at work on.
-        ahead: Bytes of it that are fetched ahead.
-    """
-
-    text: str = ""
-    ahead: int = 0
 
 
 class Stage:
@@ -140,13 +129,3 @@ class Stage:
             held: How many items the stage held then: they come again, after those of the stages below.
             below: How many items the stages below held: they come first, and have passed this stage before.
         """
-
-
-def mib(size: int) -> str:
-    """Return `size` in MiB.
-
-    Example:
-        >>> mib(3 << 19)
-        '1.5 MiB'
-    """
-    return f"{size / (1 << 20):g} MiB"

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, IterableWrapper, Mapper, Shuffler
 
-from torchdata_ais.stage.contract import Effect, MemoryBound, Stage
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect, Stage
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, is_sharding, parents
 from torchdata_ais.stage.stats import StageStats
 
