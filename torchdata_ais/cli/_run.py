@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,16 +27,6 @@ Endpoint = Annotated[
 ]
 
 
-# Errors speak of arguments of functions; some are options here, and one is not to be had.
-_ARGUMENTS = {
-    ", or pass allow_empty=True": "",
-    "resume=True": "--resume",
-    "overwrite=True": "--overwrite",
-    "manifest=": "--manifest",
-    "max_pixels=": "--max-pixels ",
-}
-
-
 class ExitCodes:
     """What the command returns to the shell."""
 
@@ -45,7 +36,7 @@ class ExitCodes:
 
 
 @contextmanager
-def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
+def reported(debug: bool = False, *libraries: str, options: Sequence[str] = ()) -> Iterator[None]:
     """Run a command: errors of this package become one message and exit code 1, signals 130.
 
     SIGTERM is handled like Ctrl-C, so that clusters are stopped and buckets removed.
@@ -53,6 +44,7 @@ def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
     Args:
         debug: Let errors through.
         libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
+        options: Options of the command, by the names of the arguments that errors call them.
     """
     from torchdata_ais.errors import AISError
 
@@ -80,15 +72,15 @@ def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
             raise typer.Exit(ExitCodes.INTERRUPTED) from None
         if debug or not isinstance(error, AISError | OSError):
             raise
-        echo(*f"error: {sentence(error)}".split("\n"), err=True)
+        echo(*f"error: {sentence(error, options)}".split("\n"), err=True)
         raise typer.Exit(ExitCodes.FAILED) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def sentence(error: BaseException) -> str:
-    """Return what an error says, and below it the place.
+def sentence(error: BaseException, options: Sequence[str] = ()) -> str:
+    """Return what an error says, with arguments that are options here named as such, and below it the place.
 
     Example:
         >>> from torchdata_ais.errors import NotFoundError
@@ -99,8 +91,8 @@ def sentence(error: BaseException) -> str:
     from torchdata_ais.errors import AISError
 
     text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
-    for argument, option in _ARGUMENTS.items():
-        text = text.replace(argument, option)
+    for name in options:
+        text = re.sub(rf"\b{name}(=True\b|=(?!\w)|(?==\w))", f"--{name.replace('_', '-')}", text)
     place: dict[str, Any] = error.place if isinstance(error, AISError) else {}
     return "\n".join([text, *(f"  {name}: {shown_line(str(value))}" for name, value in place.items())])
 

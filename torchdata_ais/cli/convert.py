@@ -92,7 +92,8 @@ def convert(
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
     """
-    with reported(debug, "torchdata_ais.writing", "rich.progress"), ExitStack() as stack:
+    named = ("resume", "overwrite", "manifest", "max_pixels")
+    with reported(debug, "torchdata_ais.writing", "rich.progress", options=named), ExitStack() as stack:
         from torchdata_ais.cli._bucket import make_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of

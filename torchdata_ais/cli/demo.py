@@ -91,8 +91,10 @@ def _cluster(endpoint: str) -> Iterator[StoreOptions]:
 def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucket]:
     """Make a bucket and remove it at the end; on a real cluster, one that nobody else has."""
     from torchdata_ais.cli._bucket import Bucket
+    from torchdata_ais.urls import bucket_place
 
-    bucket = Bucket(options, f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets")
+    name = f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets"
+    bucket = Bucket(options, bucket_place(name))
     bucket.create()
     try:
         yield bucket
