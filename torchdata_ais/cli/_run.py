@@ -5,20 +5,31 @@ from __future__ import annotations
 import importlib
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from torchdata_ais._interrupt import LINE, STATUS
 from torchdata_ais.cli._echo import echo, shown_line
+from torchdata_ais.errors import AISError
+from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store.tokens import origin
+from torchdata_ais.urls import no_cluster, parse_url
 
-if TYPE_CHECKING:
-    from torchdata_ais.store import StoreOptions
-
-__all__ = ["Debug", "Endpoint", "ExitCodes", "counted", "options_for", "reported", "sentence", "size_text"]
+__all__ = [
+    "Debug",
+    "Endpoint",
+    "ExitCodes",
+    "counted",
+    "options_for",
+    "options_of",
+    "reported",
+    "sentence",
+    "size_text",
+]
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Endpoint = Annotated[
@@ -46,8 +57,6 @@ def reported(debug: bool = False, *libraries: str, options: Sequence[str] = ()) 
         libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
         options: Options of the command, by the names of the arguments that errors call them.
     """
-    from torchdata_ais.errors import AISError
-
     for name in libraries:
         importlib.import_module(name)
     interrupted = False
@@ -88,8 +97,6 @@ def sentence(error: BaseException, options: Sequence[str] = ()) -> str:
         No bucket 'x'. Create it
           url: ais://x
     """
-    from torchdata_ais.errors import AISError
-
     text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
     for name in options:
         text = re.sub(rf"\b{name}(=True\b|=(?!\w)|(?==\w))", f"--{name.replace('_', '-')}", text)
@@ -107,10 +114,6 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     Raises:
         UsageError: There is neither.
     """
-    from torchdata_ais.store import resolve_options
-    from torchdata_ais.store.tokens import origin
-    from torchdata_ais.urls import no_cluster
-
     options = resolve_options(endpoint=endpoint or None)
     if host:
         named = options.endpoint and origin(options.endpoint) == origin(host)
@@ -118,6 +121,12 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     if not options.endpoint:
         raise no_cluster("--endpoint").noting("torchdata-ais serve starts one here")
     return options
+
+
+def options_of(urls: Iterable[str], endpoint: str) -> StoreOptions | None:
+    """Return how to reach the cluster if one of these is an object of a cluster that its URL does not name."""
+    needed = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
+    return options_for(endpoint) if needed else None
 
 
 def counted(count: int, what: str) -> str:

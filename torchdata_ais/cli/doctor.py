@@ -9,6 +9,8 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Endpoint, ExitCodes, reported
+from torchdata_ais.errors import AISError
+from torchdata_ais.store import resolve_options
 
 __all__ = ["doctor"]
 
@@ -23,8 +25,6 @@ def doctor(
     """
     with reported(False, "torchdata_ais.checking.doctor"):
         from torchdata_ais.checking.doctor import Check, diagnose
-        from torchdata_ais.errors import AISError
-        from torchdata_ais.store import resolve_options
         from torchdata_ais.versions import versions
 
         try:
