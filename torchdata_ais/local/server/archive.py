@@ -1,4 +1,4 @@
-"""Archives as AIStore sees them: tar, tgz and zip by the extension; and tar headers as it writes them."""
+"""Archives as AIStore sees them: tar, tgz and zip by the extension."""
 
 from __future__ import annotations
 
@@ -214,19 +214,7 @@ def _tar(files: Iterable[File]) -> Iterator[bytes]:
 
 
 def _tar_header(file: File) -> bytes:
-    """The header of a regular file as Go's archive/tar writes it: ustar, or PAX where ustar has no room."""
-    name, size, _, mtime = file
-    raw = name.encode()
-    if len(raw) > 100 or not name.isascii() or size >= 8 << 30:
-        info = tarfile.TarInfo(name)
-        info.size, info.mtime = size, mtime
-        return info.tobuf(tarfile.PAX_FORMAT)
-    numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (0o644, 0, 0, size, mtime)
-    block = bytearray(512)
-    block[: len(raw)] = raw
-    block[100 : 100 + len(numbers)] = numbers
-    block[148:157] = b"        0"
-    block[257:265] = b"ustar\x0000"
-    block[329:345] = b"0000000\x000000000\0"
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
+    """The header of a regular file: ustar, or PAX where ustar has no room."""
+    info = tarfile.TarInfo(file.name)
+    info.size, info.mtime = file.size, file.mtime
+    return info.tobuf(tarfile.PAX_FORMAT)
