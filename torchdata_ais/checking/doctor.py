@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
+from typing_extensions import Unpack
+
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import AISError
-from torchdata_ais.store import Retry, StoreOptions, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options
 from torchdata_ais.store.attempts import Attempts, retried
 from torchdata_ais.store.request import send
 from torchdata_ais.store.sdk import call, sdk_client
@@ -48,11 +50,12 @@ class Check:
     todo: str = ""
 
 
-def diagnose(options: StoreOptions | None = None) -> list[Check]:
+def diagnose(cluster: Cluster = None, **named: Unpack[ClusterNames]) -> list[Check]:
     """Look at everything a training needs. What fails is an answer, never an exception.
 
     Args:
-        options: The cluster to ask; default that of the environment, and a note if there is none.
+        cluster: The cluster to ask, see `torchdata_ais.store.Cluster`; a note if there is none.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Example:
         >>> checks = diagnose()
@@ -62,7 +65,7 @@ def diagnose(options: StoreOptions | None = None) -> list[Check]:
     found = [_safely("versions", _versions)]
     found += [_safely(name, look) for name, look in _LOCAL.items()]
     try:
-        options = options or resolve_options()
+        options = cluster_options(cluster, **named)
     except AISError as error:
         return [*found, Check("cluster", "bad", error.sentences)]
     if not options.endpoint:

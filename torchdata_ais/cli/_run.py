@@ -38,6 +38,10 @@ Endpoint = Annotated[
 ]
 
 
+# Errors speak of arguments of functions: this one is `--endpoint` here, and the token is never on a command line.
+_NO_OPTION = ", or pass cluster=StoreOptions(endpoint, token)"
+
+
 class ExitCodes:
     """What the command returns to the shell."""
 
@@ -98,6 +102,7 @@ def sentence(error: BaseException, options: Sequence[str] = ()) -> str:
           url: ais://x
     """
     text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
+    text = text.replace(_NO_OPTION, "").replace("cluster=", "--endpoint")
     for name in options:
         text = re.sub(rf"\b{name}(=True\b|=(?!\w)|(?==\w))", f"--{name.replace('_', '-')}", text)
     place: dict[str, Any] = error.place if isinstance(error, AISError) else {}
@@ -119,7 +124,7 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
         named = options.endpoint and origin(options.endpoint) == origin(host)
         return replace(options, endpoint=host, token=options.token if named else None)
     if not options.endpoint:
-        raise no_cluster("--endpoint").noting("torchdata-ais serve starts one here")
+        raise no_cluster().noting("torchdata-ais serve starts one here")
     return options
 
 

@@ -10,7 +10,6 @@ import typer
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Endpoint, ExitCodes, reported
 from torchdata_ais.errors import AISError
-from torchdata_ais.store import resolve_options
 
 __all__ = ["doctor"]
 
@@ -28,7 +27,7 @@ def doctor(
         from torchdata_ais.versions import versions
 
         try:
-            checks = diagnose(resolve_options(endpoint=endpoint) if endpoint else None)
+            checks = diagnose(endpoint or None)
         except AISError as error:
             checks = [Check("cluster", "bad", error.sentences)]
     if as_json:

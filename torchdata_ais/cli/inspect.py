@@ -90,7 +90,7 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
     """Read the shard through the stages of a training chain; note its members, keep the first samples."""
     from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 
-    loader = AISFileLoader([url], options=options_of([url], endpoint))
+    loader = AISFileLoader([url], cluster=options_of([url], endpoint))
 
     def noted() -> Iterator[Any]:
         for path, data in loader:

@@ -88,7 +88,7 @@ def lint(
         if fix:
             make_bucket(fix, options)
             bar = progress_of(stack, "fix")
-            written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, options=options)
+            written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             stack.close()
         if as_json:
             answer = report.as_dict()

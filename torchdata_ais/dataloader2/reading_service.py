@@ -35,7 +35,7 @@ from torchdata_ais.dataloader2.torchdata_names import (
     traverse_dps,
 )
 from torchdata_ais.errors import LoaderError, UsageError
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
@@ -196,7 +196,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         envelope = getattr(self._end_datapipe, "_ais_envelope", None)
         return {0: envelope()} if callable(envelope) else {}
 
-    def stats_reports(self) -> list[dict[str, Any]]:
+    def stats_reports(self) -> list[Report]:
         """Return the last report of each worker; see `torchdata_ais.stats`."""
         if self._pool is not None:
             return [self._pool.reports[worker] for worker in sorted(self._pool.reports)]

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.lifetime import end_with
+from torchdata_ais.loaders.engine_options import EngineOptions
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
@@ -31,7 +32,7 @@ from torchdata_ais.workers.pulse import GRACE_S, Patience, Pulse, is_stopped
 from torchdata_ais.workers.stall import Watchdog
 from torchdata_ais.world import World
 
-__all__ = ["DataLoader2Engine", "DataLoaderEngine", "Engine", "InProcessEngine", "Step"]
+__all__ = ["Engine", "InProcessEngine", "Step", "make_engine", "pinned"]
 
 Step = tuple[Any, int, "bytes | None"]
 """An item, the worker that made it, and where that worker stood after it (None: not known, or ask the engine)."""
@@ -49,7 +50,7 @@ class Engine(Protocol):
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps of one epoch of this rank; one plan a worker."""
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return what `report_of` last gave in each process; see `torchdata_ais.stats`."""
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class InProcessEngine:
             for item in _watched(self._pipe, self._stall_after, "this process", None):
                 yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the counts of the pipe."""
         return [report_of(self._pipe)]
 
@@ -162,10 +163,7 @@ class DataLoaderEngine:
         pipe: The pipe.
         stateful: Whether a checkpoint can be taken of it.
         listing: What the pipe's sources give; the workers begin with it.
-        num_workers: Worker processes, at least 1; new ones each epoch.
-        prefetch: Items each worker makes ahead.
-        context: Start method of the processes.
-        stall_after: Seconds an item may take.
+        how: Its workers, at least 1, are new ones each epoch.
     """
 
     def __init__(
@@ -173,32 +171,26 @@ class DataLoaderEngine:
         pipe: IterDataPipe[Any],
         stateful: bool,
         listing: Listing,
-        num_workers: int,
-        prefetch: int,
-        context: str | None,
-        stall_after: float | None = None,
+        how: EngineOptions,
     ) -> None:
         self._pipe = pipe
         self._stateful = stateful
         self._listing = listing
-        self._num_workers = num_workers
-        self._prefetch = prefetch
-        self._context = context
-        self._stall_after = stall_after
+        self._how = how
         self._running: Any = None
-        self._past: list[dict[str, Any]] = []
-        self._reports: dict[int, dict[str, Any]] = {}
+        self._past: list[Report] = []
+        self._reports: dict[int, Report] = {}
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
-        pulses = [] if self._stall_after is None else [Pulse(self._stall_after) for _ in plans]
+        pulses = [] if self._how.stall_after is None else [Pulse(self._how.stall_after) for _ in plans]
         loader: Any = DataLoader(
-            _Workers(self._pipe, plans, self._stateful, self._stall_after, pulses),
+            _Workers(self._pipe, plans, self._stateful, self._how.stall_after, pulses),
             batch_size=None,
-            num_workers=self._num_workers,
-            prefetch_factor=max(1, self._prefetch),
+            num_workers=self._how.num_workers,
+            prefetch_factor=max(1, self._how.prefetch),
             collate_fn=_as_it_is,
-            multiprocessing_context=self._context,
+            multiprocessing_context=self._how.context,
             timeout=_LOOK_ROUND_S,
         )
         self.close()
@@ -218,7 +210,7 @@ class DataLoaderEngine:
                     yield step[:3]
                     continue
                 idle += 1
-                if idle == self._num_workers:  # a whole round of them: nobody has anything left
+                if idle == self._how.num_workers:  # a whole round of them: nobody has anything left
                     return
         finally:
             self.close()
@@ -226,7 +218,7 @@ class DataLoaderEngine:
     def _patiently(self, running: Any, pulses: Sequence[Pulse]) -> Iterator[Any]:
         """Yield what torch's loader yields, and look after its workers while nothing comes."""
         patience = [
-            Patience(f"worker process {worker}", worker, process.pid, self._stall_after, pulse)
+            Patience(f"worker process {worker}", worker, process.pid, self._how.stall_after, pulse)
             for (worker, process), pulse in zip_longest(enumerate(running._workers), pulses)
         ]
         waited_s = 0.0
@@ -247,13 +239,13 @@ class DataLoaderEngine:
             waited_s += _LOOK_ROUND_S if all(pulse.beats for pulse in pulses) else 0.0
             # The worker has noticed by then, and has told its log where it stands; unless it does not run.
             runs = all(one.silent_s < GRACE_S for one in patience)
-            if self._stall_after is not None and waited_s >= self._stall_after + GRACE_S and runs:
+            if self._how.stall_after is not None and waited_s >= self._how.stall_after + GRACE_S and runs:
                 raise StallError.at(
-                    f"a worker process made no item for {self._stall_after:g} s",
+                    f"a worker process made no item for {self._how.stall_after:g} s",
                     todo="its log says in which stage it stands; look there, or raise stall_after=",
                 )
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker, of those of former epochs, too."""
         return self._past + [self._reports[worker] for worker in sorted(self._reports)]
 
@@ -305,11 +297,8 @@ class DataLoader2Engine:
         pipe: The pipe.
         stateful: Whether a checkpoint can be taken of it.
         listing: What the pipe's sources give; the workers begin with it.
+        how: Its workers, at least 1, live as long as the loader.
         world: The ranks.
-        num_workers: Worker processes, at least 1; they live as long as the loader.
-        prefetch: Items each worker makes ahead.
-        context: Start method of the processes.
-        stall_after: Seconds an item may take.
 
     Raises:
         UsageError: The pipe does not pickle.
@@ -320,17 +309,16 @@ class DataLoader2Engine:
         pipe: IterDataPipe[Any],
         stateful: bool,
         listing: Listing,
+        how: EngineOptions,
         world: World,
-        num_workers: int,
-        prefetch: int,
-        context: str | None,
-        stall_after: float | None = None,
     ) -> None:
         from torchdata_ais.dataloader2.reading_service import MultiProcessingReadingService
         from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 
         # The ranks share no seeds: with a fixed number of steps they do not begin epochs together.
-        service = MultiProcessingReadingService(num_workers, context, prefetch, 0, stall_after=stall_after)
+        service = MultiProcessingReadingService(
+            how.num_workers, how.context, how.prefetch, 0, stall_after=how.stall_after
+        )
         service.joined = (World(world.rank, world.size), listing)
         self._loader = _or_explain(lambda: DataLoader2(_Tail(pipe, stateful), reading_service=service))
         self._closed = False
@@ -344,10 +332,10 @@ class DataLoader2Engine:
             worker = service.last_worker
             yield item, worker, service.last_extras.get(worker)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Report]:
         """Return the last report of each worker."""
         service: Any = self._loader.reading_service
-        reports: list[dict[str, Any]] = service.stats_reports()
+        reports: list[Report] = service.stats_reports()
         return reports
 
     def close(self) -> None:
@@ -355,6 +343,36 @@ class DataLoader2Engine:
         if not self._closed:
             self._closed = True
             self._loader.shutdown()
+
+
+def make_engine(
+    pipe: IterDataPipe[Any], stateful: bool, how: EngineOptions, listing: Listing, world: World
+) -> Engine:
+    """Return a new engine for `pipe`.
+
+    Args:
+        pipe: The pipe.
+        stateful: Whether to give the state with each item.
+        how: Which engine, and its settings.
+        listing: What the pipe's sources give.
+        world: The ranks.
+    """
+    if how.num_workers == 0:
+        return InProcessEngine(pipe, stateful, listing, how.stall_after)
+    name = how.engine
+    if name == "auto":
+        name = "dataloader2" if _has_dataloader2() else "dataloader"
+    if name == "dataloader":
+        return DataLoaderEngine(pipe, stateful, listing, how)
+    return DataLoader2Engine(pipe, stateful, listing, how, world)
+
+
+def _has_dataloader2() -> bool:
+    try:
+        from torchdata_ais.dataloader2 import torchdata_names  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _or_explain(make: Callable[[], Any]) -> Any:

@@ -306,11 +306,9 @@ class LocalCluster:
         try:
             yield self.endpoint
         finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+            for name in ours:
+                os.environ.pop(name, None)
+            os.environ.update({name: value for name, value in before.items() if value is not None})
 
     def put_dir(self, path: str | os.PathLike[str], to: str) -> list[str]:
         """PUT all files below a folder, named by their path in it; make the bucket if it is missing.

@@ -109,9 +109,9 @@ class Stage:
         """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""
         return {}
 
-    def counts(self) -> dict[str, Any]:
-        """Return what the stage counted in this process, as plain values."""
-        return self.stats.to_dict()
+    def counts(self) -> StageStats:
+        """Return what the stage counted in this process."""
+        return self.stats
 
     def held_places(self) -> Iterable[int]:
         """Return the places of the samples taken in and not yet given out, in the order they were taken."""

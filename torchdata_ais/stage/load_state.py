@@ -24,9 +24,9 @@ from torchdata_ais.stage.shard_order import (
 )
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.store.facts import Facts
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import Location, ObjectURL, parse_url
 
-__all__ = ["LoadState", "Resume", "url_of"]
+__all__ = ["LoadState", "Resume", "place_of", "url_of"]
 
 
 def url_of(item: Any) -> str:
@@ -44,6 +44,11 @@ def url_of(item: Any) -> str:
         f"an item of type {type(item).__name__} is no URL",
         todo='pass strings, or mappings {"url": string}: the stages that read stand right behind .list_ais()',
     )
+
+
+def place_of(item: Any) -> Location:
+    """Return where the shard or object is that an item names; see `url_of`."""
+    return parse_url(url_of(item))
 
 
 T = TypeVar("T")
@@ -105,7 +110,7 @@ class LoadState:
             raise failure
         shard, self.ahead = self.ahead, None
         if shard is not None:
-            self._note(shard.position, shard.url)
+            self._note(shard)
             self.queue.append(shard)
             return True
         following = next(self._to_come, None)
@@ -124,12 +129,12 @@ class LoadState:
                 self._looks_ahead = False
                 return
             position, item = following
-            self.ahead = OpenShard(url_of(item), position, self._store, self._options, before_its_turn=True)
+            self.ahead = OpenShard(place_of(item), position, self._store, self._options, before_its_turn=True)
         except Exception as error:  # noqa: BLE001 - raised when it is the shard's turn
             self._looks_ahead, self._failure = False, error
 
-    def _note(self, position: int, url: str) -> None:
-        self._seen.append((position, url_hash(url)))
+    def _note(self, shard: OpenShard) -> None:
+        self._seen.append((shard.position, url_hash(shard.place)))
 
     def open(
         self,
@@ -140,13 +145,17 @@ class LoadState:
         checksum: str | None = None,
     ) -> None:
         """Begin to read a shard, behind those already open."""
-        url = url_of(item)
-        self._note(position, url)
-        self.queue.append(
-            OpenShard(
-                url, position, self._store, self._options, start=start, version=version, checksum=checksum
-            )
+        shard = OpenShard(
+            place_of(item),
+            position,
+            self._store,
+            self._options,
+            start=start,
+            version=version,
+            checksum=checksum,
         )
+        self._note(shard)
+        self.queue.append(shard)
 
     def replay(self) -> Iterator[tuple[str, Run]]:
         """Yield the held samples again, in order."""
@@ -332,6 +341,6 @@ def _too_few(position: int, urls: list[str]) -> StateError:
     )
 
 
-def url_hash(url: str) -> int:
+def url_hash(url: str | Location) -> int:
     """Return 32 bits that tell one shard from another; host and port do not count, a cluster may have moved."""
     return xxhash.xxh32_intdigest(parse_url(url).uri.encode())

@@ -44,6 +44,10 @@ _FOREIGN: dict[str, type] = {}
 """Functional names of ours that another package registered first -> its class."""
 
 
+_STAYS = ("_live", "_busy", "_meter", "stats")
+"""What belongs to one process: a copy of a stage runs nothing, and has counted and measured nothing."""
+
+
 class Pipe(Methods[T_co], Stage):
     """Base of every stage: an `IterDataPipe` that says what it is (`Stage`), and whose running state never travels.
 
@@ -85,12 +89,13 @@ class Pipe(Methods[T_co], Stage):
         yield from self._items()
 
     def __getstate__(self) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_live", "_busy")}
+        state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
         hook = IterDataPipe.getstate_hook
         return hook(state) if hook is not None else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.stats = StageStats()
 
     def __repr__(self) -> str:
         return self.describe()

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from torchdata_ais.errors import LoaderError, WorkerDiedError
+from torchdata_ais.observe.collect import Report
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.memory import forget_all, give_back_done
@@ -63,7 +64,7 @@ class Pool:
         self.closed = False
         self.last_worker: int | None = None
         self.last_extras: dict[int, Any] = {}
-        self.reports: dict[int, dict[str, Any]] = {}
+        self.reports: dict[int, Report] = {}
         # Runs when the pool is garbage, or at interpreter exit, whatever comes first.
         self._stop = weakref.finalize(
             self, _close, self._peers, (self._wake_read, self._wake_write), os.getpid()

@@ -4,11 +4,6 @@
 folders of images, tables and existing shards into such a series.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from torchdata_ais.writing.conversion import Conversion, convert
-from torchdata_ais.writing.manifest import Manifest, ShardInfo
-from torchdata_ais.writing.shard_writer import ShardWriter
-from torchdata_ais.writing.tar_writer import TarWriter
-
-__all__ = ["Conversion", "Manifest", "ShardInfo", "ShardWriter", "TarWriter", "convert"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

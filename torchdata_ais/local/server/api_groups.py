@@ -127,20 +127,12 @@ def bucket_of(value: BucketRef | None) -> str:
 
 @route("proxy", "DELETE", "bucket", "evict-listrange", sdk="ObjectGroup.evict")
 @route("proxy", "DELETE", "bucket", "evict-remote-bck", query="keep_bck_md", sdk="Bucket.evict")
-def evict(call: Call) -> Reply:
-    """Only remote buckets can be evicted, and there are none."""
-    raise _not_remote(call, "evict-remote-bck")
-
-
 @route("proxy", "POST", "bucket", "prefetch-listrange", sdk="ObjectGroup.prefetch")
-def prefetch(call: Call) -> Reply:
-    """Only remote buckets can be prefetched, and there are none."""
-    raise _not_remote(call, "prefetch-listrange")
-
-
-def _not_remote(call: Call, what: str) -> ReplyError:
+def evict_or_prefetch(call: Call) -> Reply:
+    """Only remote buckets can be evicted or prefetched, and there are none."""
     call.store.bucket(call.bucket)
-    return ReplyError(400, f"{what}: expecting remote bucket (have ais://{call.bucket})", "ErrNotRemoteBck")
+    what = "prefetch-listrange" if call.request.method == "POST" else "evict-remote-bck"
+    raise ReplyError(400, f"{what}: expecting remote bucket (have ais://{call.bucket})", "ErrNotRemoteBck")
 
 
 @route("proxy", "PUT", "bucket", "archive", sdk="ObjectGroup.archive")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
@@ -99,24 +99,29 @@ def _props(text: str, flags: int) -> frozenset[str]:
     return frozenset(item.strip() for item in text.split(","))
 
 
+# By property: its key in an entry, and its value; what is empty is left out.
+PROPS: dict[str, tuple[str, Callable[[Call, Object], Any]]] = {
+    "checksum": ("cs", lambda _, entry: entry.checksum),
+    "atime": (
+        "a",
+        lambda _, entry: time.strftime("%d %b %y %H:%M UTC", time.gmtime(entry.atime_ns // 1_000_000_000)),
+    ),
+    "version": ("v", lambda _, entry: str(entry.version)),
+    "location": ("t", lambda call, entry: call.cluster.location(call.bucket, entry.name)),
+    "custom": ("m", lambda _, entry: _custom(entry.custom)),
+    "size": ("s", lambda _, entry: entry.size),
+    "copies": ("c", lambda *_: 1),
+}
+
+
 def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:
-    row: Entry = {"n": entry.name}
-    if "checksum" in props:
-        row["cs"] = entry.checksum
-    if "atime" in props:
-        row["a"] = time.strftime("%d %b %y %H:%M UTC", time.gmtime(entry.atime_ns // 1_000_000_000))
-    if "version" in props:
-        row["v"] = str(entry.version)
-    if "location" in props:
-        row["t"] = call.cluster.location(call.bucket, entry.name)
-    if "custom" in props and entry.custom:
-        row["m"] = "[" + " ".join(f"{key}:{value}" for key, value in sorted(entry.custom.items())) + "]"
-    if "size" in props and entry.size:
-        row["s"] = entry.size
-    if "copies" in props:
-        row["c"] = 1
-    row["f"] = ENTRY_CACHED
-    return row
+    wanted = ((key, tell(call, entry)) for prop, (key, tell) in PROPS.items() if prop in props)
+    return {"n": entry.name, **{key: value for key, value in wanted if value}, "f": ENTRY_CACHED}
+
+
+def _custom(custom: dict[str, str]) -> str:
+    pairs = " ".join(f"{key}:{value}" for key, value in sorted(custom.items()))
+    return f"[{pairs}]" if pairs else ""
 
 
 def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozenset[str]) -> Iterable[Entry]:

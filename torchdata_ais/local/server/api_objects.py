@@ -16,23 +16,8 @@ from .reply import Reply
 from .routes import ROUTES, Call, route
 from .store import Object
 
-HEAD_PROPS = frozenset(
-    [
-        "name",
-        "size",
-        "checksum",
-        "atime",
-        "version",
-        "custom",
-        "last-modified",
-        "etag",
-        "location",
-        "copies",
-        "ec",
-        "chunked",
-    ]
-)
 _EVERYTHING = ["checksum", "atime", "version", "custom", "location", "copies"]
+_TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, as there is nothing to tell
 _CHECKSUM_TYPE = "xxhash2"
 
 
@@ -164,10 +149,11 @@ def head(call: Call) -> Reply:
     entry = lookup(call)
     wanted = call.query.get("props")
     props = [item.strip() for item in wanted.split(",") if item.strip()] if wanted else _EVERYTHING
-    for prop in sorted(set(props) - HEAD_PROPS):
+    described = _described(call, entry, dated="last-modified" in props)
+    for prop in sorted(set(props) - described.keys() - _TOLD_ANYWAY):
         raise ReplyError(400, f'invalid property "{prop}" in props list', headers=(("Ais-Present", "true"),))
     headers = [("Ais-Present", "true")]
-    for prop, rows in _described(call, entry, dated="last-modified" in props).items():
+    for prop, rows in described.items():
         headers += rows if prop in props else []
     if not wanted:
         headers += [("Ais-Bucket-Name", call.bucket), ("Ais-Bucket-Provider", "ais"), ("Ais-Name", call.name)]
