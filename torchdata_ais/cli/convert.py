@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -9,6 +10,9 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.codecs import MAX_PIXELS, build_decoder
+from torchdata_ais.errors import UsageError
+from torchdata_ais.urls import parse_url
 
 __all__ = ["convert"]
 
@@ -92,12 +96,11 @@ def convert(
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
     """
-    with reported(debug, "torchdata_ais.writing", "rich.progress"), ExitStack() as stack:
+    named = ("resume", "overwrite", "manifest", "max_pixels")
+    with reported(debug, "torchdata_ais.writing", "rich.progress", options=named), ExitStack() as stack:
         from torchdata_ais.cli._bucket import make_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.codecs import MAX_PIXELS, build_decoder
-        from torchdata_ais.urls import parse_url
         from torchdata_ais.writing import convert as run
 
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
@@ -160,7 +163,6 @@ def convert(
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:
-    from torchdata_ais.errors import UsageError
 
     for pair in pairs:
         if "=" not in pair:
@@ -175,10 +177,6 @@ def _bytes(text: str) -> float:
         >>> _bytes("500MB"), _bytes("1 GiB"), _bytes("4096")
         (500000000.0, 1073741824.0, 4096.0)
     """
-    import re
-
-    from torchdata_ais.errors import UsageError
-
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?\s*", text, re.IGNORECASE)
     if not found:
         raise UsageError.at(f"--maxsize {text!r} is no size", todo="write 500MB, 1GiB, or a number of bytes")
