@@ -58,8 +58,9 @@ from torchdata_ais.pipes import (
     Unbatcher,
     Unlister,
 )
+from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.samples import Sample
-from torchdata_ais.store import Retry, StoreOptions
+from torchdata_ais.store import ObjectCache, Retry, StoreOptions
 from torchdata_ais.urls import MemberPath, ObjectURL, expand_object_urls, object_url
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ __all__ = [
     "MemberPath",
     "MultiProcessingReadingService",
     "NonEmpty",
+    "ObjectCache",
     "ObjectURL",
     "PipeThrough",
     "RandomMix",
@@ -111,6 +113,7 @@ __all__ = [
     "Resampler",
     "Retry",
     "RoundRobin",
+    "Safety",
     "Sample",
     "SampleDecoder",
     "SampleMapper",

@@ -83,13 +83,13 @@ def runs_of_stream(
     """
     options = ShardOptions(rename_files=rename_files, select_files=select_files)
     reader = TarReader(
-        decompress(_blocks(stream, url), url=url, max_ratio=options.max_ratio),
+        decompress(_blocks(stream, url), url=url, max_ratio=options.safety.max_ratio),
         url=url,
-        max_member_bytes=options.max_sample_bytes,
+        max_member_bytes=options.safety.max_sample_bytes,
         skip_large=True,
         want=options.want,
     )
-    return whole_runs(reader, url=url, rename=rename_files, max_bytes=options.max_sample_bytes)
+    return whole_runs(reader, url=url, rename=rename_files, max_bytes=options.safety.max_sample_bytes)
 
 
 def readable_runs(
