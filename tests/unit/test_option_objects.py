@@ -13,6 +13,7 @@ from torchdata_ais import AISFileLoader, ObjectCache, Safety, ShardWriter, TarWr
 from torchdata_ais.errors import AISError, SampleError, UsageError
 from torchdata_ais.pipes.load_tar import LoadTarNames
 from torchdata_ais.testing import example_shards, write_shard
+from torchdata_ais.writing import Edit, convert
 
 
 @pytest.fixture
@@ -90,9 +91,42 @@ def test_a_pipe_with_options_objects_pickles(tmp_path: Path) -> None:
     assert len(list(pickle.loads(pickle.dumps(pipe)))) == len(list(pipe))
 
 
-@pytest.mark.parametrize("kind", [AISFileLoader, ShardWriter, TarWriter, ais_loader])
-def test_no_constructor_has_more_than_13_names(kind: Any) -> None:
-    assert len(inspect.signature(kind).parameters) <= 13
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [(AISFileLoader, 13), (ShardWriter, 13), (TarWriter, 13), (ais_loader, 12), (convert, 16)],
+)
+def test_constructors_have_few_names(kind: Any, most: int) -> None:
+    assert len(inspect.signature(kind).parameters) <= most
+
+
+def _written(folder: Path, **how: Any) -> list[bytes]:
+    done = convert(example_shards(counts=(3, 2)), f"{folder}/s-%d.tar", **how)
+    return [Path(shard.name).read_bytes() for shard in done.shards]
+
+
+def test_an_edit_says_the_same_as_its_single_names(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"select": bool, "fields": "cls", "keys": "number"}
+    one = _written(tmp_path / "one", edit=Edit(**how), maxcount=2)
+    assert one == _written(tmp_path / "two", **how, maxcount=2)
+    assert one != _written(tmp_path / "three", maxcount=2)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"edit": Edit(), "fields": "cls"},
+        {"edit": "cls"},
+        {"keys": "count"},
+        {"select": 3},
+        {"map": lambda: None},
+        {"map": len, "rng": True},
+        {"endpiont": "h"},
+    ],
+)
+def test_an_edit_that_cannot_work_is_refused(tmp_path: Path, how: Any) -> None:
+    with pytest.raises(UsageError):
+        _written(tmp_path, **how)
+    assert not list(tmp_path.rglob("*.tar"))
 
 
 def test_the_single_names_are_those_of_0_1() -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdata_ais.writing.conversion import Conversion, convert
+    from torchdata_ais.writing.conversion import Conversion, Edit, convert
     from torchdata_ais.writing.manifest import Manifest, ShardInfo
     from torchdata_ais.writing.shard_writer import ShardWriter
     from torchdata_ais.writing.tar_writer import TarWriter
 
-__all__ = ["Conversion", "Manifest", "ShardInfo", "ShardWriter", "TarWriter", "convert"]
+__all__ = ["Conversion", "Edit", "Manifest", "ShardInfo", "ShardWriter", "TarWriter", "convert"]
 
 _LAZY = {
     "Conversion": "torchdata_ais.writing.conversion",
+    "Edit": "torchdata_ais.writing.conversion",
     "Manifest": "torchdata_ais.writing.manifest",
     "ShardInfo": "torchdata_ais.writing.manifest",
     "ShardWriter": "torchdata_ais.writing.shard_writer",
