@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from light import LIGHT
 
 from torchdata_ais.errors import ChecksumError, NotFoundError, ObjectChangedError, UsageError
 from torchdata_ais.store import StoreOptions, open_blocks
@@ -96,8 +97,8 @@ def test_urls_that_cannot_be_opened_are_refused_at_once():
 
 @pytest.mark.timeout(60)
 def test_standard_input_is_read():
-    code = (
-        "import sys; from torchdata_ais.store import *\n"
+    code = LIGHT + (
+        "from torchdata_ais.store import *\n"
         "with open_blocks('-', StoreOptions(), start=3) as s: sys.stdout.write(b''.join(s).decode())"
     )
     done = subprocess.run(

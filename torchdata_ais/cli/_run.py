@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchdata_ais._interrupt import LINE, STATUS
 from torchdata_ais.cli._echo import echo, shown_line
+from torchdata_ais.interrupt import LINE, STATUS
 
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.engine_options import EngineOptions
+from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, make_engine
 from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share
 from torchdata_ais.loaders.state import plans_for
@@ -74,7 +74,7 @@ class Passes:
         self._has_given = False
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
-            self._engine = make_engine(self._pipe, self._stateful, self._how, listing, world)
+            self._engine = make_engine(self._settings(world, listing, stateful=self._stateful))
         return self._engine.epoch(plans)
 
     def endless(self, world: World, listing: Listing) -> Iterator[Step]:
@@ -95,12 +95,15 @@ class Passes:
                 )
             self.number += 1
 
-    def again(self, listing: Listing) -> Iterator[Step]:
+    def again(self, world: World, listing: Listing) -> Iterator[Step]:
         """Yield items of the pass from its beginning, for a rank that has none left: -1 for the worker."""
         while True:
-            engine = InProcessEngine(self._pipe, False, listing)
+            engine = InProcessEngine(self._settings(world, listing, stateful=False))
             for item, _, _ in engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)]):
                 yield item, -1, None
+
+    def _settings(self, world: World, listing: Listing, *, stateful: bool) -> EngineSettings:
+        return EngineSettings(self._pipe, stateful, listing, world, self._how)
 
     def gave(self, worker: int, state: bytes | None) -> None:
         """Note that the item of `worker` goes out, and where the worker stands after it."""

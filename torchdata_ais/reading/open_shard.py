@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -68,6 +68,20 @@ class ShardOptions:
         if self.select_files is None:
             return True
         return bool(self.select_files(self.rename_files(name) if self.rename_files else name))
+
+    def runs(self, blocks: Iterable[bytes], url: str, start: int = 0) -> Iterator[Run]:
+        """Yield the whole runs of members in the blocks of a shard, which are compressed only where `start` is 0."""
+        safety = self.safety
+        reader = TarReader(
+            blocks if start else decompress(blocks, url=url, max_ratio=safety.max_ratio),
+            url=url,
+            start=start,
+            require_end=safety.require_end,
+            max_member_bytes=safety.max_sample_bytes,
+            skip_large=True,
+            want=self.want if self.select_files else None,
+        )
+        return whole_runs(reader, url=url, rename=self.rename_files, max_bytes=safety.max_sample_bytes)
 
 
 class OpenShard:
@@ -150,20 +164,7 @@ class OpenShard:
             before_its_turn=self._before_its_turn,
             copy=None if kept is None else kept.file,
         )
-        reader = TarReader(
-            blocks
-            if self._entered
-            else decompress(blocks, url=self.name, max_ratio=options.safety.max_ratio),
-            url=self.name,
-            start=self._entered,
-            require_end=options.safety.require_end,
-            max_member_bytes=options.safety.max_sample_bytes,
-            skip_large=True,
-            want=options.want if options.select_files else None,
-        )
-        return whole_runs(
-            reader, url=self.name, rename=options.rename_files, max_bytes=options.safety.max_sample_bytes
-        )
+        return options.runs(blocks, self.name, self._entered)
 
     def next_run(self) -> Run | None:
         """Return the next whole run, or None at the end of the shard.

@@ -13,12 +13,12 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 from filelock import FileLock, Timeout
@@ -31,7 +31,7 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.source import open_blocks
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
-__all__ = ["Kept", "ObjectCache"]
+__all__ = ["Kept", "ObjectCache", "delete_oldest"]
 
 _log = logging.getLogger("torchdata_ais")
 _STALE_S = 3600.0  # an unfinished download older than this has lost its process
@@ -223,14 +223,26 @@ class ObjectCache:
                         file.unlink()
                 elif _OURS.fullmatch(file.name):
                     found.append((status.st_atime, status.st_size, file))
-        total = sum(size for _, size, _ in found)
-        for _, size, file in sorted(found):
-            if total <= self.max_bytes:
-                return
-            if file != keep:
-                with suppress(OSError):
-                    file.unlink()
-                total -= size
+        delete_oldest(found, self.max_bytes, keep)
+
+
+def delete_oldest(found: Iterable[tuple[Any, int, Path]], most: float, keep: Path | None = None) -> None:
+    """Delete files, those of the least key first, until the rest has at most so many bytes.
+
+    Args:
+        found: Key, size and path of each file.
+        most: Bytes to leave.
+        keep: A file that stays, whatever its key.
+    """
+    oldest = sorted(found, key=lambda entry: entry[0])
+    total = sum(size for _, size, _ in oldest)
+    for _, size, path in oldest:
+        if total <= most:
+            return
+        if path != keep:
+            with suppress(OSError):  # another process deletes, too
+                path.unlink()
+            total -= size
 
 
 def _name(url: ObjectURL) -> str:

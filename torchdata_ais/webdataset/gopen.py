@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn, cast
+from typing import IO, Any, BinaryIO, cast
 
 from typing_extensions import Unpack
 
@@ -15,7 +14,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.store import BlockSource, Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.webdataset.commands import EXPLANATION, Command, direct_url, refuse_local_file, shown
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 
 __all__ = ["gopen", "gopen_file", "rewrite_url"]
 
@@ -69,12 +68,14 @@ class _Target(io.RawIOBase):
 
 
 def _output(command: Command) -> BinaryIO:
-    with contextlib.ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who reads it
+    try:
         command.run(output)
-        output.seek(0)
-        stack.pop_all()
-        return cast(BinaryIO, output)
+    except BaseException:
+        output.close()
+        raise
+    output.seek(0)
+    return cast(BinaryIO, output)
 
 
 def rewrite_url(url: str) -> str:
@@ -139,5 +140,4 @@ def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> IO[Any]:
     return Path(place.name).open(mode, bufsize)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

@@ -6,19 +6,19 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+from torchdata_ais.reading.open_shard import ShardOptions
 from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.store import ClusterNames, cluster_options
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
-from torchdata_ais.webdataset.errors import as_read_errors
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
 __all__ = [
@@ -78,7 +78,7 @@ def tarfile_samples(
         return
     loader = AISFileLoader(
         as_pipe(chain([first], shards)),
-        on_error=as_read_errors(handler),
+        on_error=handler,
         select_files=select_files,
         rename_files=rename_files,
         **loading,
@@ -149,7 +149,8 @@ def tar_file_iterator(
         rename_files: Function applied to member names before all else.
     """
     name = str(getattr(fileobj, "name", "")) or "a stream"
-    for run in readable_runs(fileobj, name, as_read_errors(handler), select_files, rename_files):
+    options = ShardOptions(rename_files=rename_files, select_files=select_files)
+    for run in readable_runs(fileobj, name, handler, options):
         for member in run.members:
             if skip_meta is None or not re.match(skip_meta, member.name):
                 yield {"fname": member.name, "data": member.data}
@@ -172,6 +173,7 @@ def tar_file_expander(
         rename_files: Function applied to member names before all else.
         eof_value: What to yield behind each shard; None for nothing.
     """
+    options = ShardOptions(rename_files=rename_files, select_files=select_files)
     stop = False
 
     def handle(error: Exception) -> bool:
@@ -179,13 +181,12 @@ def tar_file_expander(
         stop = not handler(error)
         return not stop
 
-    checked = as_read_errors(handle)
     names: dict[str, str] = {}
     for opened, items in groupby(data, key=lambda item: stream_in(item) is not None):
         if not opened:
             loader = AISFileLoader(
                 as_pipe(readable(items, names, handle, local_files=False)),
-                on_error=checked,
+                on_error=handle,
                 select_files=select_files,
                 rename_files=rename_files,
             )
@@ -198,7 +199,7 @@ def tar_file_expander(
                     more["__local_path__"] = item["local_path"]
                 stream = item["stream"]
                 try:
-                    for run in readable_runs(stream, more["__url__"], checked, select_files, rename_files):
+                    for run in readable_runs(stream, more["__url__"], handle, options):
                         yield from _files(run, more, eof_value)
                 finally:
                     if "__local_path__" in more:
@@ -258,5 +259,4 @@ def valid_sample(sample: Any) -> bool:
     return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__")
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

@@ -19,11 +19,11 @@ from torchdata_ais.arguments import option, taken
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, given_options
 from torchdata_ais.urls import parse_url
-from torchdata_ais.writing._prepare import prepare
+from torchdata_ais.workers.ordered_pool import OrderedPool
 from torchdata_ais.writing._transform import Edit, EditNames, Outcome, Transform
 from torchdata_ais.writing.image_folder import image_folder
 from torchdata_ais.writing.manifest import ShardInfo
-from torchdata_ais.writing.pool import OrderedPool
+from torchdata_ais.writing.prepare import prepare
 from torchdata_ais.writing.shard_writer import PackedInto, ShardWriter
 from torchdata_ais.writing.sources import ShardSource, Source, find_shards, is_table, shards_in
 from torchdata_ais.writing.table import table
