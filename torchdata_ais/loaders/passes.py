@@ -8,11 +8,12 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, make_engine
-from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share
+from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.state import plans_for
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.state import MergedState, StreamState
 from torchdata_ais.workers.counts import ended
 from torchdata_ais.world import World, instance_of
 
@@ -42,7 +43,7 @@ class Passes:
     ) -> None:
         self.seed = seed
         self.number = 0
-        self.resume: dict[str, Any] | None = None
+        self.resume: StreamState | MergedState | None = None
         self.turn = 0
         self.instances: list[bytes] | None = None
         self._pipe = pipe
@@ -70,7 +71,7 @@ class Passes:
         if resume is not None:
             plans = plans_for(resume, world.rank, world.size, self.workers, listing.digest)
         self.turn = 0
-        self.instances = [_before(plan) for plan in plans]
+        self.instances = [plan.not_begun() for plan in plans]
         self._has_given = False
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
@@ -134,10 +135,3 @@ class Passes:
         if engine is not None:
             engine.close()
             self._past_reports += engine.reports()
-
-
-def _before(plan: InstancePlan) -> bytes:
-    """Return where an instance with that plan stands before its first item."""
-    if not plan.states:
-        return pack_fresh(plan.number, plan.instance)
-    return plan.states[0] if len(plan.states) == 1 and plan.share == (0, 1) else pack_share(plan)

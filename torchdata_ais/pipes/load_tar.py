@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from typing_extensions import Unpack, override
@@ -14,7 +14,7 @@ from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions
 from torchdata_ais.samples import Run
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
-from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.contract import Effect, Reader
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
 from torchdata_ais.stage.pipe import Pipe, stage
@@ -23,6 +23,7 @@ from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
+from torchdata_ais.state import Part, ReaderState
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
 from torchdata_ais.urls import MemberPath
 
@@ -44,7 +45,7 @@ class LoadTarNames(ClusterNames, total=False):
 
 
 @stage("load_tar")
-class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
+class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     """Stream tar shards and yield their members, only those of whole samples (``.load_tar()``).
 
     A sharding filter is put in front of every path that has none, so that ranks and workers read different
@@ -232,15 +233,11 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             for shard in (*queue, *filter(None, [live.ahead])):
                 self._close(shard)
 
-    def save_state(self) -> dict[str, Any] | None:
-        return None if self._live is None else self._live.save()
+    def save_position(self, held: Iterable[int]) -> ReaderState | None:
+        return None if self._live is None else self._live.save(held)
 
-    def _versions(self, shards: set[int]) -> list[list[Any]]:
-        return [] if self._live is None else self._live.versions(shards)
-
-    @override
-    def load_state(self, state: Any, held: int, below: int) -> None:
-        self._resume = state
+    def resume(self, part: Part, digests: tuple[str, str]) -> None:
+        self._resume = part, digests
 
     def _close(self, shard: OpenShard) -> None:
         if self._live is not None:
