@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from torchdata_ais.display import contact_sheet, display_loader_images, display_shard_images
     from torchdata_ais.dsort import run_dsort
     from torchdata_ais.etl import ensure_etl, shard_etl
+    from torchdata_ais.index import SampleIndex
     from torchdata_ais.loaders import (
         MultiProcessingReadingService,
         ais_loader,
@@ -112,6 +113,7 @@ __all__ = [
     "RoundRobin",
     "Sample",
     "SampleDecoder",
+    "SampleIndex",
     "SampleMapper",
     "Selector",
     "ShardWriter",
@@ -156,6 +158,7 @@ __all__ = [
 _LAZY = {
     "LocalCluster": "torchdata_ais.local",
     "MultiProcessingReadingService": "torchdata_ais.loaders",
+    "SampleIndex": "torchdata_ais.index",
     "ShardWriter": "torchdata_ais.writing",
     "TarWriter": "torchdata_ais.writing",
     "ais_loader": "torchdata_ais.loaders",

@@ -2,9 +2,11 @@
 
 from torchdata_ais.store.budget import held_now
 from torchdata_ais.store.cache import Kept, ObjectCache
+from torchdata_ais.store.files import file_url
 from torchdata_ais.store.listing import list_objects
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
 from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
+from torchdata_ais.store.ranges import read_range
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.source import BlockSource, open_blocks
 
@@ -17,11 +19,13 @@ __all__ = [
     "Stats",
     "StoreOptions",
     "delete_object",
+    "file_url",
     "head_object",
     "held_now",
     "list_objects",
     "object_exists",
     "open_blocks",
     "put_object",
+    "read_range",
     "resolve_options",
 ]
