@@ -17,10 +17,22 @@ AIS_VERSION = "5.0"
 
 
 class _Wanted(msgspec.Struct):
-    """Which job is asked about."""
+    """Which job is asked about; Go takes the names in any case."""
 
     ID: str | None = None
     Kind: str | None = None
+    id: str | None = None
+    kind: str | None = None
+
+    @property
+    def job(self) -> str:
+        """The id."""
+        return self.ID or self.id or ""
+
+    @property
+    def of_kind(self) -> str:
+        """The kind."""
+        return self.Kind or self.kind or ""
 
 
 class _Listed(msgspec.Struct):
@@ -111,7 +123,7 @@ def node_status(call: Call) -> Reply:
 def stop_job(call: Call) -> Reply:
     """Abort a job: its work ends before the next object."""
     wanted = call.value(_Wanted) or _Wanted()
-    for job in call.cluster.jobs.select(wanted.ID or "", wanted.Kind or ""):
+    for job in call.cluster.jobs.select(wanted.job, wanted.of_kind):
         if not job.ended_ns:
             job.aborted = True
     return Reply()
@@ -121,7 +133,7 @@ def stop_job(call: Call) -> Reply:
 def job_status(call: Call) -> Reply:
     """How one job ended."""
     wanted = call.body(_Wanted)
-    job = call.cluster.jobs.get(wanted.ID or "")
+    job = call.cluster.jobs.get(wanted.job)
     if job is None:
         asked = f"x-{wanted.Kind or ''}[{wanted.ID or ''}]"
         raise ReplyError(404, f"{call.node.tag}: {asked} does not exist", "ErrNotFound")
@@ -132,9 +144,9 @@ def job_status(call: Call) -> Reply:
 def job_details(call: Call) -> Reply:
     """What each target did for a job. All of it is booked on the first one."""
     wanted = call.body(_Wanted)
-    jobs = call.cluster.jobs.select(wanted.ID or "", wanted.Kind or "")
+    jobs = call.cluster.jobs.select(wanted.job, wanted.of_kind)
     if not jobs:
-        raise ReplyError(404, f'"x-{wanted.Kind or ""}[{wanted.ID or ""}]" not found')
+        raise ReplyError(404, f'"x-{wanted.of_kind}[{wanted.job}]" not found')
     return Reply.json({call.cluster.targets[0].id: [job.snapshot() for job in jobs]})
 
 
