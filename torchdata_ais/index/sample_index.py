@@ -370,7 +370,7 @@ class SampleIndex:
             >>> from torchdata_ais.testing import example_shards
             >>> valid, train = SampleIndex.build(example_shards(counts=(60, 40))).split(0.2, seed=1)
             >>> len(valid), len(train)
-            (17, 83)
+            (19, 81)
         """
         if not 0 <= fraction <= 1:
             raise UsageError.at(f"fraction={fraction}", todo="pass 0 to 1")
