@@ -276,6 +276,9 @@ class SampleIndex:
             else:
                 low, high = np.searchsorted(self._positions, [begin, begin + part.head.samples])
                 shards, rows = part.locate(self._positions[low:high] - begin)
+                if not len(rows):
+                    begin += part.head.samples
+                    continue
                 numbers, firsts = np.unique(shards, return_index=True)
                 for number, chosen in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=True):
                     yield part, number, chosen
