@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import xxhash
 
-from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.errors import NotFoundError
 from torchdata_ais.index import IndexWriter, ShardEntry, ShardSamples, folder_at, index_place
 from torchdata_ais.store import StoreOptions, file_url
 from torchdata_ais.urls import parse_url
@@ -40,31 +40,21 @@ class SeriesIndex:
 
     def begin_shard(self) -> None:
         """Forget the samples of a shard that was not finished."""
-        self._samples = ShardSamples([], [], [], [], [], [])
+        self._rows: list[tuple[str, int, int, tuple[str, ...], tuple[int, ...], int]] = []
 
     def add(self, sample: Packed, start: int) -> None:
         """Note a sample that begins at byte `start` of the shard under way."""
-        digest = xxhash.xxh64()
-        for block in sample.blocks:
-            digest.update(block)
-        samples = self._samples
-        samples.keys.append(sample.key)
-        samples.starts.append(start)
-        samples.ends.append(start + sample.size)
-        samples.fields.append(sample.fields)
-        samples.sizes.append(sample.sizes)
-        if samples.xxh64 is not None:
-            samples.xxh64.append(digest.intdigest())
+        digest = xxhash.xxh64_intdigest(b"".join(sample.blocks))
+        self._rows.append((sample.key, start, start + sample.size, sample.fields, sample.sizes, digest))
 
     def finish_shard(self, info: ShardInfo) -> None:
         """Take the shard that was just published."""
-        self._check_keys(info.name)
         place = parse_url(info.name)
         if place.kind == "object":
             entry = ShardEntry(place.uri, info.size, info.checksum)
         else:
             entry = _of_file(place.name, info.size)
-        self._writer.add(entry, self._samples)
+        self._writer.add(entry, ShardSamples(*map(list, zip(*self._rows, strict=True))))  # type: ignore[arg-type]
         self.begin_shard()
 
     def take_up(self, shards: Sequence[ShardInfo]) -> None:
@@ -78,14 +68,6 @@ class SeriesIndex:
     def close(self) -> None:
         """Store the index."""
         self._writer.finish(source=self._pattern)
-
-    def _check_keys(self, name: str) -> None:
-        if len(set(self._samples.keys)) < len(self._samples.keys):
-            raise UsageError.at(
-                "a key was written twice to this shard: an index cannot tell such samples apart",
-                todo="give each sample a key of its own (convert: --keys number), or leave index= out",
-                url=name,
-            )
 
 
 def _of_file(path: str, size: int) -> ShardEntry:
