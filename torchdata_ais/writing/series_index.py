@@ -15,6 +15,8 @@ from torchdata_ais.writing.packing import Packed
 
 __all__ = ["SeriesIndex"]
 
+_SMALL = 32 << 10  # bytes of a sample that are copied together sooner than hashed block by block
+
 
 class SeriesIndex:
     """Notes where each sample stands in its shard and what it holds, and stores the index at the end.
@@ -44,7 +46,13 @@ class SeriesIndex:
 
     def add(self, sample: Packed, start: int) -> None:
         """Note a sample that begins at byte `start` of the shard under way."""
-        digest = xxhash.xxh64_intdigest(b"".join(sample.blocks))
+        if sample.size < _SMALL:
+            digest = xxhash.xxh64_intdigest(b"".join(sample.blocks))
+        else:
+            running = xxhash.xxh64()
+            for block in sample.blocks:
+                running.update(block)
+            digest = running.intdigest()
         self._rows.append((sample.key, start, start + sample.size, sample.fields, sample.sizes, digest))
 
     def finish_shard(self, info: ShardInfo) -> None:
