@@ -21,6 +21,7 @@ if _os.path.basename(_sys.argv[0] if _sys.argv else "") == "torchdata-ais":  # n
 
 from torchdata_ais import errors
 from torchdata_ais.errors import AISError
+from torchdata_ais.observe import draw as _draw  # noqa: F401 - so that notebooks show pipes as tables
 from torchdata_ais.pipes import (
     AISFileLoader,
     AISObjectLoader,

@@ -13,6 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 from torchdata_ais.errors import (
     AISError,
     AuthError,
@@ -30,7 +31,6 @@ from torchdata_ais.errors import (
     StallError,
     TruncatedShardError,
 )
-from torchdata_ais.loaders._torchdata import DataLoader2
 from torchdata_ais.local import Cut, DeadRedirect, FlipBit, LocalCluster, NewVersion, Stall, Status
 from torchdata_ais.testing import shard_bytes
 

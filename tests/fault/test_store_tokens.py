@@ -18,7 +18,7 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais import AISFileLoader, AISObjectLoader, AISSourceLister, ObjectURL
 from torchdata_ais.cli import app
 from torchdata_ais.errors import AISError, AuthError, UsageError
-from torchdata_ais.pipes._pipe import as_pipe
+from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.store import (
     ObjectCache,
     Retry,

@@ -13,9 +13,13 @@ import torch
 import torch.distributed as dist
 from service_pipes import uneven
 
+from torchdata_ais.dataloader2.torchdata_names import (
+    DataLoader2,
+    DistributedReadingService,
+    SequentialReadingService,
+)
 from torchdata_ais.errors import AISError
 from torchdata_ais.loaders import MultiProcessingReadingService
-from torchdata_ais.loaders._torchdata import DataLoader2, DistributedReadingService, SequentialReadingService
 
 RANK = int(os.environ["RANK"])
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 from torchdata_ais.loaders import MultiProcessingReadingService
-from torchdata_ais.loaders._torchdata import DataLoader2
 
 FORK = multiprocessing.get_context("fork")
 

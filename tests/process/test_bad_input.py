@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 from torchdata_ais.errors import (
     AISError,
     ConnectError,
@@ -23,7 +24,6 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.loaders._torchdata import DataLoader2
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.timeout(60)

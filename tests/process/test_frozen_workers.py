@@ -19,7 +19,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError
-from torchdata_ais.loaders.service import pulse
+from torchdata_ais.workers import pulse
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -17,11 +17,11 @@ from forked_ranks import free_port, run_forked
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 from torchdata_ais.errors import ReadError
-from torchdata_ais.loaders import MultiProcessingReadingService, ais_loader, as_dataset, rendezvous
-from torchdata_ais.loaders._torchdata import DataLoader2
-from torchdata_ais.loaders.service import ranks
+from torchdata_ais.loaders import MultiProcessingReadingService, ais_loader, as_dataset
 from torchdata_ais.local import DropEntry, LocalCluster
+from torchdata_ais.ranks import alive, rendezvous
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.timeout(120)
@@ -359,7 +359,7 @@ def meet_a_cut_record(rank: int, job: dict[str, Any]) -> list[int]:
     store = file_store(rank, job)
     with Path(job["folder"], "ours").open("ab") as file:
         file.write((9).to_bytes(4, "little") + b"torch")
-    ranks._ANSWER_S = 1
+    alive._ANSWER_S = 1
     with ais_loader(chain(job, rank), rank=rank, world_size=2, store=store, rank_timeout_s=60) as loader:
         return numbers(loader)
 

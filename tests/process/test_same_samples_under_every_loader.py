@@ -10,8 +10,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService
-from torchdata_ais.loaders._torchdata import DataLoader2, InProcessReadingService
-from torchdata_ais.pipes._pipe import ShardingFilter, upstream
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2, InProcessReadingService
+from torchdata_ais.stage.pipe import ShardingFilter, upstream
 from torchdata_ais.testing import write_shard
 
 pytestmark = pytest.mark.timeout(120)

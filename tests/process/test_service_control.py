@@ -14,10 +14,11 @@ import torch
 from service_pipes import Diary, NotReplicable, Tagged, numbers, uneven
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from torchdata_ais.dataloader2 import graph
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
-from torchdata_ais.loaders._torchdata import DataLoader2
-from torchdata_ais.loaders.service import graph, process
+from torchdata_ais.workers import process
 
 pytestmark = pytest.mark.timeout(60)
 

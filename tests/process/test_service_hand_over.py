@@ -15,11 +15,11 @@ import pytest
 import torch
 from service_pipes import numbers
 
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 from torchdata_ais.loaders import MultiProcessingReadingService
-from torchdata_ais.loaders._torchdata import DataLoader2
-from torchdata_ais.loaders.service.channel import Channel, HungUpError, Kind
-from torchdata_ais.loaders.service.codec import pack, unpack
-from torchdata_ais.loaders.service.memory import Lender, give_back_done
+from torchdata_ais.workers.channel import Channel, HungUpError, Kind
+from torchdata_ais.workers.memory import Lender, give_back_done
+from torchdata_ais.workers.pickling import pack, unpack
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -188,8 +188,8 @@ def test_few_free_files_are_kept() -> None:
 CTRL_C = """
 import random, signal, sys
 import torch
-from torchdata_ais.loaders.service.codec import pack, unpack
-from torchdata_ais.loaders.service.memory import Lender, give_back_done
+from torchdata_ais.workers.pickling import pack, unpack
+from torchdata_ais.workers.memory import Lender, give_back_done
 
 lost = []
 sys.unraisablehook = lost.append

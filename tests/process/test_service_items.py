@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from torchdata_ais.dataloader2.torchdata_names import DataLoader2, InProcessReadingService
 from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
-from torchdata_ais.loaders._torchdata import DataLoader2, InProcessReadingService
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -195,7 +195,7 @@ def test_a_second_sharding_filter_is_refused_before_a_process_starts(workers: in
 
 
 def reset_to_123(pipe: Any, info: Any, seeds: Any) -> Any:
-    from torchdata_ais.loaders._torchdata import set_graph_random_seed
+    from torchdata_ais.dataloader2.torchdata_names import set_graph_random_seed
 
     seeds.seed(123)
     return set_graph_random_seed(pipe, seeds)

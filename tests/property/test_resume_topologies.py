@@ -11,7 +11,7 @@ import pytest
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_share, pack_state
-from torchdata_ais.loaders.sharding import shard_instance
+from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.testing import example_shards
 
 pytestmark = pytest.mark.timeout(300)

@@ -99,7 +99,7 @@ def test_a_broken_library_is_a_finding_and_no_crash(monkeypatch: pytest.MonkeyPa
         raise OSError("libnvrtc.so: cannot open shared object file\nmore")
 
     monkeypatch.setitem(doctor_module._LOCAL, "codecs", broken)
-    monkeypatch.setitem(sys.modules, "torchdata_ais.loaders._torchdata", None)
+    monkeypatch.setitem(sys.modules, "torchdata_ais.dataloader2.torchdata_names", None)
     checks = {check.name: check for check in diagnose(StoreOptions())}
     assert checks["codecs"].state == "bad"
     assert checks["codecs"].text == "OSError: libnvrtc.so: cannot open shared object file"

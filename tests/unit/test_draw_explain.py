@@ -25,8 +25,8 @@ from torchdata_ais import (
     pipes,
 )
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._keyset import KeySet
-from torchdata_ais.pipes._pipe import Pipe
+from torchdata_ais.reading.keyset import KeySet
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.testing import example_shards
 from torchdata_ais.urls import ObjectURL
 

@@ -17,7 +17,7 @@ from torchdata_ais.errors import (
     SampleError,
     UsageError,
 )
-from torchdata_ais.pipes._keyset import KeySet
+from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.samples import shown_fields, whole_runs
 from torchdata_ais.tar import Link, read_members
 from torchdata_ais.testing import shard_bytes, write_shard

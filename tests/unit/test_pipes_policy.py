@@ -20,11 +20,11 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.loaders.report import StageReport
-from torchdata_ais.pipes._policy import ErrorPolicy
-from torchdata_ais.pipes._stats import StageStats, merge_stats
+from torchdata_ais.observe.report import StageReport
 from torchdata_ais.pipes.map_dict import DictMapper
 from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.stage.policy import ErrorPolicy
+from torchdata_ais.stage.stats import StageStats, merge_stats
 from torchdata_ais.testing import shard_bytes, write_shard
 
 wds = pytest.importorskip("webdataset")

@@ -19,10 +19,10 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, explain
 from torchdata_ais.errors import NotFoundError, StateError, UsageError
 from torchdata_ais.loaders import ais_loader, as_dataset, merge_states
-from torchdata_ais.loaders.listing import list_pipe
-from torchdata_ais.loaders.rendezvous import _bucket, _difference, _summary
-from torchdata_ais.loaders.sharding import number_ranks_first, shard_instance
 from torchdata_ais.local import LocalCluster
+from torchdata_ais.ranks.listing import list_pipe
+from torchdata_ais.ranks.rendezvous import _bucket, _difference, _summary
+from torchdata_ais.ranks.sharding import number_ranks_first, shard_instance
 from torchdata_ais.testing import example_shards, shard_bytes
 from torchdata_ais.world import WorldOptions, instance_of
 
@@ -218,7 +218,7 @@ def test_of_a_bucket_behind_aistore_versions_are_no_difference() -> None:
 def test_the_summary_of_a_large_listing_shows_where_the_one_other_row_is(
     present: set[int], other: int
 ) -> None:
-    from torchdata_ais.loaders.listing import Table
+    from torchdata_ais.ranks.listing import Table
 
     with_it, without = present | {other}, present - {other}
     one, two = (_summary(Table("t", rows(*map(str, sorted(names))))) for names in (with_it, without))

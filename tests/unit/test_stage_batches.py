@@ -93,7 +93,7 @@ def test_with_length_changes_the_length_and_nothing_else() -> None:
 
 def test_non_empty_after_a_resume_has_had_its_items() -> None:
     pipe = NonEmpty([])
-    pipe._load(None, 0, 0)
+    pipe.load_state(None, 0, 0)
     assert list(pipe) == []
     with pytest.raises(UsageError, match="no items at all"):
         list(pipe)

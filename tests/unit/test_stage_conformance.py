@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,10 @@ from torchdata_ais.pipes.unlisted import Unlister
 from torchdata_ais.pipes.with_epoch import EpochSetter
 from torchdata_ais.pipes.with_length import LengthSetter
 from torchdata_ais.pipes.xdecode import StreamDecoder
+from torchdata_ais.samples import Sample
+from torchdata_ais.stage import contract
+from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.core import stage_of
 from torchdata_ais.testing import example_shards
 
 SECRET = "SECRET-TOKEN"
@@ -294,3 +299,59 @@ def test_no_functional_name_is_one_of_torchdatas() -> None:
         assert torchdata.datapipes.iter
     for name in STAGES:
         assert class_of(name).__module__.startswith("torchdata_ais.")
+
+
+class Taken:
+    """Items, and how many of them were taken."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.items:
+            self.taken += 1
+            yield item
+
+
+@every_stage
+def test_a_stage_says_what_it_does_to_items(name: str, paths: list[str]) -> None:
+    kind, arguments, items = STAGES[name]
+    given = paths if items == "paths" else items * (1 if items is MEMBERS else 4)
+    if items is SAMPLES:
+        given = [Sample({**item, "__key__": f"{n:03d}"}, place=n) for n, item in enumerate(given)]
+    source = Taken(given)
+    pipe = kind(IterableWrapper(source, deepcopy=False), **arguments)
+    effect = stage_of(pipe).effect()
+    found: list[Any] = []
+    held = 0
+    for item in pipe:
+        found.append(item)
+        out = len(found) * effect.size
+        held = max(held, source.taken - out) if effect.gives in ("each", "batches") else 0
+    length = effect.length(len(given))
+    assert length is None or len(found) == length
+    assert len(found) <= len(given) or effect.gives in ("more", "unknown")
+    assert (held > 0) == (effect.holds and effect.gives != "unknown")
+    if items is SAMPLES:
+        keeps = [getattr(item, "place", -1) for item in found]
+        assert (min(keeps) >= 0) == effect.keeps_place
+        if effect.keeps_place:
+            assert (keeps == sorted(keeps)) != effect.mixes
+
+
+def test_every_stage_of_ours_says_it_by_the_contract_alone() -> None:
+    public = {name for name in vars(Stage) if not name.startswith("_")} | set(Stage.__annotations__)
+    for kind in {cls for cls, _, _ in STAGES.values() if isinstance(cls, type)}:
+        for other in kind.__mro__[: kind.__mro__.index(Stage)]:
+            assert not [name for name in vars(other) if name.startswith("_ais_")]
+    assert len((Path(contract.__file__)).read_text().splitlines()) <= 150
+    assert {
+        "held_places",
+        "save_state",
+        "load_state",
+        "memory_bound",
+        "busy_with",
+        "effect",
+        "stats",
+    } <= public

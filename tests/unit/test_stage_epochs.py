@@ -140,8 +140,8 @@ class TestWithEpoch:
 
     @pytest.mark.timeout(90)
     def test_the_reading_service_goes_through_all_data(self, shards: list[str]) -> None:
+        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
         from torchdata_ais.loaders import MultiProcessingReadingService
-        from torchdata_ais.loaders._torchdata import DataLoader2
 
         pipe = EpochSetter(samples(shards), 10).map(key)
         loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService(num_workers=2))

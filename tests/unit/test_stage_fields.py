@@ -124,8 +124,8 @@ class TestPolicy:
     def test_skip_goes_on(self) -> None:
         pipe = SampleMapper([sample("a"), sample("b"), sample("c")], fail_on_b, on_error="skip")
         assert [s["__key__"] for s in pipe] == ["a", "c"]
-        assert pipe._stats.skipped == {"RuntimeError": 1}
-        assert pipe._stats.items == 3
+        assert pipe.stats.skipped == {"RuntimeError": 1}
+        assert pipe.stats.items == 3
 
     def test_a_handler_that_says_stop_ends_the_stream(self) -> None:
         pipe = Selector([sample("a"), sample("b"), sample("c")], fail_on_b, on_error=lambda error: False)

@@ -16,7 +16,6 @@ from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders import ais_loader
-from torchdata_ais.pipes._shared_seed import SharedSeed, with_shared_seed
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.pipes.map_sample import SampleMapper
@@ -26,6 +25,7 @@ from torchdata_ais.pipes.resampled import Resampler
 from torchdata_ais.pipes.round_robin import RoundRobin
 from torchdata_ais.pipes.rsample import Subsampler
 from torchdata_ais.pipes.shuffled import Shuffler
+from torchdata_ais.stage.shared_seed import SharedSeed, with_shared_seed
 from torchdata_ais.testing import check_resume, example_shards
 
 KEYED = [{"__key__": f"{n}"} for n in range(200)]
@@ -106,8 +106,8 @@ class TestMapSampleRng:
 
     @pytest.mark.timeout(120)
     def test_draws_do_not_depend_on_the_workers_of_a_reading_service(self, shards: list[str]) -> None:
+        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
         from torchdata_ais.loaders import MultiProcessingReadingService
-        from torchdata_ais.loaders._torchdata import DataLoader2
 
         found = []
         for num_workers in (1, 2):
@@ -209,7 +209,7 @@ class TestRsample:
         running = iter(pipe)
         next(running)
         with pytest.raises(StateError, match="without a key"):
-            pipe._save()
+            pipe.save_state()
         running.close()
 
 

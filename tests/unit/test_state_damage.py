@@ -34,7 +34,7 @@ from torchdata_ais.loaders.dataset import shard_instance
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_share, pack_state
 from torchdata_ais.loaders.state import make_state, plans_for
 from torchdata_ais.loaders.state_check import checksum, seal
-from torchdata_ais.pipes._checkpoint import stage_names
+from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.testing import example_shards
 
 pytestmark = pytest.mark.timeout(90)

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 from torchdata_ais import AISFileLoader, AISSourceLister, as_dataset, stats
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import Stats, ais_loader, merge_reports, with_stats
-from torchdata_ais.pipes._meter import Meter, metered
-from torchdata_ais.pipes._report import report_of
+from torchdata_ais.observe.collect import report_of
+from torchdata_ais.stage.meter import Meter, metered
 from torchdata_ais.testing import example_shards, write_shard
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from torchdata_ais import AISFileLoader, TarSampleGrouper
 from torchdata_ais.errors import BadHeaderError, SampleError, UnsupportedMemberError, UsageError
-from torchdata_ais.pipes._keyset import KeySet
+from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.samples import Run, whole_runs
 from torchdata_ais.tar import Link, LinkTargets, TarBuilder, compression, decompress, link, read_members
 from torchdata_ais.urls import MemberPath

@@ -1,6 +1,6 @@
 """The chain as type checkers see it: generated from the signatures of the stages.
 
-Run this file (``python tests/unit/test_typed_methods.py``) to write ``torchdata_ais/pipes/_methods.pyi`` anew.
+Run this file (``python tests/unit/test_typed_methods.py``) to write ``torchdata_ais/stage/methods.pyi`` anew.
 """
 
 from __future__ import annotations
@@ -8,20 +8,21 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-import torchdata_ais.pipes
-from torchdata_ais.pipes import _methods_source
+import methods_source
 
-TARGET = Path(torchdata_ais.pipes.__file__).with_name("_methods.pyi")
+import torchdata_ais.stage
+
+TARGET = Path(torchdata_ais.stage.__file__).with_name("methods.pyi")
 
 
 def test_the_methods_for_type_checkers_match_the_stages() -> None:
-    assert TARGET.read_text() == _methods_source.render(), f"run python {Path(__file__).name}"
+    assert TARGET.read_text() == methods_source.render(), f"run python {Path(__file__).name}"
 
 
 def test_every_stage_is_registered_under_its_functional_name() -> None:
     from torch.utils.data import IterDataPipe
 
-    names = dict(_methods_source.stages())
+    names = dict(methods_source.stages())
     assert {
         "list_ais",
         "load_tar",
@@ -38,4 +39,4 @@ def test_every_stage_is_registered_under_its_functional_name() -> None:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(_methods_source.render())
+    TARGET.write_text(methods_source.render())

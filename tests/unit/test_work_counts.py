@@ -20,12 +20,12 @@ import pytest
 import torch
 
 from torchdata_ais import AISFileLoader, SampleDecoder
-from torchdata_ais.loaders.service import memory
-from torchdata_ais.loaders.service.codec import pack, unpack
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader
 from torchdata_ais.testing import shard_bytes, write_shard
+from torchdata_ais.workers import memory
+from torchdata_ais.workers.pickling import pack, unpack
 
 FIELDS = ("jpg", "cls", "json")
 FEW, MANY = 1000, 3000

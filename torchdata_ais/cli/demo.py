@@ -140,11 +140,11 @@ def _train(
     import torch
 
     from torchdata_ais.cli._progress import progress
+    from torchdata_ais.dataloader2.torchdata_names import DataLoader2
     from torchdata_ais.examples.pets import CLASSES
     from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
     from torchdata_ais.loaders import MultiProcessingReadingService
-    from torchdata_ais.loaders._torchdata import DataLoader2
-    from torchdata_ais.loaders.report import stats
+    from torchdata_ais.observe.report import stats
 
     keys = [f"sample_{index:06d}" for index in range(samples)]
     train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]
@@ -184,7 +184,7 @@ def _train(
 
 def _chain(pipe: object) -> str:
     """Return the stages of a chain in a line."""
-    from torchdata_ais.pipes._pipe import upstream
+    from torchdata_ais.stage.pipe import upstream
 
     stages = [repr(stage).removesuffix("IterDataPipe") for stage in upstream(pipe)]  # type: ignore[arg-type]
     return " . ".join(reversed(stages))

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdata_ais.dataloader2.reading_service import MultiProcessingReadingService
     from torchdata_ais.loaders.bare import load_state_dict, state_dict
     from torchdata_ais.loaders.dataset import as_dataset
-    from torchdata_ais.loaders.drawing import draw, mermaid
-    from torchdata_ais.loaders.explanation import Explanation, explain
     from torchdata_ais.loaders.loader import AISLoader, ais_loader
-    from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
-    from torchdata_ais.loaders.report import Stats, merge_reports, stats, with_stats
     from torchdata_ais.loaders.state import merge_states, state_from_json, state_to_json
+    from torchdata_ais.observe.draw import draw, mermaid
+    from torchdata_ais.observe.explain import Explanation, explain
+    from torchdata_ais.observe.report import Stats, merge_reports, stats, with_stats
 
 __all__ = [
     "AISLoader",
@@ -38,23 +38,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AISLoader": "loader",
-    "Explanation": "explanation",
-    "MultiProcessingReadingService": "reading_service",
-    "Stats": "report",
-    "ais_loader": "loader",
-    "as_dataset": "dataset",
-    "draw": "drawing",
-    "explain": "explanation",
-    "load_state_dict": "bare",
-    "merge_reports": "report",
-    "merge_states": "state",
-    "mermaid": "drawing",
-    "state_dict": "bare",
-    "state_from_json": "state",
-    "state_to_json": "state",
-    "stats": "report",
-    "with_stats": "report",
+    "AISLoader": "loaders.loader",
+    "Explanation": "observe.explain",
+    "MultiProcessingReadingService": "dataloader2.reading_service",
+    "Stats": "observe.report",
+    "ais_loader": "loaders.loader",
+    "as_dataset": "loaders.dataset",
+    "draw": "observe.draw",
+    "explain": "observe.explain",
+    "load_state_dict": "loaders.bare",
+    "merge_reports": "observe.report",
+    "merge_states": "loaders.state",
+    "mermaid": "observe.draw",
+    "state_dict": "loaders.bare",
+    "state_from_json": "loaders.state",
+    "state_to_json": "loaders.state",
+    "stats": "observe.report",
+    "with_stats": "observe.report",
 }
 
 
@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    value = getattr(import_module(f"torchdata_ais.{home}"), name)
     globals()[name] = value
     return value
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torchdata_ais.loaders.instance import pack_state
 from torchdata_ais.loaders.state import check_single, make_state
-from torchdata_ais.pipes._checkpoint import restore, stage_names
-from torchdata_ais.pipes._pipe import IterDataPipe
-from torchdata_ais.pipes._saved import read_saved
+from torchdata_ais.stage.checkpoint import restore, stage_names
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.saved import read_saved
 
 __all__ = ["load_state_dict", "state_dict"]
 

@@ -10,12 +10,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_state
-from torchdata_ais.loaders.rendezvous import begin_together
-from torchdata_ais.loaders.sharding import shard_instance
 from torchdata_ais.loaders.state import check_single, make_state
-from torchdata_ais.pipes._checkpoint import stage_names
-from torchdata_ais.pipes._pipe import IterDataPipe
-from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.ranks.sharding import shard_instance
+from torchdata_ais.stage.checkpoint import stage_names
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.world import WorldOptions, instance_of
 
 __all__ = ["PipeDataset", "as_dataset"]

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engines import DataLoader2Engine, DataLoaderEngine, Engine, InProcessEngine
-from torchdata_ais.loaders.listing import Listing
-from torchdata_ais.pipes._pipe import IterDataPipe
+from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.world import World
 
 __all__ = ["EngineName", "EngineOptions", "make_engine"]
@@ -69,7 +69,7 @@ def make_engine(
 
 def _has_dataloader2() -> bool:
     try:
-        from torchdata_ais.loaders import _torchdata  # noqa: F401
+        from torchdata_ais.dataloader2 import torchdata_names  # noqa: F401
     except ImportError:
         return False
     return True

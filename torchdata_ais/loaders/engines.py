@@ -20,15 +20,15 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
-from torchdata_ais.loaders.listing import Listing
-from torchdata_ais.loaders.service.counts import Counts, ended
-from torchdata_ais.loaders.service.failure import Failure
-from torchdata_ais.loaders.service.pulse import GRACE_S, Patience, Pulse, is_stopped
-from torchdata_ais.loaders.service.stall import Watchdog
-from torchdata_ais.loaders.sharding import shard_instance
-from torchdata_ais.pipes._meter import iterate
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe
-from torchdata_ais.pipes._report import report_of
+from torchdata_ais.observe.collect import report_of
+from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.ranks.sharding import shard_instance
+from torchdata_ais.stage.meter import iterate
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe
+from torchdata_ais.workers.counts import Counts, ended
+from torchdata_ais.workers.failure import Failure
+from torchdata_ais.workers.pulse import GRACE_S, Patience, Pulse, is_stopped
+from torchdata_ais.workers.stall import Watchdog
 from torchdata_ais.world import World
 
 __all__ = ["DataLoader2Engine", "DataLoaderEngine", "Engine", "InProcessEngine", "Step"]
@@ -84,7 +84,7 @@ class InProcessEngine:
         shard_instance(self._pipe, plan.number, plan.instance)
         begin(self._pipe, plan)
         with self._listing.on(self._pipe):
-            for item in _watched(iterate(self._pipe), self._stall_after, "this process", None):
+            for item in _watched(self._pipe, self._stall_after, "this process", None):
                 yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
 
     def reports(self) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ class _Workers(IterableDataset[Any]):
         counts = Counts(self._pipe)
         name = f"worker process {info.id}"
         try:
-            for item in _watched(iterate(self._pipe), self._stall_after, name, info.id):
+            for item in _watched(self._pipe, self._stall_after, name, info.id):
                 state = pack_or_refuse(self._pipe) if self._stateful else None
                 yield item, info.id, state, counts.take(self._pipe)
         except Exception as error:  # noqa: BLE001 - raised again in the main process, which torch would prefix
@@ -140,15 +140,15 @@ class _Workers(IterableDataset[Any]):
 
 
 def _watched(
-    items: Iterator[Any], stall_after: float | None, process: str, worker: int | None
+    pipe: IterDataPipe[Any], stall_after: float | None, process: str, worker: int | None
 ) -> Iterator[Any]:
-    """Yield the items, watched if `stall_after` says so; what takes too long is logged."""
+    """Yield the items of `pipe`, watched if `stall_after` says so; what takes too long is logged."""
     if stall_after is None:
-        yield from items
+        yield from iterate(pipe)
         return
-    watchdog = Watchdog(stall_after, process, worker, None)
+    watchdog = Watchdog(stall_after, process, worker, None, pipe)
     with watchdog.running():
-        yield from watchdog.watch(items)
+        yield from watchdog.watch(iterate(pipe))
 
 
 def _as_it_is(item: Any) -> Any:
@@ -277,11 +277,10 @@ class DataLoaderEngine:
 class _Tail(Pipe[Any]):
     """The last stage in each worker of the reading service: takes the plan, and gives the state with each item."""
 
-    _ais_hidden = True
+    hidden = True
 
     def __init__(self, source: IterDataPipe[Any], stateful: bool) -> None:
         super().__init__(source)
-        self._source = source
         self._stateful = stateful
         self._running = False
 
@@ -292,7 +291,7 @@ class _Tail(Pipe[Any]):
     def _ais_envelope(self) -> bytes | None:
         return pack_or_refuse(self._source) if self._stateful and self._running else None
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         self._running = False
         for item in iterate(self._source):
             self._running = True
@@ -327,8 +326,8 @@ class DataLoader2Engine:
         context: str | None,
         stall_after: float | None = None,
     ) -> None:
-        from torchdata_ais.loaders._torchdata import DataLoader2
-        from torchdata_ais.loaders.reading_service import MultiProcessingReadingService
+        from torchdata_ais.dataloader2.reading_service import MultiProcessingReadingService
+        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
 
         # The ranks share no seeds: with a fixed number of steps they do not begin epochs together.
         service = MultiProcessingReadingService(num_workers, context, prefetch, 0, stall_after=stall_after)

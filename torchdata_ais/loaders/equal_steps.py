@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from torchdata_ais.errors import AISError, LoaderError
 from torchdata_ais.loaders.engines import Step
-from torchdata_ais.loaders.service.ranks import Ranks
+from torchdata_ais.ranks.alive import Ranks
 
 __all__ = ["Agreement", "stop_together"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from torchdata_ais.errors import StateError
-from torchdata_ais.pipes._checkpoint import begin_epoch, fresh, restore, save
-from torchdata_ais.pipes._pipe import IterDataPipe
-from torchdata_ais.pipes._saved import read_saved
-from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.stage.checkpoint import begin_epoch, fresh, restore, save
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.saved import read_saved
+from torchdata_ais.stage.seed import mix_seed
 
 __all__ = [
     "InstancePlan",

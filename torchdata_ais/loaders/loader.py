@@ -14,15 +14,15 @@ from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, make
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, pinned
 from torchdata_ais.loaders.equal_steps import Agreement, stop_together
 from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share, raise_if_refused
-from torchdata_ais.loaders.listing import Listing
-from torchdata_ais.loaders.rendezvous import begin_together
-from torchdata_ais.loaders.report import Stats, stats, with_stats
-from torchdata_ais.loaders.service.counts import ended
-from torchdata_ais.loaders.service.ranks import Ranks
 from torchdata_ais.loaders.state import check_state, make_state, plans_for
-from torchdata_ais.pipes._checkpoint import chain_of, stage_names
-from torchdata_ais.pipes._pipe import IterDataPipe, is_sharding, upstream
-from torchdata_ais.pipes._report import report_of
+from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.report import Stats, stats, with_stats
+from torchdata_ais.ranks.alive import Ranks
+from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.stage.checkpoint import chain_of, stage_names
+from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
+from torchdata_ais.workers.counts import ended
 from torchdata_ais.world import World, WorldOptions, instance_of
 
 __all__ = ["AISLoader", "ais_loader"]

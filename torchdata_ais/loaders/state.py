@@ -16,7 +16,7 @@ from typing import Any
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.state_check import FORMAT, VERSION, cut, read_state, same_epoch, seal
-from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.world import instance_of
 
 __all__ = [

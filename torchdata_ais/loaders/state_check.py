@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 
 from torchdata_ais.errors import StateError
-from torchdata_ais.pipes._saved import read_saved
+from torchdata_ais.stage.saved import read_saved
 
 __all__ = ["FORMAT", "VERSION", "checksum", "cut", "read_state", "same_epoch", "seal"]
 

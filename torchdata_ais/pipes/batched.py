@@ -8,9 +8,10 @@ from typing import Any
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._collate import Ragged, collate_columns
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.collate import Ragged, collate_columns
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Batcher"]
 
@@ -61,7 +62,6 @@ class Batcher(Pipe[Any]):
         *,
         ragged: Ragged = "error",
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if batchsize < 1:
             raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
@@ -69,7 +69,6 @@ class Batcher(Pipe[Any]):
             raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
         if collation_fn is not None and not isinstance(collation_fn, str):
             check_function(collation_fn, 1, "batched(collation_fn=)")
-        self._source: IterDataPipe[Any] = source
         self._batchsize = batchsize
         self._collate: Any = (
             bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
@@ -80,13 +79,16 @@ class Batcher(Pipe[Any]):
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{2 * self._batchsize} items")
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
+
+    def arguments(self) -> str:
         return str(self._batchsize)
 
-    def _shape(self) -> str:
+    def identity(self) -> str:
         return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         rows: list[Any] = []
         for row in self._source:
             rows.append(row)

@@ -10,11 +10,12 @@ from typing import Any
 
 from torchdata_ais.codecs import SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._each_item import shown_function
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.each_item import shown_function
+from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.place import place_in
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
 __all__ = ["SampleDecoder"]
 
@@ -84,11 +85,9 @@ class SampleDecoder(Pipe[Any]):
         max_errors: float | None = None,
         **options: Any,
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if threads < 0:
             raise UsageError.at(f"threads={threads}", todo="use 0 for none")
-        self._source: IterDataPipe[Any] = source
         names = [
             repr(spec) if isinstance(spec, str) else getattr(spec, "__name__", "function") for spec in specs
         ]
@@ -99,9 +98,11 @@ class SampleDecoder(Pipe[Any]):
         self._codec: SampleCodec = build_decoder(*specs, only=only, partial=partial, **options)
         self._threads = threads
         self._policy = ErrorPolicy(on_error, max_errors)
-        self._stats = StageStats()
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("each" if self._policy.on_error == "raise" else "fewer", holds=self._threads > 0)
+
+    def arguments(self) -> str:
         shown = [self._shown] if self._shown else []
         if self._threads:
             shown.append(f"threads={self._threads}")
@@ -109,29 +110,33 @@ class SampleDecoder(Pipe[Any]):
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
-    def _shape(self) -> str:
+    def identity(self) -> str:
         return self._shown
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         for sample, error in self._in_threads() if self._threads else self._one_by_one():
-            self._stats.items += 1
+            self.stats.items += 1
             if error is None:
                 yield sample
-            elif not self._policy.goes_on(error, self._stats, "decode"):
+            elif not self._policy.goes_on(error, self.stats, "decode"):
                 return
-        self._policy.at_end(self._stats, "decode")
+        self._policy.at_end(self.stats, "decode")
 
     def _one_by_one(self) -> Iterator[_Outcome]:
         codec = self._codec
         for sample in self._source:
+            self._busy = sample
             yield _outcome(codec, sample)
+
+    def busy_with(self) -> dict[str, Any]:
+        return place_in(self._busy)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         most = _PARTS * _AT_ONCE * self._threads or 1
         return MemoryBound(f"{most} sample{'' if most == 1 else 's'}")
 
-    def _held_places(self) -> list[int]:
+    def held_places(self) -> list[int]:
         return list(self._live or ())
 
     def _in_threads(self) -> Iterator[_Outcome]:

@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._keyset import KeySet
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage, upstream
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.pipes.load_tar import AISFileLoader
+from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.samples import Run, RunMember, Sample, pack_place, shown_fields, split_name
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.pipe import Pipe, stage, upstream
+from torchdata_ais.stage.place import place_in
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["TarSampleGrouper"]
@@ -78,18 +79,15 @@ class TarSampleGrouper(Pipe[Sample]):
         on_error: OnError = "raise",
         max_errors: float | None = None,
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if adjacent not in ("error", "split"):
             raise UsageError.at(f"adjacent={adjacent!r}", todo='use "error" or "split"')
         check_text(require if isinstance(require, (list, tuple)) else [require], "group_samples(require=)")
-        self._source = source
         self._require = tuple(require.split()) if isinstance(require, str) else tuple(require)
         self._adjacent = adjacent
         self._policy = ErrorPolicy(on_error, max_errors)
-        self._stats = StageStats()
 
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         shown = [f"require={self._require!r}"] if self._require else []
         if self._adjacent != "error":
             shown.append(f"adjacent={self._adjacent!r}")
@@ -97,21 +95,24 @@ class TarSampleGrouper(Pipe[Sample]):
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
+    def busy_with(self) -> dict[str, Any]:
+        return place_in(self._busy)
+
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         keys = f" + {self._most_seen()} x (2 MB or 22 bytes a sample)" if self._adjacent == "error" else ""
         return MemoryBound(f"1 sample{keys}")
 
-    def _shape(self) -> str:
+    def identity(self) -> str:
         return f"require={self._require!r}" if self._require else ""
 
-    def __iter__(self) -> Iterator[Sample]:
+    def _items(self) -> Iterator[Sample]:
         # Straight from load_tar whole runs come at once: a third of the cost of member after member.
         runs = self._source.whole_runs() if type(self._source) is AISFileLoader else regroup(self._source)
         seen: _Seen = OrderedDict()
         shard: tuple[str, int] | None = None  # the one of the last sample, and its keys
         keys = KeySet()
-        stats = self._stats
+        stats = self.stats
         checked = self._adjacent == "error"
         for url, run in runs:
             if run.key is not None:
@@ -127,6 +128,7 @@ class TarSampleGrouper(Pipe[Sample]):
                     if not self._policy.goes_on(error, stats, "group_samples"):
                         return
                 else:
+                    self._busy = sample
                     yield sample
             if run.last:
                 seen.pop((url, run.shard), None)
@@ -135,8 +137,7 @@ class TarSampleGrouper(Pipe[Sample]):
 
     def _most_seen(self) -> int:
         """Return of how many shards keys are kept: twice as many as may be under way at the same time."""
-        loaders = [pipe for pipe in upstream(self) if isinstance(pipe, AISFileLoader)]
-        return 2 * (sum(loader._open_shards for loader in loaders) or _OPEN_SHARDS)
+        return 2 * (sum(stage_of(pipe).reads for pipe in upstream(self)) or _OPEN_SHARDS)
 
     def _sample(self, url: str, run: Run) -> Sample:
         sample = Sample.__new__(Sample)  # __init__ takes longer than all that follows

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["InfoPrinter"]
 
@@ -53,9 +54,7 @@ class InfoPrinter(Pipe[Any]):
         stream: Any = None,
         name: str = "",
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
-        self._source: IterDataPipe[Any] = source
         self._fmt = fmt
         self._n = n
         self._every = every
@@ -63,13 +62,16 @@ class InfoPrinter(Pipe[Any]):
         self._stream = stream
         self._name = name
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("each")
+
+    def arguments(self) -> str:
         return "" if self._fmt is None else repr(self._fmt)
 
-    def _shape(self) -> str:
+    def identity(self) -> str:
         return ""
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         for count, sample in enumerate(self._source):
             if count < self._n or (self._every > 0 and (count + 1) % self._every == 0):
                 stream = sys.stderr if self._stream is None else self._stream

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, stage
-from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, stage
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 
@@ -84,6 +84,8 @@ class AISSourceLister(Pipe[str]):
         ['http://h:51080/v1/objects/pets/train-0.tar?provider=ais', 'http://h:51080/v1/objects/pets/train-1.tar?provider=ais']
     """
 
+    transport: StageTransport
+
     def __init__(
         self,
         ais_sources: Any,
@@ -99,14 +101,14 @@ class AISSourceLister(Pipe[str]):
         allow_empty: bool = False,
         options: StoreOptions | None = None,
     ) -> None:
-        super().__init__(ais_sources)
+        named_by = ais_sources if isinstance(ais_sources, IterDataPipe) else None
+        super().__init__(named_by)
         if etl is not None and etl_name is not None:
             raise UsageError.at("both etl= and etl_name= were given", todo="pass one of them")
-        self._source: IterDataPipe[Any] | None = None
+        self.named_by: IterDataPipe[Any] | None = named_by
+        self.ready = named_by is None
         self._sources: _Sources | None = None
-        if isinstance(ais_sources, IterDataPipe):
-            self._source = ais_sources
-        else:
+        if named_by is None:
             self._sources = _Sources(
                 list(ais_sources) if isinstance(ais_sources, (list, tuple)) else [ais_sources]
             )
@@ -120,14 +122,14 @@ class AISSourceLister(Pipe[str]):
         self._allow_empty = allow_empty
         if token is not None and endpoint is None and client is None and self._sources is not None:
             endpoint = _one_host(self._sources.items)
-        self._transport = StageTransport(options, client, endpoint, token)
+        self.transport = StageTransport(options, client, endpoint, token)
         self._given: _Given | None = None
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("the URLs of a source")
 
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         shown = (
             [] if self._sources is None else [", ".join(_describe(item) for item in self._sources.items[:3])]
         )
@@ -139,10 +141,10 @@ class AISSourceLister(Pipe[str]):
                 shown.append(f"{name}={value!r}")
         return ", ".join(shown)
 
-    def __iter__(self) -> Iterator[str]:
+    def _items(self) -> Iterator[str]:
         found = False
         given = {} if self._given is None else self._given.urls
-        for key, source in self._keyed(self._sources.items if self._sources is not None else self._source):
+        for key, source in self._keyed(self._sources.items if self._sources is not None else self.named_by):
             urls = None if key is None else given.get(key)
             if urls is None:
                 urls = self._list(source)
@@ -166,7 +168,7 @@ class AISSourceLister(Pipe[str]):
             etl_name=self._etl_name,
             template=self._template,
             regex=self._regex,
-            options=self._transport.resolve(self),
+            options=self.transport.resolve(self),
             allow_empty=self._allow_empty,
         )
 
@@ -194,7 +196,7 @@ class AISSourceLister(Pipe[str]):
 
     def endpoint(self) -> str | None:
         """Return the endpoint of the URLs listed, if one is known."""
-        return self._transport.resolve(self).endpoint
+        return self.transport.resolve(self).endpoint
 
     def give(self, urls: Mapping[SourceKey, list[ObjectURL]] | None) -> None:
         """Take these objects instead of listing, until None is given.

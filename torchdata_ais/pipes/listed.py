@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["ListBatcher"]
 
@@ -41,11 +42,9 @@ class ListBatcher(Pipe[list[Any]]):
     resumable = True
 
     def __init__(self, source: Any, batchsize: int = 20, partial: bool = True) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if batchsize < 1:
             raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
-        self._source: IterDataPipe[Any] = source
         self._batchsize = batchsize
         self._partial = partial
 
@@ -53,10 +52,13 @@ class ListBatcher(Pipe[list[Any]]):
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._batchsize} items")
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
+
+    def arguments(self) -> str:
         return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
 
-    def __iter__(self) -> Iterator[list[Any]]:
+    def _items(self) -> Iterator[list[Any]]:
         items: list[Any] = []
         for item in self._source:
             items.append(item)

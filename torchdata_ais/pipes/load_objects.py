@@ -10,12 +10,12 @@ from typing_extensions import override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
-from torchdata_ais.pipes._bound import MemoryBound, mib
-from torchdata_ais.pipes._load_state import url_of
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
-from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.load_state import url_of
+from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, held_now, open_blocks
 from torchdata_ais.urls import ObjectURL, shown_url
 
@@ -61,6 +61,9 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         [b'hello']
     """
 
+    transport: StageTransport
+    reads = 1
+
     def __init__(
         self,
         source: Any,
@@ -78,14 +81,13 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         max_errors: float | None = None,
         options: StoreOptions | None = None,
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         check_number(open_objects, 1, "open_objects")
         check_number(max_object_bytes, 0, "max_object_bytes", optional=True)
-        self._source = ensure_sharded(source)
+        self._source = ensure_sharded(self._source)
         self._open_objects = open_objects
         self._max_object_bytes = max_object_bytes
-        self._transport = StageTransport(
+        self.transport = StageTransport(
             options,
             client,
             endpoint,
@@ -96,18 +98,21 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
             pin=pin,
         )
         self._policy = ErrorPolicy(on_error, max_errors)
-        self._stats = StageStats()
+
+    def effect(self) -> Effect:
+        return Effect("each" if self._policy.on_error == "raise" else "fewer", holds=True, keeps_place=False)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
-        prefetch, block = self._transport.sizes(self)
+        prefetch, block = self.transport.sizes(self)
         each = f"{self._open_objects} x {mib(block)}"
         return MemoryBound(f"{mib(prefetch)} + {each} + 2 objects", prefetch + self._open_objects * block)
 
-    def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        store = self._transport.resolve(self)
+    def _items(self) -> Iterator[tuple[str, bytes]]:
+        store = self.transport.resolve(self)
         urls = map(url_of, self._source)
         queue: deque[tuple[str, BlockSource]] = deque()
+        self._live = queue
         try:
             while True:
                 while len(queue) < self._open_objects and (url := next(urls, None)) is not None:
@@ -115,29 +120,32 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                     queue.append((url, open_blocks(
                         url, store, version=known.version, checksum=known.checksum, size=known.size)))  # fmt: skip
                 if not queue:
-                    self._policy.at_end(self._stats, "load_objects")
+                    self._policy.at_end(self.stats, "load_objects")
                     return
                 url, blocks = queue[0]
-                self._stats.items += 1
+                self.stats.items += 1
                 try:
                     data = self._read(url, blocks)
                 except AISError as error:
-                    if not self._policy.goes_on(error, self._stats, "load_objects"):
+                    if not self._policy.goes_on(error, self.stats, "load_objects"):
                         return
                     continue
                 finally:
                     blocks.close()
                     queue.popleft()
                     done = blocks.stats
-                    self._stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
+                    self.stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
                 yield shown_url(url), data
         finally:
             for _, blocks in queue:
                 blocks.close()
 
+    def busy_with(self) -> dict[str, Any]:
+        return {"url": shown_url(self._live[0][0])} if self._live else {}
+
     @override
-    def _ais_stats(self) -> dict[str, Any]:
-        return {**super()._ais_stats(), **held_now()}
+    def counts(self) -> dict[str, Any]:
+        return {**super().counts(), **held_now()}
 
     def _read(self, url: str, blocks: BlockSource) -> bytes:
         parts: list[bytes] = []

@@ -10,17 +10,17 @@ from typing import Any
 from typing_extensions import override
 
 from torchdata_ais.arguments import check_function, check_number
-from torchdata_ais.pipes._bound import MemoryBound, mib
-from torchdata_ais.pipes._load_state import LoadState, Resume
-from torchdata_ais.pipes._meter import meter_of, metered
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
-from torchdata_ais.pipes._place import note_place
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._seed import EpochSeed, seed_shufflers
-from torchdata_ais.pipes._shard import OpenShard, ShardOptions
-from torchdata_ais.pipes._stats import StageStats
-from torchdata_ais.pipes._transport import StageTransport
+from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
+from torchdata_ais.stage.bound import MemoryBound, mib
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.load_state import LoadState, Resume
+from torchdata_ais.stage.meter import meter_of, metered
+from torchdata_ais.stage.pipe import Pipe, ensure_sharded, stage
+from torchdata_ais.stage.place import note_place
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
+from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import ObjectCache, Retry, StoreOptions, held_now
 from torchdata_ais.urls import MemberPath
 
@@ -102,6 +102,10 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     """
 
     resumable = True
+    loop = "_whole_runs"
+
+    epoch_seed: EpochSeed
+    transport: StageTransport
 
     def __init__(
         self,
@@ -127,7 +131,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         cache_bytes: int = 10 << 30,
         options: StoreOptions | None = None,
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         check_number(open_shards, 1, "open_shards")
         check_number(max_sample_bytes, 0, "max_sample_bytes", optional=True)
@@ -137,13 +140,13 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             check_function(rename_files, 1, "load_tar(rename_files=)")
         if select_files is not None:
             check_function(select_files, 1, "load_tar(select_files=)")
-        self._source = ensure_sharded(source)
-        self._open_shards = open_shards
+        self._source = ensure_sharded(self._source)
+        self.reads = open_shards
         cache = None if cache_dir is None else ObjectCache(os.fspath(cache_dir), cache_bytes)
         self._shard_options = ShardOptions(
             require_end, max_sample_bytes, max_ratio, rename_files, select_files, cache
         )
-        self._transport = StageTransport(
+        self.transport = StageTransport(
             options,
             client,
             endpoint,
@@ -154,53 +157,59 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             pin=pin,
         )
         self._policy = ErrorPolicy(on_error, max_errors)
-        self._stats = StageStats()
-        self._epoch_seed = EpochSeed(seed)
+        self.epoch_seed = EpochSeed(seed)
         self._resume: Resume | None = None
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
-        prefetch, block = self._transport.sizes(self)
+        prefetch, block = self.transport.sizes(self)
         each = 2 * block  # the one in hand, and one that an object without any may always fetch
-        ahead = prefetch + self._open_shards * each
+        ahead = prefetch + self.reads * each
         return MemoryBound(
-            f"{mib(prefetch)} + {self._open_shards} x (sample + member + {mib(each + _UNKEYED_BYTES)})", ahead
+            f"{mib(prefetch)} + {self.reads} x (sample + member + {mib(each + _UNKEYED_BYTES)})", ahead
         )
 
-    def _arguments(self) -> str:
-        shown = [f"open_shards={self._open_shards}"] if self._open_shards > 1 else []
+    def effect(self) -> Effect:
+        return Effect("more")
+
+    def arguments(self) -> str:
+        shown = [f"open_shards={self.reads}"] if self.reads > 1 else []
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
 
     @override
-    def _shape(self) -> str:
-        return f"open_shards={self._open_shards}" if self._open_shards > 1 else ""
+    def identity(self) -> str:
+        return f"open_shards={self.reads}" if self.reads > 1 else ""
 
-    def __iter__(self) -> Iterator[tuple[MemberPath, bytes]]:
+    def _items(self) -> Iterator[tuple[MemberPath, bytes]]:
         for url, run in self._whole_runs():
             last = len(run.members) - 1
             for index, member in enumerate(run.members):
                 ends = "" if index < last else "shard" if run.last else "run"
                 yield MemberPath.of(url, member.name, member.offset, ends, run.shard), member.data
 
+    def busy_with(self) -> dict[str, Any]:
+        queue = () if self._live is None else self._live.queue
+        return {"url": queue[0].name} if queue else {}
+
     def whole_runs(self) -> Iterator[tuple[str, Run]]:
         """Yield ``(url, run)`` instead of single members: the short way for `group_samples`."""
         return metered(self._whole_runs(), meter_of(self))
 
     def _whole_runs(self) -> Iterator[tuple[str, Run]]:
-        store = self._transport.resolve(self)
-        seed_shufflers(self._source, self._epoch_seed.next_epoch(), always=self._epoch_seed.was_sent)
+        store = self.transport.resolve(self)
+        seed_shufflers(self._source, self.epoch_seed.next_epoch(), always=self.epoch_seed.was_sent)
         live = self._live = LoadState(self._source, store, self._shard_options, self._resume)
         self._resume = None
         queue = live.queue
         try:
             yield from live.replay()
             while True:
-                while len(queue) < self._open_shards and live.open_next():
-                    self._stats.items += 1
+                while len(queue) < self.reads and live.open_next():
+                    self.stats.items += 1
                 if not queue:
-                    self._policy.at_end(self._stats, "load_tar")
+                    self._policy.at_end(self.stats, "load_tar")
                     return
                 shard = queue[0]
                 try:
@@ -208,7 +217,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                 except Exception as error:  # noqa: BLE001 - also what the user's functions raise
                     self._close(queue.popleft())
                     note_place(error, {"__url__": shard.name}, "load_tar")
-                    if not self._policy.goes_on(error, self._stats, "load_tar"):
+                    if not self._policy.goes_on(error, self.stats, "load_tar"):
                         return
                     continue
                 if run is None:
@@ -219,37 +228,37 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
                     live.look_ahead()
                 if run.error is None:
                     yield shard.name, run
-                elif not self._policy.goes_on(run.error, self._stats, "load_tar"):
+                elif not self._policy.goes_on(run.error, self.stats, "load_tar"):
                     return
         finally:
             for shard in (*queue, *filter(None, [live.ahead])):
                 self._close(shard)
 
-    def _save(self) -> dict[str, Any] | None:
+    def save_state(self) -> dict[str, Any] | None:
         return None if self._live is None else self._live.save()
 
     def _versions(self, shards: set[int]) -> list[list[Any]]:
         return [] if self._live is None else self._live.versions(shards)
 
     @override
-    def _load(self, state: Any, held: int, below: int) -> None:
+    def load_state(self, state: Any, held: int, below: int) -> None:
         self._resume = state
 
     def _close(self, shard: OpenShard) -> None:
         if self._live is not None:
             self._live.remember(shard)
         shard.close()
-        self._stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s)
-        self._stats.refetched += shard.refetched
+        self.stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s)
+        self.stats.refetched += shard.refetched
         shard.refetched = 0
 
     @override
-    def _ais_stats(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, Any]:
         # What is read of the open shards is added when they close; until then it is only shown.
-        total = replace(self._stats)
+        total = replace(self.stats)
         for shard in list(self._live.queue) if self._live is not None else ():
             total.refetched += shard.refetched
             if shard.blocks is not None and not shard.closed:
                 now = shard.blocks.stats
                 total.add_object(now.bytes, now.retries, now.first_byte_s, now.wait_s)
-        return {**super()._ais_stats(), **total.to_dict(), **held_now()}
+        return {**super().counts(), **total.to_dict(), **held_now()}

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torchdata_ais.arguments import check_function
-from torchdata_ais.pipes._each_item import DROPPED, EachItem, shown_function
-from torchdata_ais.pipes._pipe import as_pipe, stage
-from torchdata_ais.pipes._place import keep_place
-from torchdata_ais.pipes._policy import OnError
-from torchdata_ais.pipes._shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.each_item import DROPPED, EachItem, shown_function
+from torchdata_ais.stage.pipe import as_pipe, stage
+from torchdata_ais.stage.place import keep_place
+from torchdata_ais.stage.policy import OnError
+from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 
 __all__ = ["SampleMapper"]
 
@@ -57,6 +57,8 @@ class SampleMapper(EachItem):
         True
     """
 
+    epoch_seed: SharedEpochSeed
+
     def __init__(
         self,
         source: Any,
@@ -72,14 +74,14 @@ class SampleMapper(EachItem):
         check_function(f, 2 if rng else 1, "map_sample(rng=True)" if rng else "map_sample()")
         self._f = f
         self._rng = rng
-        self._epoch_seed = SharedEpochSeed(seed)
+        self.epoch_seed = SharedEpochSeed(seed)
 
     def _shown(self) -> list[str]:
         return [shown_function(self._f)] + (["rng=True"] if self._rng else [])
 
     def _begin(self) -> None:
         if self._rng:
-            self._live = SampleSeeds(self, self._epoch_seed.next_epoch_of(self))
+            self._live = SampleSeeds(self, self.epoch_seed.next_epoch_of(self))
 
     def _one(self, item: Any) -> Any:
         more = (random.Random(self._live.of(item)),) if self._rng else ()
@@ -93,6 +95,6 @@ class SampleMapper(EachItem):
             return keep_place(result, item)
         return result
 
-    def _save(self) -> None:
+    def save_state(self) -> None:
         if self._live is not None:
             self._live.check_saveable()

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["NonEmpty"]
 
@@ -38,12 +39,13 @@ class NonEmpty(Pipe[Any]):
     resumable = True
 
     def __init__(self, source: Any) -> None:
-        source = as_pipe(source)
         super().__init__(source)
-        self._source: IterDataPipe[Any] = source
         self._resumed = False
 
-    def __iter__(self) -> Iterator[Any]:
+    def effect(self) -> Effect:
+        return Effect("each")
+
+    def _items(self) -> Iterator[Any]:
         empty, self._resumed = not self._resumed, False
         for item in self._source:
             empty = False
@@ -54,6 +56,6 @@ class NonEmpty(Pipe[Any]):
                 todo="check what the sources match and what the stages before drop; use no more workers than shards",
             )
 
-    def _load(self, state: Any, held: int, below: int) -> None:
+    def load_state(self, state: Any, held: int, below: int) -> None:
         del state, held, below
         self._resumed = True  # the items may all have come before the checkpoint

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._each_item import shown_function
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.each_item import shown_function
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["PipeThrough"]
 
@@ -44,19 +44,17 @@ class PipeThrough(Pipe[Any]):
     """
 
     def __init__(self, source: Any, f: Callable[[Iterator[Any]], Iterable[Any]]) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if not callable(f):
             raise UsageError.at(
                 f"pipe_through() was given a {type(f).__name__}", todo="pass a function of an iterator"
             )
-        self._source: IterDataPipe[Any] = source
         self._f = f
 
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         return shown_function(self._f)
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         made = self._f(iter(self._source))
         if not hasattr(made, "__iter__"):
             raise UsageError.at(

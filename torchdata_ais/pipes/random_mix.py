@@ -10,9 +10,10 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._mixing import several_pipes
-from torchdata_ais.pipes._pipe import Pipe, stage
-from torchdata_ais.pipes._seed import EpochSeed
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.mixing import several_pipes
+from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.seed import EpochSeed
 
 __all__ = ["RandomMix"]
 
@@ -50,6 +51,8 @@ class RandomMix(Pipe[Any]):
         [1, 2]
     """
 
+    epoch_seed: EpochSeed
+
     def __init__(
         self,
         source: Any,
@@ -58,9 +61,8 @@ class RandomMix(Pipe[Any]):
         longest: bool = False,
         seed: int = 0,
     ) -> None:
-        pipes = several_pipes(source, others)
-        for pipe in pipes:
-            super().__init__(pipe)
+        super().__init__()
+        self._sources = pipes = several_pipes(source, others)
         weights = [1.0] * len(pipes) if probs is None else [float(p) for p in probs]
         if len(weights) != len(pipes):
             raise UsageError.at(
@@ -68,23 +70,25 @@ class RandomMix(Pipe[Any]):
             )
         if not all(math.isfinite(p) and p >= 0 for p in weights) or sum(weights) <= 0:
             raise UsageError.at(f"probs={weights}", todo="use numbers from 0 on, at least one above 0")
-        self._sources = pipes
         self._weights = weights
         self._longest = longest
-        self._epoch_seed = EpochSeed(seed)
+        self.epoch_seed = EpochSeed(seed)
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("unknown", mixes=True)
+
+    def arguments(self) -> str:
         return f"{len(self._sources)} pipes, probs={self._weights}" + (
             ", longest=True" if self._longest else ""
         )
 
     def set_seed(self, seed: int) -> Self:
         """Set the seed of the next epoch: loaders call it."""
-        self._epoch_seed.send(seed)
+        self.epoch_seed.send(seed)
         return self
 
-    def __iter__(self) -> Iterator[Any]:
-        rng = random.Random(self._epoch_seed.next_epoch())
+    def _items(self) -> Iterator[Any]:
+        rng = random.Random(self.epoch_seed.next_epoch())
         running = [
             (iter(pipe), weight)
             for pipe, weight in zip(self._sources, self._weights, strict=True)

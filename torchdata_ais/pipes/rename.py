@@ -6,11 +6,11 @@ from typing import Any
 
 from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._each_item import EachItem
-from torchdata_ais.pipes._pipe import stage
-from torchdata_ais.pipes._place import keep_place, require_dict
-from torchdata_ais.pipes._policy import OnError
 from torchdata_ais.pipes.to_tuple import first_field
+from torchdata_ais.stage.each_item import EachItem
+from torchdata_ais.stage.pipe import stage
+from torchdata_ais.stage.place import keep_place, require_dict
+from torchdata_ais.stage.policy import OnError
 
 __all__ = ["Renamer"]
 

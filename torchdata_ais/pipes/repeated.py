@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._passes import Passes
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, stage
-from torchdata_ais.pipes._shared_seed import SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.passes import Passes
+from torchdata_ais.stage.pipe import Pipe, as_pipe, stage
+from torchdata_ais.stage.shared_seed import SharedEpochSeed, with_shared_seed
 
 __all__ = ["Repeater"]
 
@@ -45,21 +46,25 @@ class Repeater(Pipe[Any]):
 
     repeats = True
 
+    epoch_seed: SharedEpochSeed
+
     def __init__(self, source: Any, nepochs: int | None = None, nbatches: int | None = None) -> None:
         source = with_shared_seed(as_pipe(source))
         super().__init__(source)
         for name, value in (("nepochs", nepochs), ("nbatches", nbatches)):
             if value is not None and value < 1 and value != -1:
                 raise UsageError.at(f"{name}={value}", todo="use at least 1, or None for no end")
-        self._source = source
         self._nepochs = None if nepochs == -1 else nepochs
         self._nbatches = None if nbatches == -1 else nbatches
-        self._epoch_seed = SharedEpochSeed()
+        self.epoch_seed = SharedEpochSeed()
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("more")
+
+    def arguments(self) -> str:
         shown = [] if self._nepochs is None else [f"{self._nepochs}"]
         return ", ".join(shown + ([] if self._nbatches is None else [f"nbatches={self._nbatches}"]))
 
-    def __iter__(self) -> Iterator[Any]:
-        passes = Passes(self._source, self._epoch_seed.next_epoch_of(self))
+    def _items(self) -> Iterator[Any]:
+        passes = Passes(self._source, self.epoch_seed.next_epoch_of(self))
         yield from islice(passes.items(self._nepochs), self._nbatches)

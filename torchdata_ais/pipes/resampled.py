@@ -11,10 +11,11 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._seed import EpochSeed, mix_seed
-from torchdata_ais.pipes._shared_seed import sharder_above
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.seed import EpochSeed, mix_seed
+from torchdata_ais.stage.shared_seed import sharder_above
 
 __all__ = ["Resampler"]
 
@@ -53,33 +54,36 @@ class Resampler(Pipe[Any]):
 
     repeats = True
 
+    epoch_seed: EpochSeed
+
     def __init__(
         self, source: Any, n: int | None = None, *, seed: int = 0, deterministic: bool = True
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if n is not None and n < 0:
             raise UsageError.at(f"n={n}", todo="use a number of draws, or None for no end")
-        self._source: IterDataPipe[Any] = source
         self._n = n
         self._deterministic = deterministic
-        self._epoch_seed = EpochSeed(seed)
+        self.epoch_seed = EpochSeed(seed)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("all items of the source")
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("more", mixes=True)
+
+    def arguments(self) -> str:
         shown = [] if self._n is None else [f"{self._n}"]
         return ", ".join(shown + ([] if self._deterministic else ["deterministic=False"]))
 
     def set_seed(self, seed: int) -> Self:
         """Set the seed of the next epoch: loaders call it."""
-        self._epoch_seed.send(seed)
+        self.epoch_seed.send(seed)
         return self
 
-    def __iter__(self) -> Iterator[Any]:
-        seed = self._epoch_seed.next_epoch()
+    def _items(self) -> Iterator[Any]:
+        seed = self.epoch_seed.next_epoch()
         sharder = sharder_above(self._source)
         if sharder is not None:
             seed = mix_seed(seed, sharder.instance_id)

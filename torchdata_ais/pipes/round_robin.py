@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.pipes._mixing import several_pipes
-from torchdata_ais.pipes._pipe import Pipe, stage
+from torchdata_ais.stage.mixing import several_pipes
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["RoundRobin"]
 
@@ -39,16 +39,14 @@ class RoundRobin(Pipe[Any]):
     """
 
     def __init__(self, source: Any, *others: Any, longest: bool = False) -> None:
-        pipes = several_pipes(source, others)
-        for pipe in pipes:
-            super().__init__(pipe)
-        self._sources = pipes
+        super().__init__()
+        self._sources = several_pipes(source, others)
         self._longest = longest
 
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         return f"{len(self._sources)} pipes" + (", longest=True" if self._longest else "")
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         running = [iter(pipe) for pipe in self._sources]
         index = 0
         while running:

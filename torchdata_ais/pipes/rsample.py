@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._each_item import DROPPED, EachItem
-from torchdata_ais.pipes._pipe import as_pipe, stage
-from torchdata_ais.pipes._shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.each_item import DROPPED, EachItem
+from torchdata_ais.stage.pipe import as_pipe, stage
+from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 
 __all__ = ["Subsampler"]
 
@@ -38,22 +38,26 @@ class Subsampler(EachItem):
         ([0, 1, 2], [])
     """
 
+    epoch_seed: SharedEpochSeed
+
+    gives = "fewer"
+
     def __init__(self, source: Any, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(with_shared_seed(as_pipe(source)), "raise", None)
         if not 0.0 <= p <= 1.0:
             raise UsageError.at(f"p={p}", todo="use a share from 0 to 1")
         self._p = p
-        self._epoch_seed = SharedEpochSeed(seed)
+        self.epoch_seed = SharedEpochSeed(seed)
 
     def _shown(self) -> list[str]:
         return [f"{self._p}"]
 
     def _begin(self) -> None:
-        self._live = SampleSeeds(self, self._epoch_seed.next_epoch_of(self))
+        self._live = SampleSeeds(self, self.epoch_seed.next_epoch_of(self))
 
     def _one(self, item: Any) -> Any:
         return item if self._live.of(item) < self._p * 2.0**64 else DROPPED
 
-    def _save(self) -> None:
+    def save_state(self) -> None:
         if self._live is not None:
             self._live.check_saveable()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torchdata_ais.arguments import check_function
-from torchdata_ais.pipes._each_item import DROPPED, EachItem, shown_function
-from torchdata_ais.pipes._pipe import stage
-from torchdata_ais.pipes._policy import OnError
+from torchdata_ais.stage.each_item import DROPPED, EachItem, shown_function
+from torchdata_ais.stage.pipe import stage
+from torchdata_ais.stage.policy import OnError
 
 __all__ = ["Selector"]
 
@@ -39,6 +39,8 @@ class Selector(EachItem):
         >>> list(Selector(range(5), lambda x: x % 2 == 0))
         [0, 2, 4]
     """
+
+    gives = "fewer"
 
     def __init__(
         self,

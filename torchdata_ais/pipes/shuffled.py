@@ -9,9 +9,10 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.pipes._bound import MemoryBound
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._seed import EpochSeed
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.seed import EpochSeed
 
 __all__ = ["Shuffler"]
 
@@ -52,27 +53,30 @@ class Shuffler(Pipe[Any]):
     resumable = True
     seed_per_instance = True
 
+    epoch_seed: EpochSeed
+
     def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if bufsize < 1:
             raise UsageError.at(f"bufsize={bufsize}", todo="use at least 1, or leave .shuffled() out")
-        self._source: IterDataPipe[Any] = source
         self._bufsize = bufsize
         self._initial = min(bufsize, 100 if initial is None else initial)
         self._enabled = True
-        self._epoch_seed = EpochSeed(seed)
+        self.epoch_seed = EpochSeed(seed)
         self._resume: tuple[Any, int, int] | None = None
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._bufsize} items")
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("each", mixes=True, holds=True)
+
+    def arguments(self) -> str:
         return f"{self._bufsize}"
 
-    def _shape(self) -> str:
-        return f"{self._bufsize}, initial={self._initial}, seed={self._epoch_seed.seed}"
+    def identity(self) -> str:
+        return f"{self._bufsize}, initial={self._initial}, seed={self.epoch_seed.seed}"
 
     def set_shuffle(self, shuffle: bool = True) -> Shuffler:
         """Turn shuffling on or off: torch's `DataLoader(shuffle=...)` calls it."""
@@ -81,11 +85,11 @@ class Shuffler(Pipe[Any]):
 
     def set_seed(self, seed: int) -> Shuffler:
         """Set the seed of the next epoch: loaders call it."""
-        self._epoch_seed.send(seed)
+        self.epoch_seed.send(seed)
         return self
 
-    def __iter__(self) -> Iterator[Any]:
-        seed = self._epoch_seed.next_epoch()
+    def _items(self) -> Iterator[Any]:
+        seed = self.epoch_seed.next_epoch()
         resume, self._resume = self._resume, None
         if not self._enabled:
             yield from self._source
@@ -109,16 +113,16 @@ class Shuffler(Pipe[Any]):
         while live.items:
             yield live.take()
 
-    def _held_places(self) -> list[int]:
+    def held_places(self) -> list[int]:
         return self._live.places if self._live is not None else []
 
-    def _save(self) -> dict[str, Any] | None:
+    def save_state(self) -> dict[str, Any] | None:
         if self._live is None:
             return None
         version, words, _ = self._live.rng.getstate()
         return {"version": version, "rng": array("I", words).tobytes()}
 
-    def _load(self, state: Any, held: int, below: int) -> None:
+    def load_state(self, state: Any, held: int, below: int) -> None:
         if state is None:
             self._resume = None
             return

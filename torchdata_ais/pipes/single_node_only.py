@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.world import known_ranks
 
 __all__ = ["SingleNodeOnly"]
@@ -39,13 +40,14 @@ class SingleNodeOnly(Pipe[Any]):
     resumable = True
 
     def __init__(self, source: Any) -> None:
-        source = as_pipe(source)
         super().__init__(source)
-        self._source: IterDataPipe[Any] = source
         # Worker processes know the ranks by the environment only, so what is known here travels with the stage.
         _, self._world = known_ranks()
 
-    def __iter__(self) -> Iterator[Any]:
+    def effect(self) -> Effect:
+        return Effect("each")
+
+    def _items(self) -> Iterator[Any]:
         world = max(self._world, known_ranks()[1])
         if world > 1:
             raise UsageError.at(

@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Slicer"]
 
@@ -41,7 +42,6 @@ class Slicer(Pipe[Any]):
     """
 
     def __init__(self, source: Any, *bounds: int | None) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         try:
             islice((), *bounds)
@@ -49,11 +49,13 @@ class Slicer(Pipe[Any]):
             raise UsageError.at(
                 f"slice_samples{bounds}", todo="give a stop, or start, stop and step, none negative"
             ) from error
-        self._source: IterDataPipe[Any] = source
         self._bounds = bounds
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("fewer")
+
+    def arguments(self) -> str:
         return ", ".join(map(str, self._bounds))
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         yield from islice(self._source, *self._bounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, ensure_sharded, stage
 
 __all__ = ["SplitByNode", "SplitByWorker"]
 

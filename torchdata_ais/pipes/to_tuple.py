@@ -7,10 +7,10 @@ from typing import Any
 
 from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import MissingFieldError, UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
-from torchdata_ais.pipes._policy import ErrorPolicy, OnError
-from torchdata_ais.pipes._stats import StageStats
 from torchdata_ais.samples import shown_fields
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
 __all__ = ["TupleMaker", "first_field"]
 
@@ -84,27 +84,27 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         on_error: OnError = "raise",
         max_errors: float | None = None,
     ) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         check_text(specs, "to_tuple()")
         if len(specs) == 1:
             specs = tuple(specs[0].split())
         if not specs:
             raise UsageError.at("to_tuple() was given no field", todo='write to_tuple("jpg;png", "cls")')
-        self._source: IterDataPipe[Any] = source
         self._specs = specs
         self._default: Any = missing if missing_is_error else None
         self._has_default = missing is not _MISSING or not missing_is_error
         if not self._has_default:
             self._default = None
         self._policy = ErrorPolicy(on_error, max_errors)
-        self._stats = StageStats()
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("each" if self._policy.on_error == "raise" else "fewer", keeps_place=False)
+
+    def arguments(self) -> str:
         return ", ".join(map(repr, self._specs))
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        specs, stats, other = self._specs, self._stats, self._other
+    def _items(self) -> Iterator[tuple[Any, ...]]:
+        specs, stats, other = self._specs, self.stats, self._other
         for sample in self._source:
             stats.items += 1
             try:
@@ -112,11 +112,11 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
             except (MissingFieldError, AttributeError, TypeError) as error:
                 if not isinstance(sample, Mapping):
                     raise _no_sample(sample) from None
-                if not self._policy.goes_on(error, self._stats, "to_tuple"):
+                if not self._policy.goes_on(error, self.stats, "to_tuple"):
                     return
                 continue
             yield picked
-        self._policy.at_end(self._stats, "to_tuple")
+        self._policy.at_end(self.stats, "to_tuple")
 
     def _other(self, sample: Mapping[str, Any], spec: str) -> Any:
         """Return what stands for a spec that is no field of the sample by itself."""

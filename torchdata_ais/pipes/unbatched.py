@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Unbatcher"]
 
@@ -42,11 +43,12 @@ class Unbatcher(Pipe[Any]):
     """
 
     def __init__(self, source: Any) -> None:
-        source = as_pipe(source)
         super().__init__(source)
-        self._source: IterDataPipe[Any] = source
 
-    def __iter__(self) -> Iterator[Any]:
+    def effect(self) -> Effect:
+        return Effect("more", keeps_place=False)
+
+    def _items(self) -> Iterator[Any]:
         for batch in self._source:
             if not isinstance(batch, (tuple, list)):
                 for index in range(_rows([batch])):

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Unlister"]
 
@@ -36,11 +37,12 @@ class Unlister(Pipe[Any]):
     """
 
     def __init__(self, source: Any) -> None:
-        source = as_pipe(source)
         super().__init__(source)
-        self._source: IterDataPipe[Any] = source
 
-    def __iter__(self) -> Iterator[Any]:
+    def effect(self) -> Effect:
+        return Effect("more")
+
+    def _items(self) -> Iterator[Any]:
         for items in self._source:
             if not isinstance(items, list):
                 raise UsageError.at(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._passes import Passes
-from torchdata_ais.pipes._pipe import Pipe, as_pipe, ensure_sharded, stage
-from torchdata_ais.pipes._shared_seed import SharedEpochSeed, sharder_above, with_shared_seed
+from torchdata_ais.stage.passes import Passes
+from torchdata_ais.stage.pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.stage.shared_seed import SharedEpochSeed, sharder_above, with_shared_seed
 
 __all__ = ["EpochSetter"]
 
@@ -55,22 +55,23 @@ class EpochSetter(Pipe[Any]):
 
     repeats = True
 
+    epoch_seed: SharedEpochSeed
+
     def __init__(self, source: Any, nsamples: int = -1, nbatches: int = -1) -> None:
         source = with_shared_seed(ensure_sharded(as_pipe(source)))
         super().__init__(source)
         number = max(nsamples, nbatches)
         if number < 1:
             raise UsageError.at(f"an epoch of {number} items", todo="use at least 1: .with_epoch(10_000)")
-        self._source = source
         self._number = number
-        self._epoch_seed = SharedEpochSeed()
+        self.epoch_seed = SharedEpochSeed()
 
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         return f"{self._number}"
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         if self._live is None:
-            passes = Passes(self._source, self._epoch_seed.next_epoch_of(self))
+            passes = Passes(self._source, self.epoch_seed.next_epoch_of(self))
             self._live = _Stream(passes, passes.items())
         for _ in range(self._share()):
             yield self._next()

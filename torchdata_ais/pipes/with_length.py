@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._pipe import IterDataPipe, Pipe, as_pipe, stage
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["LengthSetter"]
 
@@ -38,18 +39,19 @@ class LengthSetter(Pipe[Any]):
     resumable = True
 
     def __init__(self, source: Any, n: int) -> None:
-        source = as_pipe(source)
         super().__init__(source)
         if n < 0:
             raise UsageError.at(f"n={n}", todo="a length is not negative")
-        self._source: IterDataPipe[Any] = source
         self._n = n
 
-    def _arguments(self) -> str:
+    def effect(self) -> Effect:
+        return Effect("each")
+
+    def arguments(self) -> str:
         return f"{self._n}"
 
     def __len__(self) -> int:
         return self._n
 
-    def __iter__(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         yield from self._source

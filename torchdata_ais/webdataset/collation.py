@@ -10,8 +10,8 @@ import torch
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._policy import ErrorPolicy
-from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.stage.policy import ErrorPolicy
+from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 
 __all__ = ["batched", "combine_values", "default_collation_fn"]

@@ -16,7 +16,7 @@ from typing import IO, Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import ReadError, UsageError
-from torchdata_ais.pipes._load_state import url_of
+from torchdata_ais.stage.load_state import url_of
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.webdataset import utils
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torchdata_ais.pipes._pipe import as_pipe
+from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.webdataset.utils import run_seed
 
 __all__ = ["Filter", "FilterFunction", "RandomFilter", "Stage", "Through", "pipelinefilter"]

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 from torchdata_ais import pipes
 from torchdata_ais.errors import MissingFieldError, UsageError
-from torchdata_ais.pipes._each_item import EachItem
-from torchdata_ais.pipes._place import require_dict
 from torchdata_ais.pipes.to_tuple import first_field
+from torchdata_ais.stage.each_item import EachItem
+from torchdata_ais.stage.place import require_dict
 from torchdata_ais.webdataset import collation
 from torchdata_ais.webdataset.currying import FilterFunction, RandomFilter, Through, pipelinefilter
 from torchdata_ais.webdataset.handlers import reraise_exception

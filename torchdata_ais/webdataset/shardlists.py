@@ -14,8 +14,8 @@ from torch.utils.data import IterableDataset
 
 from torchdata_ais import pipes
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes._seed import mix_seed
 from torchdata_ais.shard_names import VISIBLE_SHARD
+from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.currying import Through

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
-from torchdata_ais.pipes._policy import ErrorPolicy
-from torchdata_ais.pipes._shard import ShardOptions
-from torchdata_ais.pipes._stats import StageStats
+from torchdata_ais.reading.open_shard import ShardOptions
 from torchdata_ais.samples import Run, whole_runs
+from torchdata_ais.stage.policy import ErrorPolicy
+from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler

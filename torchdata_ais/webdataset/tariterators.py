@@ -9,8 +9,8 @@ from itertools import chain, groupby
 from typing import Any, Literal, NoReturn
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.pipes._pipe import as_pipe
 from torchdata_ais.samples import Run, Sample, split_name
+from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.store import resolve_options
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, named_by, readable

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch.utils.data import get_worker_info
 
-from torchdata_ais.pipes._seed import mix_seed
+from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.webdataset.left_out import missing
 from torchdata_ais.world import known_ranks
 

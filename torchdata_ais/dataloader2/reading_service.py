@@ -1,0 +1,383 @@
+"""`MultiProcessingReadingService`: torchdata's reading service with worker processes, without its hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import socket
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from typing_extensions import Self
+
+from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
+from torchdata_ais.dataloader2.graph import (
+    Parts,
+    cut,
+    pause,
+    refuse_second_sharding,
+    resume,
+    shard,
+    shard_over_ranks,
+)
+from torchdata_ais.dataloader2.torchdata_names import (
+    SeedGenerator,
+    UpstreamService,
+    WorkerInfo,
+    attach_wrapper,
+    replace_dp,
+    set_graph_random_seed,
+    traverse_dps,
+)
+from torchdata_ais.errors import LoaderError, UsageError
+from torchdata_ais.observe.collect import report_of
+from torchdata_ais.ranks.alive import Ranks
+from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.workers.channel import Kind
+from torchdata_ais.workers.ends import WorkerItems
+from torchdata_ais.workers.pool import Pool
+from torchdata_ais.workers.process import start_context
+from torchdata_ais.workers.worker import Job, Reset, tell_pipes
+from torchdata_ais.world import World, WorldOptions
+
+__all__ = ["DISPATCHER", "MultiProcessingReadingService"]
+
+DISPATCHER = -1
+"""The key of the dispatching process in `MultiProcessingReadingService.reset_extras`."""
+
+
+_STARTED: weakref.WeakSet[MultiProcessingReadingService] = weakref.WeakSet()
+"""The services of this process that have a pipe."""
+
+
+class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
+    """Runs a pipe in worker processes for torchdata's DataLoader2; a drop-in that does not hang, crash or repeat.
+
+    Takes torchdata's arguments, and works with any pipe: what is not replicable stays in the main process, what
+    stands before a ``sharding_round_robin_dispatch`` runs in one process of its own. Under torch.distributed it also
+    shards by rank, alone or after a ``DistributedReadingService``. With ``num_workers=0`` the pipe runs in this
+    process.
+
+    Order:
+        Round robin over the workers that still have items, so it depends on the data, the seed, the epoch and the
+        number of ranks and workers, not on timing. Every epoch has another seed: after ``loader.seed(s)`` the
+        epochs' seeds follow from ``s``; without it each epoch takes one number from torch's global generator.
+
+    Memory:
+        At most ``worker_prefetch_cnt + ceil(main_prefetch_cnt / num_workers) + 1`` items are under way from each
+        worker, in its memory or in shared memory. Tensors arrive in shared memory.
+
+    Raises:
+        StallError: An item took longer than `stall_after`, or a process does not run.
+        WorkerDiedError: A process was killed, ran out of memory or exited; names it, its pid and exit code.
+        LoaderError: Another rank failed, or the loader was shut down; also an error of a worker whose own class
+            cannot be built from a text.
+        UsageError: The pipe is sharded twice on one path, or has not exactly one branch that workers can run;
+            ``WORLD_SIZE`` above 1 without torch.distributed or `rank`; ranks with different pipes or sources.
+        ObjectChangedError: The ranks have listed different objects.
+        Exception: What a worker's pipe, functions or items raise, of the same class, with the original traceback
+            in its text.
+
+    Args:
+        num_workers: Worker processes.
+        multiprocessing_context: "fork", "spawn" or "forkserver". None is Python's default, except after CUDA has been
+            initialised: then "forkserver" instead of "fork".
+        worker_prefetch_cnt: Items each worker makes ahead.
+        main_prefetch_cnt: Items made ahead by all workers together, on top of that.
+        worker_init_fn: Called in each worker, once, with the sharded pipe and its ``WorkerInfo``; returns the pipe.
+        worker_reset_fn: Called in each worker and in the dispatching process, for each epoch, with the seeded pipe,
+            ``WorkerInfo`` and ``SeedGenerator``; returns the pipe.
+        shard_by_rank: Whether to split the data over the ranks of torch.distributed. False for a loader that only
+            one rank uses.
+        rank_timeout_s: How long, in seconds, a rank waits for the others to begin the loader, or an epoch.
+        stall_after: How long, in seconds, an item or one of the two functions may take in a worker process; None is
+            for ever. Then the process logs the stacks of its threads, and a `StallError` names stage, object and
+            worker. A process that does not run at all (stopped, swapped out) is a `StallError` two seconds later;
+            with None one that a signal has stopped is, after 30 s.
+        rank: This rank, of `world_size`. Default: what torch.distributed says when the loader is first iterated.
+        world_size: How many ranks share out the data.
+        store: A store of torch.distributed by which the ranks compare what they read, and share seeds. Default: the
+            process group's, where `rank` is not given. Without any, seed the loader: ``loader.seed(n)``, the same
+            on all ranks.
+
+    Attributes:
+        epoch: The number of the next epoch, which pipes are told; set it to resume.
+        reset_extras: Worker id -> anything that pickles, for the next epoch only. Each pipe of a worker that has a
+            method ``_ais_reset`` gets ``_ais_reset(epoch=..., extras=...)`` after it was seeded.
+
+    Example:
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        >>> pipe = IterableWrapper(range(8)).shuffle().sharding_filter()
+        >>> with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
+        ...     sorted(loader)
+        [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 0,
+        multiprocessing_context: str | None = None,
+        worker_prefetch_cnt: int = 10,
+        main_prefetch_cnt: int = 10,
+        worker_init_fn: Callable[..., Any] | None = None,
+        worker_reset_fn: Callable[..., Any] | None = None,
+        *,
+        shard_by_rank: bool = True,
+        rank_timeout_s: float = 1800.0,
+        stall_after: float | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: Any = None,
+    ) -> None:
+        if num_workers < 0:
+            raise UsageError.at(f"num_workers={num_workers}", todo="use 0 for no worker processes, or more")
+        if worker_prefetch_cnt < 0 or main_prefetch_cnt < 0:
+            raise UsageError.at("a prefetch count is negative", todo="use 0 to make nothing ahead")
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="Please use `InProcessReadingService` for num_workers=0"
+            )
+            super().__init__(
+                num_workers,
+                multiprocessing_context,
+                worker_prefetch_cnt,
+                main_prefetch_cnt,
+                worker_init_fn,
+                worker_reset_fn,
+            )
+        self.shard_by_rank = shard_by_rank
+        self.rank_timeout_s = rank_timeout_s
+        self.stall_after = stall_after
+        self.joined: tuple[World, Listing] | None = None
+        self._world_options = WorldOptions(rank, world_size, store)
+        self._world = World(0, 1)
+        self.epoch = 0
+        self.reset_extras: Mapping[int, Any] = {}
+        self._round = 0
+        self._token = uuid.uuid4().hex
+        self._owner_pid = os.getpid()
+        self._pool: Pool | None = None
+        self._ranks: Ranks | None = None
+        self._end_datapipe: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        # DataLoader2 works with a copy of the service it is given: end the copies.
+        for service in [self, *_STARTED]:
+            if service._token == self._token:
+                service.finalize()
+
+    @property
+    def last_worker(self) -> int | None:
+        """The worker that made the item just yielded; None before the first."""
+        if self._pool is None:
+            return None if self._end_datapipe is None else 0
+        return self._pool.last_worker
+
+    @property
+    def last_extras(self) -> Mapping[int, Any]:
+        """Worker id -> what the last pipe's ``_ais_envelope()`` returned there for the worker's item last yielded.
+
+        The method is called in the worker right after the item was made, and once more after the last item, and may
+        return None for nothing. What it returns travels with the item, so the state of a worker is the state at the
+        item the caller has, however far ahead the worker is.
+        """
+        if self._pool is not None:
+            return self._pool.last_extras
+        envelope = getattr(self._end_datapipe, "_ais_envelope", None)
+        return {0: envelope()} if callable(envelope) else {}
+
+    def stats_reports(self) -> list[dict[str, Any]]:
+        """Return the last report of each worker; see `torchdata_ais.stats`."""
+        if self._pool is not None:
+            return [self._pool.reports[worker] for worker in sorted(self._pool.reports)]
+        return [] if self._end_datapipe is None else [report_of(self._end_datapipe)]
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Cut the graph, start the processes, and return the pipe for the main process to iterate."""
+        if self._finalized:
+            raise LoaderError.at("this reading service was shut down", todo="make a new loader")
+        self._owner_pid = os.getpid()
+        _STARTED.add(self)
+        self._join(datapipe)
+        parts = cut(datapipe) if self._mp else Parts(datapipe, None, None)
+        refuse_second_sharding(parts)
+        if self._world.size > 1:
+            shard_over_ranks(parts, self._world.size, self._world.rank)
+        if self._ranks is not None:
+            notice_lost_ranks(datapipe if parts.rest is None else parts.rest)
+        if self._mp:
+            self._end_datapipe = self._start(parts)
+        else:
+            self._end_datapipe = self._initialize_here(datapipe)
+        return self._end_datapipe
+
+    def _join(self, datapipe: Any) -> None:
+        """List once for all processes of this loader, the same on all ranks."""
+        if self.joined is not None:
+            self._world, listing = self.joined
+        else:
+            self._world = self._world_options.find() if self.shard_by_rank else World(0, 1)
+            settings = {"loader": "DataLoader2", "num_workers": self.num_workers}
+            listing, self._ranks = begin_together(datapipe, self._world, settings, self.rank_timeout_s)
+        listing.give(datapipe)
+
+    def _initialize_here(self, datapipe: Any) -> Any:
+        info = WorkerInfo(1, 0)
+        shard(datapipe, 1, 0)
+        return datapipe if self.worker_init_fn is None else self.worker_init_fn(datapipe, info)
+
+    def _start(self, parts: Parts) -> Any:
+        window = self.worker_prefetch_cnt + -(-self.main_prefetch_cnt // self.num_workers) + 1
+        if multiprocessing.current_process().daemon:
+            raise UsageError.at(
+                "worker processes cannot be started inside a daemonic process",
+                todo="use num_workers=0 here, or start this process with daemon=False",
+            )
+        self._pool = pool = Pool(start_context(self.multiprocessing_context), window, self._ranks)
+        infos = [WorkerInfo(self.num_workers, worker_id) for worker_id in range(self.num_workers)]
+        replica = attach_wrapper(parts.replica)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.finalize)
+            sources: list[Any] = [None] * self.num_workers
+            if parts.dispatched is not None:
+                outlets, sources = _socket_pairs(self.num_workers, undo)
+                pipe = attach_wrapper(parts.dispatched)
+                job = Job(pipe, infos[0], outlets=outlets, reset_fn=self.worker_reset_fn)
+                job.stall_after = self.stall_after
+                pool.launch(job, DISPATCHER)
+            for info, source in zip(infos, sources, strict=True):
+                job = Job(replica, info, source, init_fn=self.worker_init_fn, reset_fn=self.worker_reset_fn)
+                job.stall_after = self.stall_after
+                pool.launch(job, info.worker_id)
+            undo.pop_all()
+        self._worker_processes = [(process, None, None) for process in pool.processes]
+        items = WorkerItems(pool)
+        self._worker_consumer_datapipe = items
+        if parts.rest is None:
+            return items
+        replace_dp(traverse_dps(parts.rest), parts.replica, items)
+        return parts.rest
+
+    def initialize_iteration(
+        self, seed_generator: Any, iter_reset_fn: Callable[[Any], Any] | None = None
+    ) -> Callable[[Any], Any] | None:
+        """Begin an epoch: send every process its seeds."""
+        assert self._end_datapipe is not None
+        if self._finalized:
+            raise LoaderError.at("this reading service was shut down", todo="make a new loader")
+        seeds = self._seeds(seed_generator)
+        extras, self.reset_extras = self.reset_extras, {}
+        epoch = self.epoch
+        self.epoch, self._round = epoch + 1, self._round + 1
+        set_graph_random_seed(self._end_datapipe, seeds)
+        if self._pool is None:
+            pipe = self._end_datapipe
+            if iter_reset_fn is not None:
+                pipe = iter_reset_fn(pipe)
+            if self.worker_reset_fn is not None:
+                pipe = self.worker_reset_fn(pipe, WorkerInfo(1, 0), seeds)
+            tell_pipes(pipe, epoch, extras.get(0))
+            return None
+        tell_pipes(self._end_datapipe, epoch, None)
+        loads = [
+            Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id))
+            for worker_id in range(self.num_workers)
+        ]
+        dispatched = Reset(epoch, seeds.spawn(0), iter_reset_fn, extras.get(DISPATCHER))
+        try:
+            self._pool.reset(loads, dispatched)
+        except Exception:
+            self.finalize()
+            raise
+        return None
+
+    def finalize_iteration(self) -> None:
+        """End an epoch: raise if it is short because another rank failed."""
+        if self._ranks is not None and not self._finalized:
+            try:
+                self._ranks.check()
+            except LoaderError:
+                self.finalize()
+                raise
+
+    def finalize(self) -> None:
+        """End the processes, from any state: at once, or after the item under way, or by force after two seconds."""
+        if self._owner_pid != os.getpid():
+            return
+        self._finalized = True
+        if self._ranks is not None:
+            self._ranks.close()
+        if self._pool is not None:
+            self._pool.close()
+        self._worker_processes = []
+
+    def _seeds(self, seed_generator: Any) -> Any:
+        """Return this epoch's seed generator, and leave `seed_generator` at the next epoch's."""
+        seed = seed_generator.generate_shared_seed()
+        drawn = _drawn_from_torch(seed)
+        if drawn:
+            # torchdata asked torch's generator for the seed and put the number back: take it out, so that the next
+            # epoch gets another one.
+            torch.empty((), dtype=torch.int64).random_()
+        if self._ranks is None:
+            if self._world.size > 1 and self.joined is None and drawn:
+                raise UsageError.at(
+                    "the loader has no seed, and without a store the ranks cannot share one: each would take its part "
+                    "of another order",
+                    todo="call loader.seed(n), with the same n on all ranks, or pass store=",
+                )
+            return SeedGenerator(seed)
+        shared = SeedGenerator(self._ranks.share_seed(self._round, seed))
+        return shared.spawn(self._ranks.rank, inplace=True)
+
+    def _pause(self, pause_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
+        if self._end_datapipe is not None:
+            pause(self._end_datapipe)
+            if self._pool is not None:
+                self._pool.order(Kind.PAUSE, pause_fn)
+        return None
+
+    def _resume(self, resume_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
+        if self._end_datapipe is not None:
+            if self._pool is not None:
+                self._pool.order(Kind.RESUME, resume_fn)
+            resume(self._end_datapipe)
+        return None
+
+    def _limit(
+        self, num_batches: int | None, limit_fn: Callable[..., Any] | None = None
+    ) -> Callable[..., Any] | None:
+        # DataLoader2 counts and pauses by itself; only a function of a service before this one has to travel.
+        if limit_fn is not None and self._end_datapipe is not None:
+            if self._pool is not None:
+                self._pool.order(Kind.LIMIT, limit_fn, num_batches)
+            limit_fn(self._end_datapipe, num_batches)
+        return None
+
+
+def _drawn_from_torch(seed: int) -> bool:
+    """Return whether `seed` is what torchdata makes of the present state of torch's global generator.
+
+    Either directly, or after a DistributedReadingService has made a seed for all ranks of it.
+    """
+    with torch.random.fork_rng(devices=[]):
+        direct = SeedGenerator().generate_shared_seed()
+    return seed in (direct, SeedGenerator(direct).generate_shared_seed())
+
+
+def _socket_pairs(count: int, undo: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(count)]
+    for end in (end for pair in pairs for end in pair):
+        undo.callback(end.close)
+    ours, theirs = zip(*pairs, strict=True)
+    return list(ours), list(theirs)

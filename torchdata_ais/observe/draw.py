@@ -1,0 +1,127 @@
+"""A pipe as a picture: text, mermaid, or the table that notebooks show."""
+
+from __future__ import annotations
+
+import html as escaping
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.checkpoint import Obstacle, obstacle_of
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
+
+__all__ = ["draw", "html", "marks_of", "mermaid"]
+
+_WIDTH = 64
+
+
+def draw(pipe: IterDataPipe[Any]) -> str:
+    """Return the stages behind `pipe` as text: one a line, data flowing down.
+
+    Each line has the stage with its arguments, what it means for sharding and for checkpoints, and how much it holds
+    at most in one process. Branches that meet are indented above the stage that joins them.
+
+    Example:
+        >>> from torchdata_ais.pipes import AISFileLoader
+        >>> print(draw(AISFileLoader(["a.tar"]).group_samples().shuffled(100).batched(8)))
+        IterableWrapper
+        sharding_filter   splits over ranks and workers
+        load_tar()        position saved                  32 MiB + 1 x (sample + member + 5 MiB)
+        group_samples()                                   1 sample + 2 x (2 MB or 22 bytes a sample)
+        shuffled(100)     places saved                    100 items
+        batched(8)                                        16 items
+    """
+    _check_pipe(pipe)
+    rows = [(prefix + _short(title), marks, memory) for prefix, title, marks, memory in _rows(pipe)]
+    widths = [max(len(row[column]) for row in rows) + 3 for column in range(2)]
+    lines = [f"{title:{widths[0]}}{marks:{widths[1]}}{memory}".rstrip() for title, marks, memory in rows]
+    return "\n".join(lines)
+
+
+def mermaid(pipe: IterDataPipe[Any]) -> str:
+    """Return the stages behind `pipe` as a mermaid flowchart, which GitHub and many notebooks render.
+
+    Example:
+        >>> from torchdata_ais.pipes import Shuffler
+        >>> print(mermaid(Shuffler(["a"], 10)))
+        flowchart TD
+            s0["IterableWrapper"]
+            s1["shuffled(10)"]
+            s0 --> s1
+    """
+    stages = list(upstream(pipe))[::-1]
+    number = {id(part): index for index, part in enumerate(stages)}
+    boxes = [f'    s{index}["{_quoted(stage_of(part).describe())}"]' for index, part in enumerate(stages)]
+    arrows = [
+        f"    s{number[id(source)]} --> s{index}"
+        for index, part in enumerate(stages)
+        for source in parents(part)
+    ]
+    return "\n".join(["flowchart TD", *boxes, *arrows])
+
+
+def html(pipe: IterDataPipe[Any]) -> str:
+    """Return the stages behind `pipe` as a small table: what a notebook shows."""
+    rows = [
+        (prefix.replace(" ", "\N{NO-BREAK SPACE}") + title, marks, memory)
+        for prefix, title, marks, memory in _rows(pipe)
+    ]
+    body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{title}</th>" for title in ("stage", "sharding, checkpoints", "holds at most"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+Pipe.picture = staticmethod(html)
+
+
+def _rows(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str, str, str]]:
+    refused = obstacle_of(pipe)
+    for prefix, part in _tree(pipe, set()):
+        stage = stage_of(part)
+        yield prefix, stage.describe(), marks_of(part, refused), stage.memory_bound().text
+
+
+def _check_pipe(pipe: Any) -> None:
+    if not isinstance(pipe, IterDataPipe):
+        raise UsageError.at(f"{type(pipe).__name__} is no pipe", todo="pass the last stage of a chain")
+
+
+def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPipe[Any]]]:
+    """Return the stages in the order of the data, each with the lines to its left."""
+    if id(pipe) in seen:  # a fork: drawn where it was met first
+        return []
+    seen.add(id(pipe))
+    above = parents(pipe)
+    if len(above) <= 1:
+        return [*(_tree(above[0], seen) if above else []), ("", pipe)]
+    lines: list[tuple[str, IterDataPipe[Any]]] = []
+    for branch in above:
+        for index, (prefix, part) in enumerate(_tree(branch, seen)):
+            lines.append((("|- " if index == 0 else "|  ") + prefix, part))
+    return [*lines, ("", pipe)]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 4] + "...)"
+
+
+def _quoted(text: str) -> str:
+    return text.replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+
+
+def marks_of(pipe: IterDataPipe[Any], refused: Obstacle | None) -> str:
+    """Return what a stage means for sharding and checkpoints.
+
+    Args:
+        pipe: The stage.
+        refused: What keeps a checkpoint of the whole pipe from being taken.
+    """
+    stage = stage_of(pipe)
+    if stage.splits:
+        return "splits over ranks and workers"
+    if refused:
+        return "no checkpoint" if pipe is refused.stage else ""
+    if stage.reads:
+        return "position saved"
+    return "places saved" if stage.resumable and stage.effect().holds else ""

@@ -1,0 +1,200 @@
+"""`explain`: what a run of a pipe will do, told before it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.observe.draw import draw
+from torchdata_ais.ranks.listing import Listing, list_pipe
+from torchdata_ais.stage.checkpoint import chain_of
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.load_state import url_of
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
+from torchdata_ais.stage.shard_order import find_sharder, unsharded
+from torchdata_ais.urls import ObjectURL
+
+__all__ = ["Explanation", "explain"]
+
+
+@dataclass
+class Explanation:
+    """What a run will do; `print` says it in sentences.
+
+    Attributes:
+        shards: Shards in an epoch, or objects.
+        bytes: Their size together; None if the listing did not say.
+        instances: Worker processes of all ranks.
+        world: Ranks.
+        shards_each: Shards of the workers with the fewest and with the most.
+        shards_each_rank: Shards of the ranks with the fewest and with the most: they differ by at most one.
+        idle_workers: Workers that get none.
+        requests: GETs an epoch, all workers together, without retries.
+        digest: Tells these shards (names, sizes, versions) from others: the same on all ranks, and in a checkpoint.
+        memory_bytes: What the stages that read fetch ahead at most, all workers of one rank together.
+        notes: Sentences: order, memory, checkpoints.
+        picture: The stages, as `draw` gives them.
+    """
+
+    shards: int
+    bytes: int | None
+    instances: int
+    shards_each: tuple[int, int]
+    idle_workers: int
+    requests: int
+    memory_bytes: int
+    notes: list[str] = field(default_factory=list)
+    picture: str = ""
+    world: int = 1
+    shards_each_rank: tuple[int, int] = (0, 0)
+    digest: str = ""
+
+    def __str__(self) -> str:
+        size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
+        lines = [
+            self.picture,
+            "",
+            f"data: {self.shards} shards {size}, {_span(self.shards_each)} for each of {self.instances} workers",
+            f"requests: {self.requests} GETs an epoch, and the listing",
+            f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above",
+            *self.notes,
+        ]
+        if self.world > 1:
+            lines.append(
+                f"ranks: {_span(self.shards_each_rank)} shards for each of {self.world}; steps differ with what "
+                "the shards hold: in training pass epoch_steps=N to ais_loader"
+            )
+        if self.digest:
+            lines.append(f"digest: {self.digest}, the same on all ranks that see these shards")
+        if self.idle_workers:
+            lines.append(
+                f"idle: {self.idle_workers} of {self.instances} workers get no shard; use fewer workers or more, "
+                "smaller shards"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _span(numbers: tuple[int, int]) -> str:
+    fewest, most = numbers
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
+
+
+def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) -> Explanation:
+    """Return what a run of `pipe` would do. Lists the shards, and reads none.
+
+    Args:
+        pipe: The last stage of a pipe.
+        num_workers: Worker processes of each rank; 0 is none.
+        world: Ranks.
+
+    Raises:
+        UsageError: No stage of the pipe reads shards or objects.
+        TransportError: The listing failed.
+
+    Example:
+        >>> from torchdata_ais import AISSourceLister
+        >>> from torchdata_ais.testing import example_shards
+        >>> run = explain(AISSourceLister(example_shards()).load_tar().group_samples(), num_workers=4)
+        >>> run.shards, run.shards_each, run.idle_workers
+        (3, (0, 1), 1)
+    """
+    if not isinstance(pipe, IterDataPipe):
+        raise UsageError.at(
+            f"{type(pipe).__name__} is no pipe", todo="pass the last stage of the chain, not the loader"
+        )
+    if num_workers < 0 or world < 1:
+        raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")
+    readers = [stage for stage in upstream(pipe) if stage_of(stage).reads]
+    if not readers:
+        raise UsageError.at("no stage of the pipe reads anything", todo="put .load_tar() behind .list_ais()")
+    workers = max(1, num_workers)
+    instances = world * workers
+    listing = list_pipe(pipe)
+    urls = [url_of(item) for reader in readers for item in _all_items(pipe, reader, listing)]
+    sizes = [url.size if isinstance(url, ObjectURL) else None for url in urls]
+    known = [size for size in sizes if size is not None]
+    shards = len(urls)
+    return Explanation(
+        shards=shards,
+        bytes=sum(known) if len(known) == shards else None,
+        instances=instances,
+        shards_each=(shards // instances, -(-shards // instances)),
+        idle_workers=max(0, instances - shards),
+        requests=shards,
+        memory_bytes=workers * sum(stage_of(reader).memory_bound().ahead for reader in readers),
+        notes=[
+            *_on_size(known, shards, instances),
+            *_on_order(pipe, readers, shards // instances),
+            _on_state(pipe),
+        ],
+        picture=draw(pipe),
+        world=world,
+        shards_each_rank=(shards // world, -(-shards // world)),
+        digest=listing.digest,
+    )
+
+
+def _all_items(pipe: IterDataPipe[Any], reader: IterDataPipe[Any], listing: Listing) -> Iterator[Any]:
+    with listing.on(pipe):
+        source = copy.deepcopy(parents(reader)[0])  # iterating the user's would count as an epoch
+    yield from unsharded(source, find_sharder(source))
+
+
+def _on_size(sizes: list[int], shards: int, instances: int) -> list[str]:
+    if len(sizes) < shards or not sizes or max(sizes) < 2 * sum(sizes) / len(sizes):
+        return []
+    times = max(sizes) * len(sizes) / sum(sizes)
+    text = f"sizes: the largest shard has {max(sizes) / 1e6:.1f} MB, {times:.1f} times the average"
+    return [f"{text}: its worker ends last; even shards keep all {instances} workers busy"]
+
+
+def _on_order(pipe: IterDataPipe[Any], readers: list[IterDataPipe[Any]], shards_each: int) -> list[str]:
+    above = [stage for reader in readers for stage in upstream(parents(reader)[0])]
+    shards = any(stage_of(stage).effect().mixes for stage in above)
+    buffers = [stage_of(stage) for stage in upstream(pipe) if _mixes_samples(stage, above)]
+    if not shards and not buffers:
+        return [
+            "order: the same in every epoch; .shuffle() before load_tar and .shuffled(n) behind group_samples mix"
+        ]
+    opened = max(stage_of(reader).reads for reader in readers)
+    text = (
+        "order: shards in a new order each epoch" if shards else "order: shards in the same order each epoch"
+    )
+    text += f", {opened} read at the same time in a worker"
+    text += (
+        f", samples mixed in a buffer of {buffers[0].memory_bound().text}"
+        if buffers
+        else ", samples in the shard's order"
+    )
+    if not buffers:
+        text += "; .shuffled(1000) behind group_samples would mix neighbours"
+    elif opened == 1 and shards_each > 1:
+        text += "; where a shard holds more than the buffer, load_tar(open_shards=4) mixes shards as well"
+    return [text]
+
+
+def _on_state(pipe: IterDataPipe[Any]) -> str:
+    try:
+        stages, _ = chain_of(pipe)
+    except StateError as error:
+        return f"checkpoints: none can be taken: {error}"
+    for index, stage in enumerate(stages):
+        dropping = next(
+            (above for above in stages[index + 1 :] if not stage_of(above).effect().keeps_place), None
+        )
+        if stage_of(stage).effect().mixes and dropping is not None:
+            return (
+                f"checkpoints: none can be taken: {stage!r} holds items of {dropping!r}, which do not know their place "
+                "in the data set. put it before that stage"
+            )
+    return "checkpoints: can be taken at every batch, with ais_loader"
+
+
+def _mixes_samples(stage: IterDataPipe[Any], above: list[IterDataPipe[Any]]) -> bool:
+    effect = stage_of(stage).effect()
+    return isinstance(stage, Pipe) and effect.mixes and effect.holds and stage not in above

@@ -1,0 +1,203 @@
+"""What a pipe reads, listed once in the main process: handed to the workers, and compared between ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes.list_ais import AISSourceLister
+from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
+from torchdata_ais.stage.shared_seed import SharedSeed
+from torchdata_ais.urls import ObjectURL, parse_url, redact
+
+__all__ = ["Listing", "Row", "Table", "digest_of", "identities", "list_pipe", "rows_of", "shown"]
+
+_OBJECTS = "/v1/objects/"
+_OURS = "\0"  # stands for the endpoint of the rank that reads the row
+
+Row = tuple[str, int | None, str | None, str | None]
+"""A name with size, version and checksum, as far as they are known."""
+
+
+class Table(msgspec.Struct):
+    """What one source of a pipe gives, in order.
+
+    Attributes:
+        name: Which source.
+        rows: What it gives.
+        listed: Whether it came from a listing, so that one rank's can serve all.
+        told: Whether it is what a lister was told, and not what is there.
+        parts: For a lister, the key of each of its sources and the number of its rows.
+    """
+
+    name: str
+    rows: list[Row] = []
+    listed: bool = False
+    told: bool = False
+    parts: list[tuple[int | str, int]] = []
+
+
+class Listing:
+    """What the sources of a pipe give, the nearest source first.
+
+    Attributes:
+        tables: One a source, and for a lister one more: what it was told to list. For the comparison only.
+        digest: Tells this data from other data, whatever cluster it lies on; empty where the pipe has no source
+            that is known.
+    """
+
+    def __init__(self, tables: Sequence[Table], endpoints: Sequence[str | None]) -> None:
+        self.tables = list(tables)
+        known = [table.rows for table in tables if table.rows and not table.told]
+        self.digest = digest_of(line for rows in known for line in identities(rows)) if known else ""
+        listed = (table for table in tables if table.listed)
+        self._given = [_given(table, endpoint) for table, endpoint in zip(listed, endpoints, strict=True)]
+
+    def compared(self) -> Listing:
+        """Forget what only the comparison needs; return this listing."""
+        self.tables = []
+        return self
+
+    @contextlib.contextmanager
+    def on(self, pipe: IterDataPipe[Any]) -> Iterator[None]:
+        """Have the listers of `pipe` give this while the context lasts."""
+        self.give(pipe)
+        try:
+            yield
+        finally:
+            for lister in _listers(pipe):
+                lister.give(None)
+
+    def give(self, pipe: IterDataPipe[Any]) -> None:
+        """Have the listers of `pipe`, or of a copy of it, give this instead of listing."""
+        for lister, given in zip(_listers(pipe), self._given, strict=True):
+            lister.give(given)
+
+
+def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) -> Listing:
+    """Return what the sources of `pipe` give.
+
+    Args:
+        pipe: The last stage.
+        theirs: The tables of another rank: its listings are taken, nothing is listed.
+    """
+    taken = iter([table for table in theirs or () if table.listed])
+    tables: list[Table] = []
+    endpoints: list[str | None] = []
+    for number, stage in enumerate(_sources(pipe), start=1):
+        if not isinstance(stage, AISSourceLister):
+            texts = [_text(item) for item in _items(stage) or ()]
+            tables.append(Table(f"the items of source {number}", rows_of(texts)))
+            continue
+        sources = None if stage.named_by is None else _items(stage.named_by)
+        texts = stage.describe_sources(sources)
+        tables.append(Table(f"the sources of list_ais (source {number})", rows_of(texts), told=True))
+        if theirs is None:
+            endpoint, table = _list(stage, sources, number)
+        else:
+            table = next(taken, Table("", listed=True))
+            endpoint = stage.endpoint() if any(row[0].startswith(_OURS) for row in table.rows) else None
+        tables.append(table)
+        endpoints.append(endpoint)
+    return Listing(tables, endpoints)
+
+
+def _list(lister: AISSourceLister, sources: Sequence[Any] | None, number: int) -> tuple[str | None, Table]:
+    found = lister.list_sources(sources)
+    table = Table(f"the listing of source {number}", listed=True)
+    table.parts = [(key, len(urls)) for key, urls in found.items()]
+    remote = any(_OBJECTS in url for urls in found.values() for url in urls[:1])
+    endpoint = lister.endpoint() if remote else None
+    head = None if endpoint is None else endpoint.rstrip("/") + _OBJECTS
+    for urls in found.values():
+        for url in urls:
+            text = _OURS + url[len(head) - len(_OBJECTS) :] if head and url.startswith(head) else str(url)
+            table.rows.append((text, url.size, url.version, url.checksum))
+    return endpoint, table
+
+
+def _given(table: Table, endpoint: str | None) -> dict[int | str, list[ObjectURL]]:
+    rows = iter(table.rows)
+    return {key: [_url_of(next(rows), endpoint) for _ in range(count)] for key, count in table.parts}
+
+
+def _url_of(row: Row, endpoint: str | None) -> ObjectURL:
+    text, size, version, checksum = row
+    if text.startswith(_OURS):
+        text = (endpoint or "").rstrip("/") + text[len(_OURS) :]
+    return ObjectURL(text, size, checksum, version)
+
+
+def _listers(pipe: IterDataPipe[Any]) -> list[AISSourceLister]:
+    return [stage for stage in upstream(pipe) if isinstance(stage, AISSourceLister)]
+
+
+def _sources(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
+    return [stage for stage in upstream(pipe) if isinstance(stage, AISSourceLister) or not parents(stage)]
+
+
+def _items(pipe: IterDataPipe[Any]) -> Sequence[Any] | None:
+    """Return all that a pipe gives to all workers together; None where that cannot be seen without iterating it."""
+    while type(pipe) in (ShardingFilter, CoreShuffler, SharedSeed):
+        pipe = parents(pipe)[0]
+    if isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple, range)):
+        return pipe.iterable
+    return None
+
+
+def _text(item: Any) -> str:
+    """Return what an item of a list of shards is, as far as it has a text that is the same in every process."""
+    if isinstance(item, Mapping) and isinstance(item.get("url"), str):
+        item = item["url"]
+    if isinstance(item, (str, Path)):
+        return redact(str(item))  # a signature may differ between ranks
+    return repr(item) if isinstance(item, (int, float, bytes, type(None))) else type(item).__name__
+
+
+def _name(text: str) -> str:
+    """Return a URL without what differs between the ranks and between the days: the cluster's address."""
+    if text.startswith(_OURS):
+        return text[len(_OURS) :]
+    start = text.find(_OBJECTS) if text.startswith(("http://", "https://")) else -1
+    return text if start < 0 else text[start:]
+
+
+def rows_of(texts: Iterable[str]) -> list[Row]:
+    """Return rows of names of which nothing else is known."""
+    return [(text, None, None, None) for text in texts]
+
+
+def identities(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what makes two rows the same: name, size, and in a bucket of AIStore's own checksum or version.
+
+    Of a bucket behind AIStore they are known only once an object was read: that is no difference.
+    """
+    for text, size, version, checksum in rows:
+        name = _name(text)
+        own = "provider=" not in name or "provider=ais" in name
+        yield f"{name}\t{size}\t{(checksum or version) if own else None}"
+
+
+def digest_of(lines: Iterable[str]) -> str:
+    """Return 32 hexadecimal digits that tell one series of lines from another."""
+    state = xxhash.xxh3_128()
+    for line in lines:
+        state.update(line.encode())
+        state.update(b"\n")
+    return state.hexdigest()
+
+
+def shown(name: str) -> str:
+    """Return a name as a reader knows it: ``ais://bucket/name``, and nothing secret."""
+    try:
+        return parse_url("http://h" + name).uri if name.startswith(_OBJECTS) else redact(name)
+    except UsageError:
+        return redact(name)

@@ -1,0 +1,265 @@
+"""How a loader begins: the ranks list once, see the same data, or all end with an error that names the difference.
+
+Over the store of torch.distributed alone. Rank 0 lists, and says what it was told and has found; the others compare
+that with what they were told, take its listing (or, where that is large, make their own and compare), and answer;
+rank 0 says what came of it. So every rank knows before its first sample.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import xxhash
+
+from torchdata_ais.errors import AISError, ObjectChangedError, UsageError
+from torchdata_ais.ranks.alive import Ranks, join_ranks
+from torchdata_ais.ranks.listing import (
+    Listing,
+    Row,
+    Table,
+    digest_of,
+    identities,
+    list_pipe,
+    rows_of,
+    shown,
+)
+from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.world import World
+
+__all__ = ["begin_together"]
+
+SHARED_BYTES = 4 << 20
+"""The largest listing, compressed, that is handed on; a larger one every rank makes for itself."""
+
+_BUCKETS = 4096
+_DETAILS = 8  # buckets in which rank 0 is asked to look for the difference
+_SHOWN = 3
+
+logger = logging.getLogger("torchdata_ais")
+
+
+class _Summary(msgspec.Struct):
+    """A table too large to hand on: what tells whether another is the same, and about where it differs.
+
+    Attributes:
+        buckets: For each group of names, the sum of the digests of their rows: 8 bytes each.
+    """
+
+    name: str
+    listed: bool
+    count: int
+    digest: str
+    buckets: bytes
+
+
+class _Hello(msgspec.Struct):
+    """What rank 0 says."""
+
+    tables: list[Table] | None = None
+    summaries: list[_Summary] | None = None
+
+
+class _Answer(msgspec.Struct):
+    """What another rank says: whether it agrees, or which rows to look at."""
+
+    texts: list[str] = []
+    changed: bool = False
+    rows: dict[int, list[Row]] = {}
+    buckets: dict[int, list[int]] = {}
+
+
+def begin_together(
+    pipe: IterDataPipe[Any], world: World, settings: dict[str, Any], timeout_s: float
+) -> tuple[Listing, Ranks | None]:
+    """List what `pipe` reads, the same on all ranks.
+
+    Args:
+        pipe: The last stage.
+        world: The ranks.
+        settings: What else must be the same on all of them, by the name of the argument.
+        timeout_s: How long to wait for a rank that does not come.
+
+    Returns:
+        The listing, and this loader's place among the ranks: None where they cannot reach each other.
+
+    Raises:
+        UsageError: The ranks were given different pipes, sources or settings.
+        ObjectChangedError: They have listed different objects.
+        LoaderError: Another rank failed, died or does not come.
+        AISError: The listing failed.
+    """
+    ranks = join_ranks(world, timeout_s)
+    if ranks is None:
+        listing = list_pipe(pipe)
+        if world.size > 1:
+            logger.warning(
+                "rank %d of %d, with rank= and no store=: whether all ranks see the same shards is not compared. "
+                "Pass store=, or compare the digest of the shards yourself: %s",
+                world.rank, world.size, listing.digest,
+            )  # fmt: skip
+        return listing.compared(), None
+    arguments = rows_of(f"{name}={value!r}" for name, value in settings.items())
+    told = [Table("the arguments", arguments), _stages(pipe)]
+    try:
+        with ranks.alive():
+            begin = _lead if world.rank == 0 else _follow
+            return begin(ranks, pipe, told).compared(), ranks
+    except _Refused as refused:
+        if world.rank == 0:
+            ranks.linger()
+        else:
+            ranks.see()
+        raise refused.error from None
+    except Exception as error:
+        ranks.report(error)
+        ranks.linger()
+        raise
+
+
+class _Refused(Exception):  # noqa: N818 - carries the error that all ranks raise
+    def __init__(self, error: AISError) -> None:
+        self.error = error
+
+
+def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
+    """Begin as rank 0."""
+    listing = list_pipe(pipe)
+    tables = [*told, *listing.tables]
+    hello = _packed(_Hello(tables=tables))
+    if len(hello) > SHARED_BYTES:
+        hello = _packed(_Hello(summaries=[_summary(table) for table in tables]))
+    ranks.tell("data", hello)
+    answers = ranks.hear({rank: f"answer/{rank}" for rank in range(1, ranks.world_size)})
+    ranks.tell("data", b"")  # nobody reads it any more, and it may be large
+    texts: list[str] = []
+    changed = False
+    for rank, packed in answers.items():
+        answer = _unpacked(packed, _Answer)
+        changed = changed or answer.changed
+        found = answer.texts + [
+            _difference(
+                tables[index].name,
+                [row for row in tables[index].rows if _bucket(row) in answer.buckets[index]],
+                rows,
+                rank,
+            )
+            or f"{tables[index].name}: in another order"
+            for index, rows in answer.rows.items()
+        ]
+        if found:
+            texts.append(f"rank {rank} differs from rank 0 in {'; in '.join(found)}")
+    verdict = {"changed": changed, "texts": texts[:_SHOWN], "more": max(0, len(texts) - _SHOWN)}
+    ranks.tell("verdict", json.dumps(verdict))
+    _obey(verdict)
+    return listing
+
+
+def _follow(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
+    """Begin as another rank."""
+    hello = _unpacked(ranks.hear({0: "data"})[0], _Hello)
+    listing = list_pipe(pipe, hello.tables)
+    ours = [*told, *listing.tables]
+    answer = _Answer()
+    theirs: Sequence[Table | _Summary] = hello.tables if hello.tables is not None else hello.summaries or []
+    for index, (table, own) in enumerate(zip(theirs, ours, strict=False)):
+        if isinstance(table, Table):
+            text = _difference(table.name, table.rows, own.rows, ranks.rank)
+            if text is not None:
+                answer.texts.append(text)
+        elif table.digest != digest_of(identities(own.rows)):
+            answer.changed = answer.changed or table.listed
+            summary = _summary(own)
+            places = range(0, len(summary.buckets), 8)
+            differ = [at // 8 for at in places if table.buckets[at : at + 8] != summary.buckets[at : at + 8]]
+            answer.buckets[index] = differ[:_DETAILS]
+            answer.rows[index] = [row for row in own.rows if _bucket(row) in differ[:_DETAILS]]
+    if len(theirs) != len(ours) and not answer.texts:
+        answer.texts.append(f"the number of sources: {len(theirs) - 2} on rank 0, {len(ours) - 2} here")
+    ranks.tell(f"answer/{ranks.rank}", _packed(answer))
+    _obey(json.loads(ranks.hear({0: "verdict"})[0]))
+    return listing
+
+
+def _obey(verdict: dict[str, Any]) -> None:
+    """Raise what rank 0 has found, if anything."""
+    if not verdict["texts"]:
+        return
+    more = f", and so do {verdict['more']} ranks more" if verdict["more"] else ""
+    texts = ". ".join(verdict["texts"]) + more
+    if verdict["changed"]:
+        raise _Refused(
+            ObjectChangedError.at(
+                f"the ranks have listed different objects: {texts}",
+                todo="begin anew when nothing writes to the bucket, or name the shards with a template "
+                "(ais://bucket/s-{000..099}.tar), which needs no listing",
+            )
+        )
+    raise _Refused(
+        UsageError.at(
+            f"the ranks would not read one data set: {texts}",
+            todo="give all ranks the same pipe and the same arguments",
+        )
+    )
+
+
+def _stages(pipe: IterDataPipe[Any]) -> Table:
+    names = [getattr(stage, "functional_name", "") or type(stage).__name__ for stage in upstream(pipe)]
+    return Table("the stages", rows_of(names))
+
+
+def _difference(name: str, theirs: Sequence[Row], ours: Sequence[Row], rank: int) -> str | None:
+    """Return in which rows two tables differ, or None."""
+    a, b = list(identities(theirs)), list(identities(ours))
+    if a == b:
+        return None
+    more, fewer = Counter(a) - Counter(b), Counter(b) - Counter(a)
+    here, there = (
+        {line.partition("\t")[0]: line for line in more},
+        {line.partition("\t")[0]: line for line in fewer},
+    )
+    parts = [
+        _list("only on rank 0", [shown(text) for text in here if text not in there]),
+        _list(f"only on rank {rank}", [shown(text) for text in there if text not in here]),
+        _list("of another size or version", [shown(text) for text in here if text in there]),
+    ]
+    said = "; ".join(part for part in parts if part)
+    return f"{name}: {said or 'the same in another order, or not equally often'}"
+
+
+def _list(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
+    return f"{what}: {', '.join(names[:_SHOWN])}{more}"
+
+
+def _bucket(row: Row) -> int:
+    (line,) = identities([row])
+    return _bucket_of(line)
+
+
+def _bucket_of(line: str) -> int:
+    return xxhash.xxh64_intdigest(line.partition("\t")[0].encode()) % _BUCKETS
+
+
+def _summary(table: Table) -> _Summary:
+    sums = [0] * _BUCKETS
+    lines = list(identities(table.rows))
+    for line in lines:
+        sums[_bucket_of(line)] += xxhash.xxh64_intdigest(line.encode())
+    buckets = b"".join((value % (1 << 64)).to_bytes(8, "little") for value in sums)
+    return _Summary(table.name, table.listed, len(lines), digest_of(lines), buckets)
+
+
+def _packed(value: msgspec.Struct) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(value), 1)
+
+
+def _unpacked(packed: bytes, kind: type[Any]) -> Any:
+    return msgspec.msgpack.decode(zlib.decompress(packed), type=kind)

@@ -1,0 +1,131 @@
+"""What a stage says of itself: all that drawings, statistics, stalls, seeds and checkpoints ask for.
+
+Who looks at a pipe asks `stage_of(pipe)` by these names and knows no concrete stage. A stage overrides what is
+different from the defaults, and nothing else is looked up in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from torchdata_ais.redaction import clean
+from torchdata_ais.stage.bound import MemoryBound
+
+if TYPE_CHECKING:
+    from torchdata_ais.stage.seed import EpochSeed
+    from torchdata_ais.stage.stats import StageStats
+    from torchdata_ais.stage.transport import StageTransport
+
+__all__ = ["Effect", "Stage"]
+
+
+class Effect(NamedTuple):
+    """What a stage does to the items it takes in.
+
+    Attributes:
+        gives: One item for each, fewer, more, batches of `size`, or nothing that is known.
+        size: Items of a batch.
+        partial: Whether the last batch may be smaller.
+        mixes: Whether the order changes.
+        holds: Whether items are held back between two that are given out.
+        keeps_place: Whether items still know their place in the data set.
+    """
+
+    gives: Literal["each", "fewer", "more", "batches", "unknown"] = "unknown"
+    size: int = 1
+    partial: bool = True
+    mixes: bool = False
+    holds: bool = False
+    keeps_place: bool = True
+
+    def length(self, taken: int | None) -> int | None:
+        """Return how many items come of `taken`; None where that is not known.
+
+        Example:
+            >>> Effect("batches", 4).length(9), Effect("batches", 4, partial=False).length(9), Effect("fewer").length(9)
+            (3, 2, None)
+        """
+        if taken is None or self.gives not in ("each", "batches"):
+            return None
+        return taken // self.size + (self.partial and taken % self.size > 0)
+
+
+class Stage:
+    """The contract.
+
+    Attributes:
+        functional_name: The name the stage is chained by.
+        resumable: Whether a checkpoint can pass through: it holds no items between two of its own, or says which.
+        reads: How many of the shards or objects that the stages above name it reads at the same time; 0 if none.
+        splits: Whether it splits items over ranks and workers.
+        ready: Whether its next item comes without waiting, once its sources' do.
+        repeats: Whether an item may come twice in an epoch.
+        seed_per_instance: Whether instances of the stage in different workers must draw differently.
+        hidden: Whether it belongs to a loader, and is shown nowhere.
+        epoch_seed: What gives it its seed in each epoch, if it draws at random.
+        stats: What it counted in this process.
+        loop: The method that iterates: whose code is at work when the stage is.
+        transport: Where it gets endpoint and token from, if it needs them.
+    """
+
+    functional_name: str = ""
+    resumable: bool = False
+    reads: int = 0
+    splits: bool = False
+    ready: bool = False
+    repeats: ClassVar[bool] = False
+    seed_per_instance: ClassVar[bool] = False
+    hidden: ClassVar[bool] = False
+    loop: ClassVar[str] = "_items"
+    epoch_seed: EpochSeed | None = None
+    stats: StageStats
+    transport: StageTransport | None = None
+
+    def arguments(self) -> str:
+        """Return what `repr` shows between the parentheses, on one line."""
+        return ""
+
+    def identity(self) -> str:
+        """Return the arguments that say which items come, and in which order: a state fits only a stage with the same.
+
+        Not those that may change from run to run, such as error policies and threads.
+        """
+        return self.arguments()
+
+    def describe(self) -> str:
+        """Return the stage with its arguments, on one line."""
+        return clean(f"{self.functional_name or type(self).__name__}({self.arguments()})")
+
+    def effect(self) -> Effect:
+        """Return what the stage does to items, and so to their number."""
+        return Effect()
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
+        return MemoryBound()
+
+    def busy_with(self) -> dict[str, Any]:
+        """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""
+        return {}
+
+    def counts(self) -> dict[str, Any]:
+        """Return what the stage counted in this process, as plain values."""
+        return self.stats.to_dict()
+
+    def held_places(self) -> Iterable[int]:
+        """Return the places of the samples taken in and not yet given out, in the order they were taken."""
+        return ()
+
+    def save_state(self) -> Any:
+        """Return what else the running iterator is, as plain values."""
+        return None
+
+    def load_state(self, state: Any, held: int, below: int) -> None:
+        """Take up what `save_state` gave, for the next iteration.
+
+        Args:
+            state: What `save_state` gave.
+            held: How many items the stage held then: they come again, after those of the stages below.
+            below: How many items the stages below held: they come first, and have passed this stage before.
+        """

@@ -1,0 +1,81 @@
+"""The shape of stages that look at one item at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.place import note_place, place_in
+from torchdata_ais.stage.policy import ErrorPolicy, OnError
+
+__all__ = ["DROPPED", "EachItem"]
+
+DROPPED: Any = object()
+"""What `EachItem._one` returns to leave an item out."""
+
+
+class EachItem(Pipe[Any]):
+    """Base of the stages that make one item, or none, out of each one taken in; nothing is held in between.
+
+    Args:
+        source: Pipe of items.
+        on_error: See `OnError`.
+        max_errors: How many items to give up: a count, or a share of all.
+    """
+
+    resumable = True
+    gives: ClassVar[Literal["each", "fewer"]] = "each"
+    keeps_place: ClassVar[bool] = True
+
+    def __init__(self, source: Any, on_error: OnError, max_errors: float | None) -> None:
+        super().__init__(source)
+        self._policy = ErrorPolicy(on_error, max_errors)
+
+    def _one(self, item: Any) -> Any:
+        """Return what becomes of `item`, or `DROPPED`."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Prepare an iteration."""
+
+    def _shown(self) -> list[str]:
+        """Return the arguments to show in `repr`, error policy apart."""
+        return []
+
+    def effect(self) -> Effect:
+        gives = self.gives if self._policy.on_error == "raise" else "fewer"
+        return Effect(gives, keeps_place=self.keeps_place)
+
+    def busy_with(self) -> dict[str, Any]:
+        return place_in(self._busy)
+
+    def arguments(self) -> str:
+        policy = [] if self._policy.on_error == "raise" else [repr(self._policy)]
+        return ", ".join(self._shown() + policy)
+
+    def identity(self) -> str:
+        return ", ".join(self._shown())
+
+    def _items(self) -> Iterator[Any]:
+        self._begin()
+        one, stats = self._one, self.stats
+        for item in self._source:
+            stats.items += 1
+            self._busy = item
+            try:
+                result = one(item)
+            except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
+                note_place(error, item, self.functional_name)
+                if not self._policy.goes_on(error, stats, self.functional_name):
+                    return
+                continue
+            if result is not DROPPED:
+                yield result
+        self._policy.at_end(stats, self.functional_name)
+
+
+def shown_function(function: Any) -> str:
+    """Return a name for a function in `repr`; never its repr, which may show what it is bound to."""
+    return str(getattr(function, "__name__", type(function).__name__))

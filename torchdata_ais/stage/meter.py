@@ -1,0 +1,167 @@
+"""How long a stage takes for its items, measured at a cost that does not show.
+
+A stage's iterator is passed on in blocks by C code, and only the item between two blocks is timed. Slow items are
+timed one by one, fast ones now and then: the time lost to measuring stays well below a hundredth.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from time import perf_counter
+from typing import Any, TypeVar
+
+__all__ = ["Meter", "items_of", "iterate", "measured", "meter_of", "metered"]
+
+T = TypeVar("T")
+
+_PAYS_AT_S = 3e-3
+"""An item that takes so long is worth two looks at the clock; of faster ones every n-th is timed."""
+
+_MAX_SKIP = 511
+_WARM_UP = 32
+"""The first items are timed one by one: connections open, buffers fill."""
+
+
+class Meter:
+    """Time spent in ``next()`` of one stage, stages above it included.
+
+    Attributes:
+        seconds: That time, extrapolated from the items that were timed.
+        timed: How many were timed.
+        items_before: Items given in iterations that are over.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.timed = 0
+        self.items_before = 0
+        self._mean = 0.0
+        self._over_s = 0.0
+        self._run = 0
+        self._since: float | None = None
+
+    def __reduce__(self) -> tuple[type[Meter], tuple[()]]:
+        return Meter, ()  # a copy of a stage has measured nothing
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the first item asked for to the last one, or until now, summed over iterations."""
+        return self._over_s + (perf_counter() - self._since if self._since is not None else 0.0)
+
+    @property
+    def begun(self) -> bool:
+        """Whether an item was asked for."""
+        return self._run > 0
+
+    def begin(self) -> int:
+        """Start the clock of an iteration; a number for it is returned."""
+        self.end(self._run)
+        self._run += 1
+        self._since = perf_counter()
+        return self._run
+
+    def end(self, run: int) -> None:
+        """Stop the clock of that iteration, if it is the one that runs."""
+        if run == self._run and self._since is not None:
+            self._over_s += perf_counter() - self._since
+            self._since = None
+
+    def add(self, took_s: float, skipped: int) -> int:
+        """Count a timed item, and return how many to let pass before the next.
+
+        Args:
+            took_s: How long it took.
+            skipped: Items that passed before it and were not timed.
+        """
+        self.timed = timed = self.timed + 1
+        self.seconds += took_s * (skipped + 1)
+        self._mean += (took_s - self._mean) / min(timed, 64)
+        if timed <= _WARM_UP or self._mean >= _PAYS_AT_S:
+            return 0
+        # Not always the same number: batches have a rhythm, too.
+        return min(_MAX_SKIP, int(_PAYS_AT_S / max(self._mean, 1e-7))) - (timed & 3 if timed & 4 else 0)
+
+
+def meter_of(pipe: Any) -> Meter:
+    """Return the meter of `pipe`, a new one the first time."""
+    meter = pipe.__dict__.get("_meter")
+    if meter is None:
+        meter = pipe.__dict__["_meter"] = Meter()
+    return meter  # type: ignore[no-any-return]
+
+
+def metered(iterator: Iterator[T], meter: Meter) -> Iterator[T]:
+    """Yield what `iterator` yields, and time it; with a method ``close``, as generators have."""
+    blocks = _blocks(iterator, meter)
+    items = _Items.from_iterable(blocks)
+    items.parts = (blocks, iterator)  # type: ignore[attr-defined]
+    return items
+
+
+class _Items(chain[T]):
+    """The items of blocks, handed on by C code."""
+
+    parts: tuple[Any, ...] = ()
+
+    def close(self) -> None:
+        """End the iteration, as the method of a generator does."""
+        for part in self.parts:
+            if hasattr(part, "close"):
+                part.close()
+
+
+def _blocks(iterator: Iterator[T], meter: Meter) -> Iterator[Any]:
+    run = meter.begin()
+    skip = 0
+    try:
+        while True:
+            begin = perf_counter()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                meter.seconds += perf_counter() - begin
+                return
+            skip = meter.add(perf_counter() - begin, skip)
+            yield (item,)
+            del item
+            if skip > 0:
+                yield islice(iterator, skip)
+            else:
+                skip = 0
+    finally:
+        meter.end(run)
+
+
+def iterate(pipe: Any) -> Iterator[Any]:
+    """Return an iterator of `pipe` that is metered, whoever wrote the pipe: for what runs its last stage."""
+    if hasattr(type(pipe), "counts"):
+        return iter(pipe)
+    meter = meter_of(pipe)
+    _count_on(pipe, meter)
+    return metered(iter(pipe), meter)
+
+
+def _count_on(pipe: Any, meter: Meter) -> None:
+    """Keep the count of items: torch begins a new one with each iteration."""
+    meter.items_before = items_of(pipe, meter)
+    pipe._number_of_samples_yielded = 0
+
+
+def items_of(pipe: Any, meter: Meter) -> int:
+    """Return how many items `pipe` has given since its meter was made."""
+    # torch's count of the present iteration, which copies of the stage keep.
+    return meter.items_before + (getattr(pipe, "_number_of_samples_yielded", 0) if meter.begun else 0)
+
+
+def measured(method: Callable[[Any], Iterator[T]]) -> Callable[[Any], Iterator[T]]:
+    """Return the method ``__iter__`` of a stage with what it gives metered."""
+
+    @functools.wraps(method)
+    def __iter__(self: Any) -> Iterator[T]:  # noqa: N807 - it becomes that method
+        meter = meter_of(self)
+        _count_on(self, meter)
+        return metered(method(self), meter)
+
+    return __iter__

@@ -1,0 +1,253 @@
+"""The ground all stages stand on: the only module that touches torch's DataPipe machinery.
+
+torch core ships the DataPipe base class, its registry of functional names and the sharding filter; torchdata's
+classes of the same name are the same objects. Everything this package needs of them is imported here, so that a
+change in torch is met in one place.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from torch.utils.data.datapipes.datapipe import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.meter import measured
+from torchdata_ais.stage.stats import StageStats
+
+if TYPE_CHECKING:
+    from torchdata_ais.stage.methods import Methods
+else:
+    Methods = IterDataPipe
+
+__all__ = [
+    "IterDataPipe",
+    "Pipe",
+    "ShardingFilter",
+    "as_pipe",
+    "check_source",
+    "ensure_sharded",
+    "parents",
+    "stage",
+    "upstream",
+]
+
+T_co = TypeVar("T_co", covariant=True)
+P = TypeVar("P", bound=type)
+
+_FOREIGN: dict[str, type] = {}
+"""Functional names of ours that another package registered first -> its class."""
+
+
+class Pipe(Methods[T_co], Stage):
+    """Base of every stage: an `IterDataPipe` that says what it is (`Stage`), and whose running state never travels.
+
+    Subclasses keep constructor arguments in private attributes (torch prints public ones in error messages), put
+    what a running iterator needs under ``self._live`` and
+    the item at work under ``self._busy``, and write ``_items`` as a generator, so that nothing happens
+    before the first item is asked for.
+
+    Args:
+        source: What the stage reads: a pipe, or anything that `as_pipe` takes. None for a stage that has several
+            sources, or none.
+    """
+
+    _is_child_datapipe = False
+    # torch's iterator hook asks hasattr() for it at every item; a miss costs 1 us in torch's __getattr__.
+
+    _live: Any = None
+    _busy: Any = None
+    _source: IterDataPipe[Any]
+
+    def __init__(self, source: Any = None) -> None:
+        super().__init__()
+        self.stats = StageStats()
+        if source is not None:
+            self._source = as_pipe(source)
+            check_source(self._source)
+
+    picture: ClassVar[Callable[[Any], str]] = repr
+    """What notebooks show; `torchdata_ais.observe.draw` gives a table here."""
+
+    def _repr_html_(self) -> str:
+        return type(self).picture(self)
+
+    def _items(self) -> Iterator[T_co]:
+        """Yield the items of an iteration."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[T_co]:
+        yield from self._items()
+
+    def __getstate__(self) -> Any:
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_live", "_busy")}
+        hook = IterDataPipe.getstate_hook
+        return hook(state) if hook is not None else state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+    __str__ = __repr__
+
+
+# torch has made its own of the generator above: it counts items, and sees to one iterator at a time. What is
+# measured is that, so it is wrapped here, once for all stages.
+Pipe.__iter__ = measured(Pipe.__iter__)  # type: ignore[method-assign]
+
+
+def as_pipe(source: Any) -> IterDataPipe[Any]:
+    """Return `source` if it is a pipe, else a pipe over it: one string, or any iterable of items."""
+    if isinstance(source, IterDataPipe):
+        return source
+    return IterableWrapper([source] if isinstance(source, (str, dict)) else source, deepcopy=False)
+
+
+def stage(name: str) -> Callable[[P], P]:
+    """Register a class under a functional name: ``pipe.name(...)`` makes it with `pipe` as its source.
+
+    Reloading a module replaces our own class. A name that another package took first stays with it: a warning
+    says so, the constructor stays usable, and a chain that reaches a stage of ours through the foreign one is
+    refused.
+    """
+
+    def register(cls: P) -> P:
+        cls.functional_name = name  # type: ignore[attr-defined]
+        owner = _owner(name)
+        if owner is not None and owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]:
+            _FOREIGN[name] = owner
+            warnings.warn(
+                f"the functional name {name!r} belongs to {owner.__module__}.{owner.__qualname__}; "
+                f"use the constructor {cls.__name__}(pipe, ...) instead",
+                stacklevel=2,
+            )
+            return cls
+        IterDataPipe.functions[name] = _Maker(cls)
+        return cls
+
+    return register
+
+
+class _Maker:
+    """Makes a stage behind a pipe: ``pipe.name(...)``.
+
+    torch's own function for that has parameters called ``cls`` and ``source_dp``; ours may be keywords of the stage,
+    as in ``.map_dict(cls=int)``.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self.args = (kind,)
+        self.__doc__ = kind.__doc__
+
+    def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
+        return self.args[0](source, *arguments, **named)
+
+
+def _owner(name: str) -> type | None:
+    function: Any = IterDataPipe.functions.get(name)
+    if function is None:
+        return None
+    arguments = getattr(function, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], type) else type(function)
+
+
+def check_source(source: IterDataPipe[Any]) -> None:
+    """Raise `UsageError` if a stage of ours cannot stand behind `source`."""
+    _refuse_foreign(source)
+    _refuse_second_filter(source)
+
+
+def _refuse_foreign(source: IterDataPipe[Any]) -> None:
+    for name, owner in _FOREIGN.items():
+        if type(source) is owner:
+            raise UsageError.at(
+                f".{name}() made a {owner.__module__}.{owner.__qualname__}, not the stage of this package",
+                todo="use the constructors of torchdata_ais, or import torchdata_ais before that package",
+            )
+
+
+def parents(pipe: Any) -> list[IterDataPipe[Any]]:
+    """Return the pipes that `pipe` reads from: its attributes that are pipes, or collections of pipes."""
+    found: list[IterDataPipe[Any]] = []
+    for value in vars(pipe).values():
+        items = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, (list, tuple, set))
+            else [value]
+        )
+        found.extend(item for item in items if isinstance(item, IterDataPipe))
+    return found
+
+
+def upstream(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
+    """Yield `pipe` and every pipe it depends on, nearest first, each once."""
+    seen: set[int] = set()
+    queue = [pipe]
+    while queue:
+        current = queue.pop(0)
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            queue.extend(parents(current))
+
+
+def is_sharding(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether `pipe` splits its items over ranks and workers."""
+    return (
+        hasattr(pipe, "apply_sharding")
+        or type(pipe).__name__.startswith("_DummySharding")
+        or ("ShardingRoundRobinDispatcher" in type(pipe).__name__)
+    )
+
+
+def ensure_sharded(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    """Return `source` with one sharding filter on every path above it.
+
+    A path that has none gets torch's own `ShardingFilter` in front: it is the only class for which loaders give
+    everything before it one shared seed. A branch of a ``concat`` or ``mux`` that lacks one gets its own, since
+    the filter of another branch does not cover it.
+    """
+    covered = _covered(source)
+    if covered is True:
+        return source
+    if covered is False:
+        return ShardingFilter(source)
+    for name, value in list(vars(source).items()):
+        if isinstance(value, IterDataPipe):
+            setattr(source, name, ensure_sharded(value))
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, IterDataPipe) for item in value):
+            wrapped = [ensure_sharded(item) if isinstance(item, IterDataPipe) else item for item in value]
+            setattr(source, name, type(value)(wrapped))
+    return source
+
+
+def _covered(pipe: IterDataPipe[Any]) -> bool | None:
+    """Return True if every path above `pipe` is sharded, False if none is, None if some are."""
+    if is_sharding(pipe):
+        return True
+    above = {_covered(parent) for parent in parents(pipe)}
+    if not above:
+        return False
+    return above.pop() if len(above) == 1 else None
+
+
+def _refuse_second_filter(source: IterDataPipe[Any]) -> None:
+    if _filters_on_a_path(source) > 1:
+        raise UsageError.at(
+            "two stages on one path split items over ranks and workers: each would keep only a part of a part",
+            todo="remove the .sharding_filter() below .load_tar(); it stands in front of load_tar by itself",
+        )
+
+
+def _filters_on_a_path(pipe: IterDataPipe[Any]) -> int:
+    above = max((_filters_on_a_path(parent) for parent in parents(pipe)), default=0)
+    return above + is_sharding(pipe)

@@ -1,0 +1,78 @@
+"""A sample's place in the data set, through stages that make new dicts; and in errors of user functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchdata_ais.errors import AISError, UsageError, noted
+from torchdata_ais.samples import Sample
+
+__all__ = ["keep_place", "note_place", "place_in", "place_of", "require_dict"]
+
+
+def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
+    """Return `result` as a `Sample` that stands where `sample` stands, if that is one.
+
+    Example:
+        >>> keep_place({"cls": 1}, Sample({"cls": b"1"}, place=7)).place
+        7
+    """
+    if not isinstance(sample, Sample):
+        return result
+    if not isinstance(result, Sample):
+        return Sample(result, place=sample.place)
+    if result.place < 0:
+        result.place = sample.place
+    return result
+
+
+def note_place(error: Exception, item: Any, stage: str) -> None:
+    """Add to the traceback of an error of a user's function by which stage, and with which sample, it was called.
+
+    The error keeps its class and arguments. Python 3.10 does not print notes, but the counts of a stage do.
+    """
+    if not isinstance(error, AISError):
+        fields = item if isinstance(item, Mapping) else {}
+        known = [f"{name} {fields[field]!r}" for name, field in _NAMES if field in fields]
+        noted(error, f"in .{stage}()" + (f", in the sample with {', '.join(known)}" if known else ""))
+
+
+def place_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where `sample` comes from, for the ``[at]`` line of an error.
+
+    Example:
+        >>> place_of({"__key__": "a", "cls": 3})
+        {'key': 'a', 'url': None, 'offset': None}
+    """
+    offset = getattr(sample, "offset", -1)
+    return {
+        "key": sample.get("__key__"),
+        "url": sample.get("__url__"),
+        "offset": None if offset < 0 else offset,
+    }
+
+
+def place_in(item: Any) -> dict[str, Any]:
+    """Return ``url`` and ``key`` of `item`, if it is a sample.
+
+    Example:
+        >>> place_in({"__key__": "a", "cls": 3}), place_in(3)
+        ({'url': None, 'key': 'a'}, {})
+    """
+    if not isinstance(item, Mapping) or not isinstance(item.get("__key__"), str):
+        return {}
+    return {"url": item.get("__url__"), "key": item["__key__"]}
+
+
+_NAMES = (("key", "__key__"), ("url", "__url__"))
+
+
+def require_dict(sample: Any, stage: str) -> dict[str, Any]:
+    """Return `sample`; raise `UsageError` if it is no dict."""
+    if isinstance(sample, dict):
+        return sample
+    raise UsageError.at(
+        f"{stage} was given an item of type {type(sample).__name__}, not a dict",
+        todo=f"put .{stage}() before .to_tuple() and .batched(), behind .group_samples()",
+    )

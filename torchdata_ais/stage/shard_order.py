@@ -1,0 +1,147 @@
+"""Which shards a pipe still has to read in this epoch, and how a checkpoint writes that down.
+
+A shard is named by its *position*: its index in the epoch's order before the split over ranks and workers. The
+order itself is not stored, it is a function of (data, seed, epoch). In a fresh epoch instance `i` of `n` reads the
+positions ``i, i + n, i + 2n, ...``: the count read so far says all. After a resume on another topology the rest is
+dealt out anew, and a bitmap says what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.utils.data.datapipes.iter import Collator, Mapper
+
+from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents
+
+logger = logging.getLogger("torchdata_ais")
+
+__all__ = ["ShardOrder", "bitmap", "find_sharder", "left_of", "positions_of", "unsharded"]
+
+
+def bitmap(positions: Iterable[int]) -> bytes:
+    """Return a bit for each of `positions`.
+
+    Example:
+        >>> list(positions_of(bitmap([0, 9, 3])))
+        [0, 3, 9]
+    """
+    bits = 0
+    for position in positions:
+        bits |= 1 << position
+    return _bytes_of(bits)
+
+
+def positions_of(bits: bytes) -> Iterator[int]:
+    """Yield the positions of a bitmap, ascending."""
+    for index, byte in enumerate(bits):
+        for bit in range(8):
+            if byte >> bit & 1:
+                yield 8 * index + bit
+
+
+def find_sharder(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
+    """Return the sharding filter above `pipe` if only one-to-one stages stand between, else None."""
+    while True:
+        if isinstance(pipe, ShardingFilter):
+            return pipe
+        if type(pipe) not in (Mapper, Collator):
+            return None
+        pipe = parents(pipe)[0]
+
+
+class ShardOrder:
+    """Yields ``(position, item)`` of the shards an instance reads, and knows what is left.
+
+    Args:
+        source: The pipe of shards, sharding filter included.
+        items: All items of the epoch, if they were listed before.
+        left: Bitmap of the positions to read instead of those of the filter (after a resume), or None.
+    """
+
+    def __init__(
+        self, source: IterDataPipe[Any], items: list[Any] | None = None, left: bytes | None = None
+    ) -> None:
+        self._source = source
+        self._sharder = find_sharder(source)
+        self._items = items
+        self._left = None if left is None else int.from_bytes(left, "little")
+        self._count = 0
+        self._last = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        number, instance = self._instances()
+        if self._left is None:
+            if self._source is self._sharder:
+                yield from self._own_of_all(number, instance)
+                return
+            for count, item in enumerate(self._source):
+                self._count = count + 1
+                yield count * number + instance, item
+            return
+        assert self._items is not None
+        for position in positions_of(_bytes_of(self._left)):
+            self._left &= ~(1 << position)
+            self._last = position
+            yield position, self._items[position]
+
+    def _own_of_all(self, number: int, instance: int) -> Iterator[tuple[int, Any]]:
+        """Do the sharding filter's work here, to see how many shards there are for all instances."""
+        assert self._sharder is not None
+        total = 0
+        for position, item in enumerate(self._sharder.source_datapipe):
+            total = position + 1
+            if position % number == instance:
+                self._count += 1
+                yield position, item
+        if total < number and instance == 0:
+            logger.warning(
+                "%d shards for %d workers (over all ranks): %d of them have nothing to do; "
+                "use at most as many workers as shards, or more, smaller shards",
+                total, number, number - total,
+            )  # fmt: skip
+
+    def state(self, last_is_left: bool = False) -> dict[str, Any]:
+        """Return what is left as plain values: ``n``, ``i`` and ``next`` of a fresh epoch, else the bitmap.
+
+        Args:
+            last_is_left: Whether the last position that was given out belongs to what is left.
+        """
+        number, instance = self._instances()
+        if self._left is None:
+            return {"n": number, "i": instance, "next": self._count - last_is_left, "left": None}
+        left = self._left | (last_is_left << self._last)
+        return {"n": number, "i": instance, "next": self._count, "left": _bytes_of(left)}
+
+    def _instances(self) -> tuple[int, int]:
+        return (
+            (self._sharder.num_of_instances, self._sharder.instance_id)
+            if self._sharder is not None
+            else (1, 0)
+        )
+
+
+def _bytes_of(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def left_of(state: dict[str, Any], total: int) -> Iterable[int]:
+    """Return the positions a saved `ShardOrder.state` has still to read, of `total` in the epoch."""
+    if state["left"] is not None:
+        return positions_of(state["left"])
+    return range(state["next"] * state["n"] + state["i"], total, state["n"])
+
+
+def unsharded(source: IterDataPipe[Any], sharder: ShardingFilter | None) -> Iterator[Any]:
+    """Yield the items of `source` as a single instance would get them."""
+    if sharder is None:
+        yield from source
+        return
+    number, instance = sharder.num_of_instances, sharder.instance_id
+    sharder.num_of_instances, sharder.instance_id = 1, 0
+    try:
+        yield from source
+    finally:
+        sharder.num_of_instances, sharder.instance_id = number, instance

@@ -1,0 +1,75 @@
+"""Where a stage gets endpoint, token and transport settings from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.store import Retry, StoreOptions, resolve_options
+
+__all__ = ["StageTransport"]
+
+
+class StageTransport:
+    """The transport arguments of one stage, resolved when an iteration starts.
+
+    The order: what the stage was given, else what the nearest stage upstream was given, else ``AIS_ENDPOINT`` and
+    the SDK's environment variables. Single settings (`overrides`) apply on top. Only plain options are kept, no
+    client: the stage pickles, and each process makes its own connections.
+
+    Args:
+        options: All settings at once.
+        client: An SDK client.
+        endpoint: ``http://proxy:51080``.
+        token: Bearer token.
+        **overrides: Fields of `StoreOptions`; None means not given.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions | None = None,
+        client: Any = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+        **overrides: Any,
+    ) -> None:
+        if options is not None and not isinstance(options, StoreOptions):
+            raise UsageError.at(
+                f"options= was given a {type(options).__name__}", todo="pass StoreOptions(endpoint, ...)"
+            )
+        self.given = options
+        if client is not None or endpoint is not None or token is not None:
+            self.given = resolve_options(client=client, endpoint=endpoint, token=token)
+        self._overrides = {name: value for name, value in overrides.items() if value is not None}
+        if not isinstance(self._overrides.get("retry", Retry()), Retry):
+            raise UsageError.at(
+                f"retry={overrides['retry']!r:.60}", todo="pass Retry(attempts=3) or the like"
+            )
+        try:
+            replace(StoreOptions(), **self._overrides)
+        except TypeError as error:
+            shown = ", ".join(f"{name}={value!r:.60}" for name, value in self._overrides.items())
+            raise UsageError.at(f"{shown}: {error}", todo="pass numbers for sizes and times") from None
+
+    def sizes(self, pipe: IterDataPipe[Any]) -> tuple[int, int]:
+        """Return ``prefetch_bytes`` and ``block_bytes`` for `pipe`, also where no endpoint is known yet."""
+        try:
+            options = self.resolve(pipe)
+        except AISError:
+            options = StoreOptions(**self._overrides)
+        return options.prefetch_bytes, options.block_bytes
+
+    def resolve(self, pipe: IterDataPipe[Any]) -> StoreOptions:
+        """Return the settings for `pipe`, the stage that holds this object."""
+        given = self.given
+        for above in upstream(pipe):
+            transport = vars(above).get("transport")
+            if given is None and isinstance(transport, StageTransport):
+                given = transport.given
+        if given is None:
+            given = resolve_options()
+        elif not given.endpoint:
+            given = replace(given, endpoint=resolve_options().endpoint)
+        return replace(given, **self._overrides) if self._overrides else given

@@ -1,0 +1,246 @@
+"""Objects <-> bytes and file descriptors, between processes of one loader.
+
+Like torch's `ForkingPickler`, with two differences. The memory of a tensor travels as a file descriptor inside the
+message itself, so that the receiver needs nothing more of the sender, which may be busy or gone. And anything large
+(tensors, arrays, long pickles) is written to anonymous memory in one system call instead of page by page; memory
+that the receiver has done with is used again (`memory`).
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import torch
+import torch.multiprocessing  # registers how torch's types are pickled
+from torch import Tensor, UntypedStorage
+
+from torchdata_ais.workers.memory import HEADER, Lender, borrow, content_length, give_back
+
+__all__ = ["Packed", "pack", "unpack"]
+
+_INLINE_BYTES = 32 << 10
+"""Longer pickles travel in memory of their own: messages stay small enough for the socket's buffer."""
+
+_BUFFER_BYTES = 64 << 10
+"""Arrays of at least this size travel beside the pickle instead of inside it."""
+
+_SMALL_BYTES = 4 << 10
+"""Storages below this size are copied into the pickle: labels and the like."""
+
+_MAX_FDS = 96
+"""File descriptors per message (the kernel allows 253); what is beyond is copied into the pickle."""
+
+_REDUCERS = ForkingPickler(io.BytesIO()).dispatch_table
+"""The live table of everything torch and others registered for crossing processes."""
+
+
+class Packed(NamedTuple):
+    """An object ready to travel. Whoever holds it owns the descriptors.
+
+    Attributes:
+        payload: The pickle, unless it is in a file.
+        fds: First memory that was shared already, then files: of storages of tensors, of buffers, and of the pickle
+            if it is in one.
+        buffers: How many of the descriptors are buffers.
+        in_file: Whether the pickle is in the last descriptor.
+        shared: How many of the descriptors are memory that was shared already.
+    """
+
+    payload: bytes = b""
+    fds: tuple[int, ...] = ()
+    buffers: int = 0
+    in_file: bool = False
+    shared: int = 0
+
+    def close(self) -> None:
+        """Close the descriptors: they were sent, or borrowed."""
+        for fd in self.fds:
+            os.close(fd)
+
+    def drop(self) -> None:
+        """Give the memory back to the sender, and close the descriptors."""
+        for fd in self.fds[self.shared :]:
+            give_back(fd)
+        self.close()
+
+
+def pack(value: Any, lender: Lender | None = None) -> Packed:
+    """Turn `value` into bytes and descriptors.
+
+    Args:
+        value: What is to travel.
+        lender: The memory of this process, if it sends more than once in a while.
+
+    Raises:
+        Exception: Whatever pickling the value raises; no descriptor stays open then.
+    """
+    stream = io.BytesIO()
+    own = Lender() if lender is None else lender
+    files = _Files(own)
+    try:
+        _Pickler(stream, files).dump(value)
+        in_file = stream.tell() > _INLINE_BYTES and files.write(stream.getbuffer(), files.stream)
+        payload = b"" if in_file else stream.getvalue()
+        return Packed(payload, files.all(), len(files.buffers), in_file, len(files.shared))
+    except BaseException:
+        Packed(fds=files.all(), shared=len(files.shared)).drop()
+        raise
+    finally:
+        if lender is None:
+            own.close()
+
+
+def unpack(packed: Packed) -> Any:
+    """Rebuild the object. The descriptors are closed, whatever happens."""
+    stream: Any = io.BytesIO(packed.payload)
+    fds = packed.fds[: len(packed.fds) - packed.in_file]
+    storages = len(fds) - packed.buffers
+    try:
+        if packed.in_file:
+            stream = _Reader(packed.fds[-1])
+        buffers = [borrow(fd).data for fd in fds[storages:]]
+        value = _Unpickler(stream, fds[: packed.shared], fds[packed.shared : storages], buffers).load()
+    except BaseException:
+        packed.drop()
+        raise
+    if packed.in_file:
+        give_back(packed.fds[-1])  # all of it was copied
+    packed.close()
+    return value
+
+
+class _Files:
+    """The descriptors of one message in the making."""
+
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
+        self.shared: list[int] = []
+        self.storages: list[int] = []
+        self.buffers: list[int] = []
+        self.stream: list[int] = []
+
+    def all(self) -> tuple[int, ...]:
+        return (*self.shared, *self.storages, *self.buffers, *self.stream)
+
+    def room(self) -> bool:
+        return len(self.all()) < _MAX_FDS
+
+    def write(self, content: memoryview, fds: list[int]) -> bool:
+        """Put bytes into memory and note its descriptor, unless descriptors or memory have run out."""
+        if not self.room():
+            return False
+        try:
+            fds.append(self._lender.fill(content))
+        except OSError:
+            return False
+        return True
+
+    def share(self, storage: UntypedStorage) -> bool:
+        """Note a descriptor of memory that is shared already."""
+        if not (storage.is_shared() and self.room()):
+            return False
+        try:
+            self.shared.append(os.dup(storage._share_fd_cpu_()[0]))
+        except OSError:
+            return False
+        return True
+
+    def keeps_inside(self, buffer: pickle.PickleBuffer) -> bool:
+        """Return whether the pickle itself has to hold the buffer."""
+        with buffer.raw() as content:
+            return content.nbytes < _BUFFER_BYTES or not self.write(content, self.buffers)
+
+
+class _Pickler(pickle.Pickler):
+    # Neither this nor the unpickler may be part of a reference cycle: what they hold is large, and has descriptors.
+
+    dispatch_table = _REDUCERS
+
+    def __init__(self, stream: io.BytesIO, files: _Files) -> None:
+        self._files = files
+        super().__init__(stream, 5, buffer_callback=files.keeps_inside)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Tensor and _is_small_part(obj):
+            return _REDUCERS[Tensor](obj.clone())
+        if isinstance(obj, UntypedStorage) and obj.device.type == "cpu" and obj.nbytes():
+            return self._reduce_storage(obj)
+        return NotImplemented
+
+    def _reduce_storage(self, storage: UntypedStorage) -> tuple[Any, ...]:
+        files = self._files
+        if files.share(storage):
+            return _shared_storage, (len(files.shared) - 1, storage.nbytes())
+        content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
+        if len(content) >= _SMALL_BYTES and files.write(content, files.storages):
+            return _lent_storage, (len(files.storages) - 1,)
+        return _copied_storage, (bytes(content),)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self, stream: Any, shared: Sequence[int], storages: Sequence[int], buffers: list[memoryview]
+    ) -> None:
+        self._shared = shared
+        self._storages = storages
+        super().__init__(stream, buffers=buffers)
+
+    def find_class(self, module: str, name: str) -> Any:
+        # These functions need this message's descriptors: hand out such that have them.
+        if module == __name__ and name == _shared_storage.__name__:
+            return partial(_shared_storage, fds=self._shared)
+        if module == __name__ and name == _lent_storage.__name__:
+            return partial(_lent_storage, fds=self._storages)
+        return super().find_class(module, name)
+
+
+class _Reader:
+    """A file object for the unpickler: small values are copied out of a mapping, large ones by the kernel."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._content = memoryview(mmap.mmap(fd, HEADER + content_length(fd), access=mmap.ACCESS_READ))
+        self._position = HEADER
+
+    def read(self, size: int) -> bytes:
+        start, self._position = self._position, self._position + size
+        if size < _BUFFER_BYTES:
+            return bytes(self._content[start : self._position])
+        return os.pread(self._fd, size, start)  # half the time: no page has to be mapped for it
+
+    def readinto(self, target: memoryview) -> int:
+        start, self._position = self._position, self._position + len(target)
+        target[:] = self._content[start : self._position]
+        return len(target)
+
+    def readline(self) -> bytes:
+        raise pickle.UnpicklingError("a text opcode in a binary pickle")
+
+
+def _is_small_part(tensor: Tensor) -> bool:
+    """Whether the tensor is a small view of a large storage: then its own elements travel, not the whole storage."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:
+        return False
+    whole = tensor.untyped_storage()
+    return not whole.is_shared() and whole.nbytes() > 2 * tensor.nbytes + 4096
+
+
+def _shared_storage(index: int, size: int, fds: Sequence[int] = ()) -> UntypedStorage:
+    make: Any = UntypedStorage  # torch's stubs leave this constructor out
+    storage: UntypedStorage = make._new_shared_fd_cpu(fds[index], size)
+    return storage
+
+
+def _lent_storage(index: int, fds: Sequence[int] = ()) -> UntypedStorage:
+    return torch.from_numpy(borrow(fds[index])).untyped_storage()
+
+
+def _copied_storage(content: bytes) -> UntypedStorage:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).untyped_storage()

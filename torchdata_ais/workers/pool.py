@@ -1,0 +1,337 @@
+"""The main process's hold on its worker processes: start, reset, take items, pause, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from torchdata_ais.errors import LoaderError, WorkerDiedError
+from torchdata_ais.ranks.alive import Ranks
+from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
+from torchdata_ais.workers.memory import forget_all, give_back_done
+from torchdata_ais.workers.pickling import Packed, pack
+from torchdata_ais.workers.process import Peer, holding_sigint, stop
+from torchdata_ais.workers.pulse import Pulse
+from torchdata_ais.workers.worker import Job, run_job
+
+__all__ = ["Pool"]
+
+_LOOK_ROUND_S = 0.25
+"""How often, at most, a busy consumer looks whether all processes are alive."""
+
+_POLL_MS = 500
+
+_OPEN: weakref.WeakSet[Pool] = weakref.WeakSet()
+"""The pools of this process: a forked child must let go of their connections."""
+
+
+class Pool:
+    """The worker processes of one loader, and the dispatching process if it has one.
+
+    Args:
+        context: The multiprocessing context.
+        window: Items that may be under way from each worker.
+        ranks: The ranks to tell of errors and to hear of theirs.
+    """
+
+    def __init__(self, context: Any, window: int, ranks: Ranks | None = None) -> None:
+        self._context = context
+        self._window = window
+        self._ranks = ranks
+        self._next_look = 0.0
+        self._workers: list[Peer] = []
+        self._dispatcher: Peer | None = None
+        self._peers: list[Peer] = []
+        self._epoch = 0
+        self._lock = threading.RLock()
+        self._let_go = threading.Condition(self._lock)
+        self._claims: set[int] = set()
+        """Threads that want the lock of one that waits for items."""
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        self.closed = False
+        self.last_worker: int | None = None
+        self.last_extras: dict[int, Any] = {}
+        self.reports: dict[int, dict[str, Any]] = {}
+        # Runs when the pool is garbage, or at interpreter exit, whatever comes first.
+        self._stop = weakref.finalize(
+            self, _close, self._peers, (self._wake_read, self._wake_write), os.getpid()
+        )
+        _OPEN.add(self)
+
+    @property
+    def processes(self) -> list[Any]:
+        """The running processes, workers first."""
+        return [peer.process for peer in self._peers]
+
+    def launch(self, job: Job, worker_id: int) -> None:
+        """Start one process. The job's `control` is made here, its other sockets are closed here afterwards."""
+        channel, theirs = Channel.pair()
+        job.control = theirs
+        job.pulse = None if job.stall_after is None else Pulse(job.stall_after)
+        peer = Peer(job.name, worker_id, channel)
+        self._peers.append(peer)
+        if worker_id < 0:
+            self._dispatcher = peer
+        else:
+            self._workers.append(peer)
+        try:
+            process = self._context.Process(target=run_job, args=(job,), daemon=True, name=job.name)
+            with holding_sigint():
+                peer.start(process)
+        except (ConnectionError, EOFError) as error:
+            raise WorkerDiedError.at(
+                f"{job.name} ended while it was being started",
+                todo="its own output above may say why",
+                worker=worker_id,
+            ) from error
+        finally:
+            for sock in (theirs, job.source, *(job.outlets or ())):
+                if sock is not None:
+                    sock.close()
+        peer.wait_with(job.stall_after, job.pulse)
+        self._poll.register(peer.life, select.POLLIN)
+
+    def reset(self, loads: Sequence[Any], dispatched_load: Any = None) -> None:
+        """Begin an epoch: what is under way of the last one is dropped.
+
+        Args:
+            loads: The `Reset` of each worker.
+            dispatched_load: That of the dispatching process.
+        """
+        self._epoch += 1
+        with self._held():
+            self._refuse_closed()
+            self.last_worker, self.last_extras = None, {}
+            for worker, load in zip(self._workers, loads, strict=True):
+                worker.taken = 0
+                self._post(worker, Kind.RESET, load)
+            # Last, so that every worker knows of the epoch before its items come.
+            if self._dispatcher is not None:
+                self._post(self._dispatcher, Kind.RESET, dispatched_load)
+
+    def items(self) -> Iterator[Any]:
+        """Yield the items of the epoch, one of each worker in turn, as long as it has some."""
+        epoch = self._epoch
+        turn = deque(self._workers)
+        while turn:
+            try:
+                with self._lock:
+                    message = self._take(turn[0], epoch)
+                    if message is None:
+                        return
+                    value = self._open(turn[0], message)
+            except Exception as error:
+                if self._ranks is not None:
+                    self._ranks.report(error)
+                raise
+            if message.kind is Kind.END:
+                turn.popleft()
+            else:
+                turn.rotate(-1)
+                yield value
+
+    def order(self, kind: Kind, *load: Any) -> None:
+        """Have every process pause, resume or limit its pipes, and wait until all have.
+
+        Workers stop before the process that feeds them, and go on after it.
+        """
+        with self._held():
+            self._refuse_closed()
+            dispatcher = [] if self._dispatcher is None else [self._dispatcher]
+            groups = [self._workers, dispatcher]
+            for group in groups if kind is Kind.PAUSE else reversed(groups):
+                for peer in group:
+                    self._post(peer, kind, load)
+                for peer in group:
+                    self._await_answer(peer)
+
+    def close(self) -> None:
+        """End all processes. See `process.stop` for how long that can take."""
+        self.closed = True
+        _OPEN.discard(self)
+        with self._held():
+            self._stop()
+
+    def abandon(self) -> None:
+        """Let go of everything without a word: in a forked child, the processes are not ours."""
+        self.closed = True
+        self._stop.detach()
+        for peer in self._peers:
+            peer.close()
+        for sock in (self._wake_read, self._wake_write):
+            sock.close()
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lock; wake a thread that waits for items with it, so that it lets go."""
+        if not self._lock.acquire(blocking=False):
+            try:
+                self._claims.add(threading.get_ident())
+                with contextlib.suppress(OSError):
+                    self._wake_write.send(b"!")
+                self._lock.acquire()
+            finally:
+                self._claims.discard(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._let_go.notify_all()
+            self._lock.release()
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise LoaderError.at("the loader was shut down", todo="make a new DataLoader2 to read again")
+
+    def _take(self, worker: Peer, epoch: int) -> Message | None:
+        """Return the worker's next item or end; None if a newer epoch has begun meanwhile."""
+        give_back_done()  # before a worker looks for memory to put the next item into
+        while True:
+            self._refuse_closed()
+            if epoch != self._epoch:
+                return None
+            if time.monotonic() >= self._next_look:
+                self._look_after_all()
+            message = worker.inbox.popleft() if worker.inbox else self._receive(worker)
+            if message is None:
+                self._wait(worker)
+            elif message.kind is Kind.STATS:
+                self.reports[worker.worker_id] = message.load()
+            elif message.kind is Kind.BROKEN:
+                if self._dispatcher is not None:
+                    self._dispatcher.refuse_stopped()
+                raise worker.its_error(message)
+            elif message.epoch != epoch or message.kind in (Kind.BEGIN, Kind.ANSWER):
+                message.drop()
+            elif message.kind is Kind.FAILED:
+                error = worker.its_error(message)
+                if isinstance(error, WorkerDiedError):  # it met the end of the dispatching process: name that
+                    self._wait_for_the_dead()
+                raise error
+            else:
+                return message
+
+    def _wait_for_the_dead(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.process.join(0.5)
+        self._look_after_all()
+
+    def _open(self, worker: Peer, message: Message) -> Any:
+        """Rebuild the item, note its extras, and let the worker make the next one."""
+        if message.kind is Kind.END:
+            if message.packed.payload or message.packed.fds:
+                self.last_extras[worker.worker_id] = message.load()
+            return None
+        worker.taken += 1
+        if worker.taken >= max(1, self._window // 4):
+            self._post_credit(worker)
+        try:
+            value = message.load()
+        except Exception as error:
+            raise LoaderError.at(
+                f"an item of {worker.name} arrived but cannot be rebuilt here: {type(error).__name__}: {error}",
+                todo="what a pipe yields must unpickle in the main process; every tensor it holds takes a file "
+                "descriptor here, so raise the limit (`ulimit -n`) or hold fewer batches if those have run out",
+                worker=worker.worker_id,
+            ) from error
+        self.last_worker = worker.worker_id
+        if message.kind is Kind.TAGGED:
+            value, self.last_extras[worker.worker_id] = value
+        return value
+
+    def _post(self, peer: Peer, kind: Kind, load: Any) -> None:
+        try:
+            peer.channel.send(kind, self._epoch, self._window, pack(load), partial(_goes_on, peer))
+        except HungUpError:
+            raise peer.why_it_ended() from None
+
+    def _post_credit(self, worker: Peer) -> None:
+        with contextlib.suppress(HungUpError):  # noticed when its items are read
+            worker.channel.send(Kind.CREDIT, self._epoch, worker.taken, Packed(), partial(_goes_on, worker))
+        worker.taken = 0
+
+    def _receive(self, peer: Peer) -> Message | None:
+        try:
+            return peer.channel.receive()
+        except EOFError:
+            raise peer.why_it_ended() from None
+
+    def _await_answer(self, peer: Peer) -> None:
+        while True:
+            message = self._receive(peer)
+            if message is None:
+                self._wait(peer)
+                self._refuse_closed()
+            elif message.kind is Kind.ANSWER and message.epoch == self._epoch:
+                return
+            elif message.kind in (Kind.FAILED, Kind.BROKEN):
+                raise peer.its_error(message)
+            else:
+                peer.inbox.append(message)
+
+    def _wait(self, peer: Peer) -> None:
+        """Wait until the process has sent something, a process has ended, or another thread wants the lock."""
+        fd = peer.channel.fileno()
+        self._poll.register(fd, select.POLLIN)
+        try:
+            ready = [ready_fd for ready_fd, _ in self._poll.poll(_POLL_MS)]
+        finally:
+            self._poll.unregister(fd)
+        if self.closed:  # by a signal handler, while we waited
+            return
+        if not ready:
+            # Somebody may wait for somebody who waits for us to read: read from all.
+            for worker in self._workers:
+                worker.read_all()
+            for owing in {peer, self._dispatcher or peer}:
+                owing.waited_for(_POLL_MS / 1000)
+        if self._wake_read.fileno() in ready:
+            self._wake_read.recv(64)
+            while not self._let_go.wait_for(lambda: not self._claims, _POLL_MS / 1000):
+                pass  # one that was interrupted takes its claim back without a word
+        elif ready != [fd]:
+            self._next_look = 0.0
+
+    def _look_after_all(self) -> None:
+        """Raise if a process has ended, or if there is another reason to stop."""
+        self._next_look = time.monotonic() + _LOOK_ROUND_S
+        for peer in self._peers:
+            if not peer.is_alive():
+                raise peer.why_it_ended()
+        if self._ranks is not None:
+            self._ranks.look_round()
+
+
+def _goes_on(peer: Peer) -> bool:
+    """Return whether a process may still read what is sent to it; called twice a second while it does not."""
+    peer.waited_for(_POLL_MS / 1000)
+    return peer.is_alive()
+
+
+def _close(peers: list[Peer], wake: tuple[socket.socket, ...], owner_pid: int) -> None:
+    stop(peers, owner_pid)
+    for sock in wake:
+        sock.close()
+    peers.clear()
+    give_back_done()
+    if not _OPEN:
+        forget_all()
+
+
+def _let_go_in_child() -> None:
+    for pool in list(_OPEN):
+        pool.abandon()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

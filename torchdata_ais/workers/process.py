@@ -1,0 +1,220 @@
+"""A process of the loader as the main process sees it: what it sent, whether it lives, how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from torchdata_ais.errors import StallError, WorkerDiedError
+from torchdata_ais.lifetime import safe_context
+from torchdata_ais.workers.channel import Channel, Kind, Message
+from torchdata_ais.workers.pulse import Patience, Pulse
+
+__all__ = ["Peer", "holding_sigint", "start_context", "stop"]
+
+_GRACE_S = 2.0
+"""How long a process may take to end by itself when it is told to: for the item under way."""
+
+_FAILED_GRACE_S = 0.5
+"""The same when one has failed, and the caller waits for the error."""
+
+_PRELOAD = "torchdata_ais.workers.worker"
+"""What a fork server imports before it forks: all that workers need, torch above all."""
+
+_HINTS = {
+    -signal.SIGKILL: "when nobody killed it, the machine's or container's memory ran out: use fewer workers, smaller "
+    "batches or smaller prefetch counts",
+    -signal.SIGBUS: "a bus error mostly means that shared memory ran out: enlarge /dev/shm or prefetch less",
+    -signal.SIGSEGV: "a native library crashed: run the same pipe with num_workers=0 under `python -X faulthandler`",
+    1: "its own output above may say why; with the start methods spawn and forkserver, a script needs its main part "
+    'under `if __name__ == "__main__":`',
+}
+
+
+class Peer:
+    """A process that was started, or is about to be.
+
+    Args:
+        name: How errors name it.
+        worker_id: Its number; -1 for the dispatching process.
+        channel: This process's end of the connection to it.
+    """
+
+    def __init__(self, name: str, worker_id: int, channel: Channel) -> None:
+        self.name = name
+        self.worker_id = worker_id
+        self.channel = channel
+        self.inbox: deque[Message] = deque()
+        self.taken = 0
+        """Items taken since credit was last given back."""
+        self.failed = False
+        """Whether it has ended without being told to, or its pipe has raised."""
+        self.process: Any = None
+        self.pid: int | None = None
+        self.life: int = -1
+        """A descriptor that becomes readable when the process has ended."""
+        self._own_life = False
+        self._patience: Patience | None = None
+
+    def start(self, process: BaseProcess) -> None:
+        """Start the process and begin to watch it."""
+        process.start()
+        self.process, self.pid = process, process.pid
+        try:
+            self.life, self._own_life = os.pidfd_open(self.pid or 0), True
+        except (AttributeError, OSError):
+            self.life = process.sentinel
+
+    def wait_with(self, stall_after: float | None, pulse: Pulse | None) -> None:
+        """Set how long `waited_for` bears it that nothing comes."""
+        worker = self.worker_id if self.worker_id >= 0 else None
+        self._patience = Patience(self.name, worker, self.pid, stall_after, pulse)
+
+    def waited_for(self, seconds: float) -> None:
+        """Note that nothing has come from it for `seconds` more.
+
+        Raises:
+            StallError: It does not run.
+        """
+        if self._patience is not None:
+            with self._failing():
+                self._patience.waited(seconds)
+
+    def refuse_stopped(self) -> None:
+        """Raise `StallError` if the process is stopped: what others say of it is then only a consequence."""
+        if self._patience is not None:
+            with self._failing():
+                self._patience.refuse_stopped()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except StallError:
+            self.failed = True
+            raise
+
+    def is_alive(self) -> bool:
+        """Return whether the process has not ended. Works whoever reaps it."""
+        poll = select.poll()
+        poll.register(self.life, select.POLLIN)
+        return not poll.poll(0)
+
+    def read_all(self) -> bool:
+        """Move what has arrived into the inbox. False if nothing more can come."""
+        try:
+            while (message := self.channel.receive()) is not None:
+                self.inbox.append(message)
+        except EOFError:
+            return False
+        return True
+
+    def its_error(self, message: Message) -> Exception:
+        """Return the error that a FAILED or BROKEN message carries."""
+        self.failed = True
+        error: Exception = message.load().rebuild()
+        return error
+
+    def why_it_ended(self) -> Exception:
+        """Return the error to raise for a process that has gone: its own last word, or what its exit code says."""
+        self.failed = True
+        self.read_all()
+        for message in self.inbox:
+            if message.kind is Kind.BROKEN:
+                return self.its_error(message)
+        self.process.join(1.0)
+        code = self.process.exitcode
+        how = "without an exit code" if code is None else f"with exit code {code}"
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                how += f" ({signal.Signals(-code).name})"
+        if code is None and self.is_alive():
+            how = "its connection while it was still running"
+        todo = _HINTS.get(code, "look for `sys.exit` and `os._exit` in the pipe's functions")
+        where = {"worker": self.worker_id, "pid": self.pid, "exit_code": code}
+        return WorkerDiedError.at(f"{self.name} (pid {self.pid}) ended {how}", todo=todo, **where)
+
+    def close(self) -> None:
+        """Free everything this process holds of the other, which must have ended or be none of our business."""
+        for message in self.inbox:
+            message.drop()
+        self.inbox.clear()
+        self.channel.close()
+        if self._own_life:
+            os.close(self.life)
+            self._own_life = False
+
+
+def stop(peers: Sequence[Peer], owner_pid: int) -> None:
+    """End all processes: hang up, wait for the items under way, terminate, kill.
+
+    Takes at most three seconds. Does nothing in a process that was forked from the owner.
+    """
+    if os.getpid() != owner_pid:
+        return
+    for peer in peers:
+        peer.channel.hang_up()
+    started = [peer for peer in peers if peer.pid is not None]
+    try:
+        _wait_for(started, _FAILED_GRACE_S if any(peer.failed for peer in peers) else _GRACE_S)
+        for peer in _living(started):
+            peer.process.terminate()
+        _wait_for(started, 0.5)
+    finally:  # a second Ctrl-C must not leave processes behind
+        for peer in _living(started):
+            peer.process.kill()
+        for peer in started:
+            peer.process.join(0.5)
+            with contextlib.suppress(ValueError):
+                peer.process.close()
+        for peer in peers:
+            peer.close()
+
+
+def _living(peers: Sequence[Peer]) -> list[Peer]:
+    return [peer for peer in peers if peer.is_alive()]
+
+
+def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for peer in peers:
+        poll = select.poll()
+        poll.register(peer.life, select.POLLIN)
+        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+
+
+def start_context(method: str | None) -> Any:
+    """Return the context to start workers in; a fork server of it imports torch once for all of them."""
+    context = safe_context(method)
+    if context.get_start_method() == "forkserver":
+        _preload_fork_server(context)
+    return context
+
+
+def _preload_fork_server(context: Any) -> None:
+    """Have the fork server import torch once, instead of every worker by itself, unless the user has had a say."""
+    from multiprocessing import forkserver
+
+    server: Any = getattr(forkserver, "_forkserver", None)
+    if getattr(server, "_preload_modules", None) == ["__main__"]:
+        context.set_forkserver_preload(["__main__", _PRELOAD])
+
+
+@contextlib.contextmanager
+def holding_sigint() -> Iterator[None]:
+    """Keep Ctrl-C back, here and in the processes started meanwhile, which let go once they ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,276 @@
+"""The loop of a process that produces: iterate the pipe, send items in turn, as far as there is credit."""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+from torchdata_ais.dataloader2.graph import pause, resume
+from torchdata_ais.errors import LoaderError
+from torchdata_ais.stage.meter import iterate
+from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
+from torchdata_ais.workers.counts import Counts
+from torchdata_ais.workers.ends import Dispatched
+from torchdata_ais.workers.failure import Failure
+from torchdata_ais.workers.memory import Lender
+from torchdata_ais.workers.pickling import Packed, pack
+from torchdata_ais.workers.stall import Watchdog
+
+__all__ = ["Outlet", "Producer"]
+
+_MAX_HELD = 1000
+"""Items the dispatching process keeps for workers that do not take them while others ask for more."""
+
+
+class Outlet:
+    """A consumer of the produced items, and how many it can take."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.open = True
+        self._queue: deque[tuple[Kind, Packed]] = deque()
+        self._epoch = 0
+        self._credit = 0
+        self._done = False
+        self._early: list[Message] = []
+
+    @property
+    def hungry(self) -> bool:
+        """Whether the next item that is made for it could be sent at once."""
+        return self.open and not self._done and self._credit > 0 and not self._queue
+
+    @property
+    def held(self) -> int:
+        """Items made for it and not yet sent."""
+        return len(self._queue)
+
+    def begin(self, epoch: int, credit: int = 0) -> None:
+        """Forget the last epoch."""
+        while self._queue:
+            self._queue.popleft()[1].drop()
+        self._epoch, self._credit, self._done = epoch, credit, False
+        early, self._early = self._early, []
+        for message in early:
+            self.hear(message)
+
+    def hear(self, message: Message) -> None:
+        """Take credit, or notice that no more items are wanted."""
+        if message.epoch > self._epoch:  # the worker has heard of the new epoch before us
+            self._early.append(message)
+        elif message.epoch == self._epoch:
+            if message.kind is Kind.CREDIT:
+                self._credit += message.value
+            elif message.kind is Kind.DONE:
+                self._done = True
+                while self._queue:
+                    self._queue.popleft()[1].drop()
+        self.flush()
+
+    def put(self, kind: Kind, packed: Packed) -> None:
+        """Send the message when its turn comes and there is credit; items cost one."""
+        if self._done or not self.open:
+            packed.drop()
+            return
+        self._queue.append((kind, packed))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what can be sent."""
+        while self._queue:
+            kind, packed = self._queue[0]
+            costs = kind in (Kind.ITEM, Kind.TAGGED)
+            if costs and not self._credit:
+                return
+            self._queue.popleft()
+            self._credit -= costs
+            try:
+                self.channel.send(kind, self._epoch, 0, packed)
+            except HungUpError:
+                self.close()
+
+    def close(self) -> None:
+        """Expect nothing of this consumer any more."""
+        self.open = False
+        while self._queue:
+            self._queue.popleft()[1].drop()
+
+
+class Producer:
+    """Runs a pipe, epoch after epoch, for one consumer or for several in turn.
+
+    Args:
+        pipe: What to iterate.
+        control: The channel that gives orders; its end ends the process.
+        outlets: Who gets the items, round robin. A worker's only outlet is the control channel.
+        name: How errors name this process.
+        begin: Called with the pipe and the payload of a reset; returns the pipe to iterate.
+        sources: The pipes of the graph that read from the dispatching process.
+        watchdog: Watches the time an item takes, if somebody wants that.
+    """
+
+    def __init__(
+        self,
+        pipe: Any,
+        control: Channel,
+        outlets: list[Outlet],
+        name: str,
+        begin: Callable[[Any, Any], Any],
+        sources: Sequence[Dispatched] = (),
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        self._pipe = pipe
+        self._control = control
+        self._outlets = outlets
+        self._name = name
+        self._begin = begin
+        self._sources = sources
+        self._watchdog = watchdog or Watchdog(None, name, None, None)
+        self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
+        self._poll = select.poll()
+        for fd in {control.fileno(), *self._by_fd}:
+            self._poll.register(fd, select.POLLIN)
+        self._epoch = 0
+        self._turn = 0
+        self._paused = False
+        self._iterator: Iterator[Any] | None = None
+        self._envelope: Callable[[], Any] | None = None
+        self._lender = Lender()
+        self._counts = Counts(pipe) if outlets[0].channel is control else None
+
+    def run(self) -> None:
+        """Produce until the control channel ends."""
+        try:
+            while self._listen():
+                if self._can_produce():
+                    self._produce()
+        finally:
+            self._iterator = None  # closes the generators of the pipe, while their modules still exist
+
+    def _can_produce(self) -> bool:
+        if self._iterator is None or self._paused:
+            return False
+        return any(outlet.hungry for outlet in self._outlets)
+
+    def _listen(self) -> bool:
+        """Take in all messages; wait for one if there is nothing else to do. False at the end."""
+        for fd, _ in self._poll.poll(0 if self._can_produce() else None):
+            if fd == self._control.fileno():
+                if not _drain(self._control, self._obey):
+                    return False
+            elif not _drain(self._by_fd[fd].channel, self._by_fd[fd].hear):
+                self._poll.unregister(fd)
+                self._by_fd[fd].close()
+        return True
+
+    def _obey(self, message: Message) -> None:
+        if message.kind in (Kind.CREDIT, Kind.DONE):
+            self._by_fd[self._control.fileno()].hear(message)
+            return
+        try:
+            if message.kind is Kind.RESET:
+                self._reset(message)
+            else:
+                self._adjust(message)
+        except Exception as error:  # noqa: BLE001 - whatever the user's functions and pipes raise
+            self._fail(error)
+        if message.kind is not Kind.RESET:
+            self._control.post(Kind.ANSWER, message.epoch)
+
+    def _reset(self, message: Message) -> None:
+        self._iterator = None
+        self._epoch, self._turn = message.epoch, 0
+        for outlet in self._outlets:
+            outlet.begin(message.epoch, message.value)
+            outlet.put(Kind.BEGIN, Packed())
+        for source in self._sources:
+            source.begin(message.epoch)
+        with self._watchdog:
+            self._pipe = self._begin(self._pipe, message.load())
+        envelope = getattr(self._pipe, "_ais_envelope", None)
+        self._envelope = envelope if callable(envelope) else None
+        self._iterator = self._watchdog.watch(iterate(self._pipe))
+
+    def _adjust(self, message: Message) -> None:
+        """Pause, resume or limit the pipes of the graph that know how to."""
+        function, *arguments = message.load()
+        if message.kind is Kind.PAUSE:
+            self._paused = True
+            pause(self._pipe)
+        if function is not None:
+            self._pipe = function(self._pipe, *arguments)
+        if message.kind is Kind.RESUME:
+            resume(self._pipe)
+            self._paused = False
+
+    def _produce(self) -> None:
+        assert self._iterator is not None
+        try:
+            value = next(self._iterator)
+        except StopIteration:
+            self._finish()
+            return
+        except SystemExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever the pipe raises
+            self._fail(error)
+            return
+        begin = perf_counter()
+        try:
+            with self._watchdog:
+                extras = self._envelope() if self._envelope is not None else None
+                kind, load = (Kind.ITEM, value) if extras is None else (Kind.TAGGED, (value, extras))
+                packed = pack(load, self._lender)
+        except Exception as error:  # noqa: BLE001 - objects can raise anything when pickled
+            self._fail(error, f" while pickling an item of type {type(value).__qualname__!r}")
+            return
+        self._outlets[self._turn].put(kind, packed)
+        if self._counts is not None:
+            self._counts.sending_s += perf_counter() - begin
+            self._report()
+        self._turn = (self._turn + 1) % len(self._outlets)
+        if len(self._outlets) > 1 and sum(outlet.held for outlet in self._outlets) > _MAX_HELD:
+            self._fail(
+                LoaderError.at(
+                    f"{_MAX_HELD} items wait for workers that do not take them, while other workers ask for more",
+                    todo="let the pipes after sharding_round_robin_dispatch take about as many items in each worker",
+                )
+            )
+
+    def _finish(self) -> None:
+        self._iterator = None
+        self._report(now=True)
+        for source in self._sources:
+            source.finish()
+        try:
+            extras = self._envelope() if self._envelope is not None else None
+            packed = [Packed() if extras is None else pack(extras) for _ in self._outlets]
+        except Exception as error:  # noqa: BLE001 - objects can raise anything when pickled
+            self._fail(error, " after the last item")
+            return
+        for outlet, last in zip(self._outlets, packed, strict=True):
+            outlet.put(Kind.END, last)
+
+    def _fail(self, error: BaseException, doing: str = "") -> None:
+        self._iterator = None
+        self._report(now=True)
+        failure = Failure.of(error, f"in {self._name}{doing}")
+        for outlet in self._outlets:
+            outlet.put(Kind.FAILED, pack(failure))
+
+    def _report(self, *, now: bool = False) -> None:
+        """Send what the pipe has counted, if it is time to."""
+        if self._counts is not None and (report := self._counts.take(self._pipe, now=now)) is not None:
+            self._outlets[0].put(Kind.STATS, pack(report))
+
+
+def _drain(channel: Channel, hear: Callable[[Message], None]) -> bool:
+    """Pass on all messages that are here. False if nothing more can come."""
+    try:
+        while (message := channel.receive()) is not None:
+            hear(message)
+    except EOFError:
+        return False
+    return True

@@ -1,0 +1,158 @@
+"""A watch on a pipe: when no item comes for too long, it says where the pipe stands, and ends the wait."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import inspect
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from torch.utils.data.datapipes.datapipe import IterDataPipe
+
+from torchdata_ais.errors import StallError
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.pipe import Pipe, upstream
+
+__all__ = ["Watchdog", "where"]
+
+logger = logging.getLogger("torchdata_ais")
+
+_END: Any = object()
+
+
+class Watchdog:
+    """Notices that an item takes too long, or a block of which it is the context manager.
+
+    Args:
+        seconds: How long that may take; None watches nothing.
+        process: How errors name this process.
+        worker: Its number.
+        fail: Called with the error, in another thread; None where nothing can end the wait: it is only logged.
+        pipe: What is iterated: errors say where in it the process stands.
+    """
+
+    def __init__(
+        self,
+        seconds: float | None,
+        process: str,
+        worker: int | None,
+        fail: Callable[[StallError], None] | None,
+        pipe: IterDataPipe[Any] | None = None,
+    ) -> None:
+        self._seconds = seconds or 0.0
+        self._process = process
+        self._worker = worker
+        self._fail = fail
+        self.pipe = pipe
+        self._begun = 0
+        self._ended = 0
+
+    def watch(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Return the items, with the time watched that each of them takes."""
+        return self._each(items) if self._seconds else items
+
+    def _each(self, items: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self:
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+
+    def __enter__(self) -> None:
+        """Watch the time that the block takes."""
+        self._begun += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended = self._begun
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Look after what this thread does within the block."""
+        if not self._seconds:
+            yield
+            return
+        over = threading.Event()
+        names = (threading.get_ident(), over)
+        threading.Thread(target=self._look_round, args=names, name="stall-watch", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _look_round(self, thread: int, over: threading.Event) -> None:
+        pause_s = min(1.0, self._seconds / 4)
+        watched, told = 0, 0
+        busy_s = 0.0
+        # Counted, not read from a clock: while this process was stopped, it was not busy.
+        while not over.wait(pause_s):
+            begun = self._begun
+            if begun != watched or begun == self._ended:
+                watched, busy_s = begun, 0.0
+                continue
+            busy_s += pause_s
+            if begun == told or busy_s < self._seconds:
+                continue
+            told = begun
+            frame = sys._current_frames().get(thread)
+            error = self._error(frame)
+            del frame
+            logger.error("%s\n%s", error, _stacks())
+            if self._fail is not None:
+                self._fail(error)
+
+    def _error(self, frame: FrameType | None) -> StallError:
+        stage, place = where(self.pipe, frame)
+        return StallError.at(
+            f"{self._process} made no item for {self._seconds:g} s; it stands in {stage}",
+            todo="the log of that process has the stacks of its threads; look at that object and that function, or "
+            "raise stall_after=",
+            worker=self._worker,
+            **place,
+        )
+
+
+def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
+    """Return which stage a thread is in, and which object or sample it is busy with.
+
+    Args:
+        pipe: The last stage.
+        frame: The innermost frame of the thread. A stage is at work if the code of its loop is, and so are then
+            the stages below it.
+    """
+    codes: list[CodeType] = []
+    while frame is not None:
+        codes.insert(0, frame.f_code)
+        frame = frame.f_back
+    chain = [] if pipe is None else list(upstream(pipe))
+    found, begin = -1, 0
+    for index, part in enumerate(chain):
+        code = _code_of(part)
+        if code in codes[begin:]:
+            found, begin = index, codes.index(code, begin) + 1
+    if found < 0:
+        return "no stage of the pipe", {}
+    places = (stage_of(part).busy_with() for part in chain[found:])
+    # What a stage that is not ours has in hand came last out of the nearest of ours.
+    return stage_of(chain[found]).describe(), next(filter(None, places), {})
+
+
+def _code_of(pipe: IterDataPipe[Any]) -> CodeType:
+    """Return the code of the generator that iterates a stage; below torch's wrapper, for stages that are not ours."""
+    method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
+    code: CodeType = inspect.unwrap(method).__code__
+    return code
+
+
+def _stacks() -> str:
+    """Return what every thread of this process is doing."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode(errors="replace")
