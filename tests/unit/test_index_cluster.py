@@ -72,7 +72,9 @@ SHARDS = {
     "s-gnu.tar": tar_of(ODD, tarfile.GNU_FORMAT),
     "s-none.tar": tar_of([("README", b"no sample")]),
     "s-pax.tar": tar_of(ODD, tarfile.PAX_FORMAT),
-    "s-ustar.tar": tar_of([(f"{n:04d}.{ext}", RNG.randbytes(n)) for n in range(200) for ext in ("jpg", "cls")]),
+    "s-ustar.tar": tar_of(
+        [(f"{n:04d}.{ext}", RNG.randbytes(n)) for n in range(200) for ext in ("jpg", "cls")]
+    ),
     "s-wds.tar": written_by_webdataset(),
 }
 
@@ -167,7 +169,9 @@ def test_a_stale_index_of_the_cluster_is_not_used(
 def test_one_object_that_is_no_tar_costs_no_other_shard(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store(cluster, {"a-broken.tar": b"not a tar" * 200, **{f"b{n}.tar": SHARDS["s-pax.tar"] for n in range(8)}})
+    store(
+        cluster, {"a-broken.tar": b"not a tar" * 200, **{f"b{n}.tar": SHARDS["s-pax.tar"] for n in range(8)}}
+    )
     with caplog.at_level(logging.WARNING), pytest.raises(AISError, match="Not a tar archive"):
         build(cluster, "cluster", "ais://pets/")
     assert "invalid tar header" in caplog.text
@@ -196,7 +200,10 @@ def test_a_cluster_without_the_job_is_read_or_said(cluster: LocalCluster, tmp_pa
 def test_compressed_and_cut_shards_are_refused_whatever_the_cluster_says(cluster: LocalCluster) -> None:
     import gzip
 
-    store(cluster, {"z.tar.gz": gzip.compress(SHARDS["s-pax.tar"]), "z2.tar": gzip.compress(SHARDS["s-pax.tar"])})
+    store(
+        cluster,
+        {"z.tar.gz": gzip.compress(SHARDS["s-pax.tar"]), "z2.tar": gzip.compress(SHARDS["s-pax.tar"])},
+    )
     for name in ("z.tar.gz", "z2.tar"):
         with pytest.raises(UsageError, match="cannot be addressed: it is compressed"):
             build(cluster, "auto", f"ais://pets/{name}")

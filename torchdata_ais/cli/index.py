@@ -62,7 +62,9 @@ def index(
         from torchdata_ais.urls import parse_url
 
         if not where and len(urls) > 1:
-            raise UsageError.at("several sources have no place of their own for an index", todo="pass --where")
+            raise UsageError.at(
+                "several sources have no place of their own for an index", todo="pass --where"
+            )
         places = map(parse_url, filter(None, [*urls, where]))
         needs_cluster = any(place.kind == "object" and not place.endpoint for place in places)
         options = options_for(endpoint) if needs_cluster else None

@@ -71,7 +71,9 @@ class LocalFolder:
                 f"{path}: no such file", todo="check the path, or build the index", url=str(path)
             ) from None
         except PermissionError as error:
-            raise AuthError.at(f"{path}: no right to read it", todo="change its mode", url=str(path)) from error
+            raise AuthError.at(
+                f"{path}: no right to read it", todo="change its mode", url=str(path)
+            ) from error
         except OSError as error:
             raise ReadError.at(
                 f"{path}: {error.strerror}", todo="look at the path and its file system", url=str(path)

@@ -474,9 +474,7 @@ class SampleIndex:
         )
         return SampleIndex([StoredIndex(folder)], home=self._home, options=settings)
 
-    def verify(
-        self, *, processes: int = 0, progress: Callable[[Any], object] | None = None
-    ) -> None:
+    def verify(self, *, processes: int = 0, progress: Callable[[Any], object] | None = None) -> None:
         """Compare the index with the stored shards: every byte of both is read.
 
         Args:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any, Literal
 
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
@@ -92,19 +93,19 @@ def build_index(
     writer = IndexWriter(folder)
     saved = time.monotonic()
     done = 0
-    made = _made([url for url in urls if url not in known], settings, method, processes, progress)
+    to_make = [url for url in urls if url not in known]
     try:
-        for url in urls:
-            writer.add(*(known[url][0].shard_samples(known[url][1]) if url in known else next(made)))
-            done += 1
-            if progress is not None:
-                progress(Progress("index", done, len(urls)))
-            if where is not None and time.monotonic() - saved > _CHECKPOINT_S:
-                writer.checkpoint()
-                saved = time.monotonic()
+        with closing(_made(to_make, settings, method, processes, progress)) as made:
+            for url in urls:
+                writer.add(*(known[url][0].shard_samples(known[url][1]) if url in known else next(made)))
+                done += 1
+                if progress is not None:
+                    progress(Progress("index", done, len(urls)))
+                if where is not None and time.monotonic() - saved > _CHECKPOINT_S:
+                    writer.checkpoint()
+                    saved = time.monotonic()
     except BaseException:
-        made.close()
-        if where is not None and done > len(known):
+        if where is not None and done:
             writer.checkpoint()
         raise
     writer.finish(source=str(sources))
@@ -161,11 +162,9 @@ def _made(
     method: Method,
     processes: int,
     progress: OnProgress | None,
-) -> Iterator[Indexed] | Any:
+) -> Generator[Indexed, None, None]:
     """Yield what an index holds of each shard, in their order."""
     if method != "read" and urls:
-        yield from indexed_by_cluster(
-            urls, options, processes, must=method == "cluster", progress=progress
-        )
+        yield from indexed_by_cluster(urls, options, processes, must=method == "cluster", progress=progress)
     else:
         yield from indexed_by_reading(urls, options, processes)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from torchdata_ais.errors import AISError, NotFoundError, TransportError
+from torchdata_ais.errors import NotFoundError
 from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.indexing.job import run_index_job
+from torchdata_ais.indexing.listing import common_beginning
 from torchdata_ais.indexing.reading import indexed_by_reading
 from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
 from torchdata_ais.jobs import JobError, OnProgress
-from torchdata_ais.indexing.job import run_index_job
 from torchdata_ais.store import StoreOptions, read_range
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
@@ -62,7 +62,9 @@ def indexed_by_cluster(
             if isinstance(why, str) and ran:
                 unusable[why] = unusable.get(why, 0) + 1
                 if unusable[why] <= _SHOWN:
-                    logger.warning("%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why)
+                    logger.warning(
+                        "%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why
+                    )
         with_read = indexed_by_reading(unread, options, processes)
         for one in found:
             yield next(with_read) if isinstance(one, str) else one
@@ -91,7 +93,7 @@ def _run_jobs(
             todo='use method="auto": what the cluster cannot index is read',
         )
     for (endpoint, bucket), names in buckets.items():
-        prefix = os.path.commonprefix(names)
+        prefix = common_beginning(names)
         try:
             said = run_index_job(bucket, prefix, replace(options, endpoint=endpoint), progress)
         except JobError as error:

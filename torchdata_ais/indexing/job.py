@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from torchdata_ais.errors import NotFoundError, ReadError
+from torchdata_ais.errors import ReadError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, wait_for_job
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.store.sdk import call, job_id_in, sdk_client
@@ -17,9 +16,7 @@ _KIND = "index-shard"
 _NOT_ENDED = "0001-01-01"  # how Go writes a time that has not come
 
 
-def run_index_job(
-    bucket: str, prefix: str, options: StoreOptions, progress: OnProgress | None = None
-) -> str:
+def run_index_job(bucket: str, prefix: str, options: StoreOptions, progress: OnProgress | None = None) -> str:
     """Have the targets index the shards of a bucket whose names begin with `prefix`; return what went wrong, or "".
 
     An object that is no tar ends the job on its target, so its end says nothing of any one shard.
@@ -75,7 +72,9 @@ def _look(client: Any, job_id: str, options: StoreOptions, errors: list[str]) ->
         targets = call(lambda: ask("qryxstats"), options, f"job {job_id}", options.endpoint)
         parts = [part for found in targets.values() for part in found or ()]
         done = sum(int(part["stats"]["loc-objs"]) for part in parts)
-        under_way = [part for part in parts if part["end-time"].startswith(_NOT_ENDED) and not part["aborted"]]
+        under_way = [
+            part for part in parts if part["end-time"].startswith(_NOT_ENDED) and not part["aborted"]
+        ]
         errors.extend(filter(None, [status.get("err"), *(part.get("err") for part in parts)]))
         finished = bool(status["end_time"]) and not under_way
         return JobState(Progress("cluster", done, 0), finished)

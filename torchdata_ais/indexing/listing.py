@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, file_url, list_objects
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import Location, ObjectURL, parse_url
 
-__all__ = ["listed_shards"]
+__all__ = ["common_beginning", "listed_shards"]
 
 
 def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
@@ -34,15 +33,14 @@ def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
 def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]:
     """Fill in what names alone do not say: files are looked at, and objects listed, a listing for each bucket."""
     places = [parse_url(url).at(options.endpoint) for url in urls]
-    buckets: dict[str, list[str]] = {}
+    buckets: dict[str, list[Location]] = {}
     for url, place in zip(urls, places, strict=True):
         if url.size is None and place.kind == "object" and not place.params:
-            buckets.setdefault(replace(place, name="").url(), []).append(place.name)
+            buckets.setdefault(replace(place, name="").url(), []).append(place)
     listed: dict[str, ObjectURL] = {}
-    for names in buckets.values():
-        first = next(place for place in places if place.name == names[0])
-        beginning = replace(first, name=os.path.commonprefix(names))
-        found = list_objects(beginning.uri, options=replace(options, endpoint=first.endpoint))
+    for members in buckets.values():
+        beginning = replace(members[0], name=common_beginning([place.name for place in members]))
+        found = list_objects(beginning.uri, options=replace(options, endpoint=beginning.endpoint))
         listed |= {parse_url(url).uri: url for url in found}
     filled = []
     for url, place in zip(urls, places, strict=True):
@@ -59,3 +57,15 @@ def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]
         else:
             filled.append(url)
     return filled
+
+
+def common_beginning(names: list[str]) -> str:
+    """Return what all of `names` begin with.
+
+    Example:
+        >>> common_beginning(["a/s-01.tar", "a/s-02.tar"])
+        'a/s-0'
+    """
+    low, high = min(names), max(names)
+    end = next((at for at, (one, two) in enumerate(zip(low, high, strict=False)) if one != two), len(low))
+    return low[:end]

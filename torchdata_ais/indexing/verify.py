@@ -113,11 +113,17 @@ def _sample_difference(
         if there is None:
             return _problem(stored, row, f"the sample {key!r} is not in it any more", key)
         fields = tuple(map(stored_text, now.fields[there]))
-        if fields != stored.fields[columns["fields"][place]] or now.sizes[there] != tuple(columns["sizes"][place]):
-            return _problem(stored, row, f"the sample {key!r} has other fields, or fields of other sizes", key)
+        if fields != stored.fields[columns["fields"][place]] or now.sizes[there] != tuple(
+            columns["sizes"][place]
+        ):
+            return _problem(
+                stored, row, f"the sample {key!r} has other fields, or fields of other sizes", key
+            )
         begin, size = columns["start"][place], columns["size"][place]
         if not begin <= now.starts[there] < begin + size:
-            return _problem(stored, row, f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key)
+            return _problem(
+                stored, row, f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key
+            )
         if row.proven and (begin, size) != (now.starts[there], now.ends[there] - now.starts[there]):
             return _problem(stored, row, f"the sample {key!r} does not reach as far as it did", key)
         if row.proven and now.xxh64 is not None and now.xxh64[there] != columns["xxh64"][place]:

@@ -62,7 +62,7 @@ class SeriesIndex:
             entry = ShardEntry(place.uri, info.size, info.checksum)
         else:
             entry = _of_file(place.name, info.size)
-        self._writer.add(entry, ShardSamples(*map(list, zip(*self._rows, strict=True))))  # type: ignore[arg-type]
+        self._writer.add(entry, ShardSamples(*map(list, zip(*self._rows, strict=True))))
         self.begin_shard()
 
     def take_up(self, shards: Sequence[ShardInfo]) -> None:
