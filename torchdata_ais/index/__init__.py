@@ -1,7 +1,7 @@
 """The sample index as files: its form, opening it, choosing from it. No torch, and no reading of shards."""
 
 from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, RemoteFolder
-from torchdata_ais.index.form import UNFINISHED, Head
+from torchdata_ais.index.form import TABLE, UNFINISHED, Head
 from torchdata_ais.index.keys import Keys
 from torchdata_ais.index.places import folder_at, found_folder, index_place
 from torchdata_ais.index.sample_index import SampleIndex, SampleReference
@@ -15,6 +15,7 @@ from torchdata_ais.index.writer import (
 )
 
 __all__ = [
+    "TABLE",
     "UNFINISHED",
     "Folder",
     "Head",

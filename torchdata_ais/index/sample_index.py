@@ -383,22 +383,6 @@ class SampleIndex:
         first = np.fromiter(sides, dtype=np.bool_, count=len(self))
         return self.select(first), self.select(np.logical_not(first))
 
-    def by_shard(self) -> dict[str, tuple[int, ShardEntry]]:
-        """Return each shard's number and what was known of it, by its name.
-
-        Raises:
-            UsageError: Samples were selected: an index to build on has all of its shards' samples.
-        """
-        if self.is_selection:
-            raise UsageError.at(
-                "the index before holds a selection", todo="pass the whole index as previous="
-            )
-        rows = enumerate(self.shards)
-        return {
-            row.name: (number, ShardEntry(row.name, row.size, row.checksum, row.version))
-            for number, row in rows
-        }
-
     def shard_samples(self, number: int) -> tuple[ShardEntry, ShardSamples]:
         """Return what the index holds of a shard, as it was built; `number` counts the shards of all parts."""
         for part in self._stored:

@@ -33,6 +33,7 @@ from torchdata_ais.plan.hashing import Integers
 __all__ = ["ShardRow", "StoredIndex"]
 
 _KEPT_BYTES = 16 << 20
+_SMALL_TABLE = 1 << 20
 _HEAD_BYTES = 64 << 10  # read at once, of a head whose length is not known yet
 
 
@@ -81,6 +82,9 @@ class StoredIndex:
         self.folder = folder
         self.table = table
         self.head, begin = _read_head(folder, table)
+        length = sum(length for length, _ in self.head.pages)
+        # A small table is read at once, so that who has it open goes on when another takes its place.
+        self._pages = folder.read(table, begin, length) if length <= _SMALL_TABLE else None
         self._page_starts = begin + np.cumsum([0, *(length for length, _ in self.head.pages)])
         self.ends: Integers
         """How many samples stand in the shards up to each, itself included."""
@@ -109,6 +113,11 @@ class StoredIndex:
     def page(self, number: int) -> pa.RecordBatch:
         """Return 4,096 rows of the table of shards."""
         length, xxh64 = self.head.pages[number]
+        if self._pages is not None:
+            begin = int(self._page_starts[number])
+            first = begin - int(self._page_starts[0])
+            block = Block(self.table, begin, length, xxh64)
+            return self._block(block, SHARDS, self._pages[first : first + length])
         return self._block(Block(self.table, int(self._page_starts[number]), length, xxh64), SHARDS)
 
     def shard(self, number: int) -> ShardRow:
@@ -160,13 +169,16 @@ class StoredIndex:
     def _once(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
         return read_batch(self._checked(block), schema)
 
-    def _block(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+    def _block(self, block: Block, schema: pa.Schema, data: bytes | None = None) -> pa.RecordBatch:
         """Return a batch, read and checked unless it was asked for a moment ago."""
         place = (block.file, block.start)
         if place in self._kept:
             self._kept.move_to_end(place)
             return self._kept[place][0]
-        batch = self._once(block, schema)
+        if data is None:
+            batch = self._once(block, schema)
+        else:
+            batch = read_batch(checked(data, block, self.folder.where), schema)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:

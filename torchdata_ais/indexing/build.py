@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import (
+    TABLE,
     UNFINISHED,
+    Folder,
     IndexWriter,
     MemoryFolder,
     SampleIndex,
@@ -59,7 +61,7 @@ def build_index(
             finds the XXH64 of each sample, too. ``"auto"``: by the cluster where it has that job, else by reading.
         processes: Read in so many processes; 0 reads in this one.
         where: Store the index there as it grows: a folder, or ``ais://bucket/name``. A build that broke off goes on
-            where it was (at most a minute of work is done again), and of an index that stands there only the shards that
+            where it was (at most a minute of work is done again); of an index that stands there, only shards that
             changed are made anew. None keeps the index in memory, to be stored by `SampleIndex.save`.
         previous: An index of an earlier time. Shards that it has with the same size and the same checksum (or, where
             there is none, version) are taken from it.
@@ -75,7 +77,7 @@ def build_index(
         NotFoundError: There are no such shards.
         TransportError, ShardError, SampleError: A shard cannot be read or is not sound; no index is made.
         JobError: The cluster has no such job, or does not do it, with ``method="cluster"``.
-        UsageError: A shard is compressed, or stands in the list twice.
+        UsageError: A shard is compressed, or stands in the list twice; or `previous` is a selection.
 
     Example:
         >>> from torchdata_ais.testing import example_shards
@@ -84,6 +86,8 @@ def build_index(
     """
     if method not in ("auto", "cluster", "read"):
         raise UsageError.at(f"method={method!r}", todo='use "auto", "cluster" or "read"')
+    if previous is not None and previous.is_selection:
+        raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
     settings = options or resolve_options(endpoint=endpoint)
     urls = listed_shards(sources, settings)
     folder = MemoryFolder() if where is None else folder_at(where, settings)
@@ -121,17 +125,20 @@ def _home(sources: Any) -> str | None:
         return None
 
 
-def _standing(folder: Any) -> list[SampleIndex]:
+def _standing(folder: Folder) -> list[SampleIndex]:
     """Return what stands in a folder already: an index, a part of one, both or nothing."""
-    found = []
-    for table in (None, UNFINISHED):
-        try:
-            found.append(SampleIndex([StoredIndex(folder) if table is None else StoredIndex(folder, table)]))
-        except NotFoundError:
-            continue
-        except SampleIndexError as error:
-            logger.warning("%s; all of it is made anew", error.what)
-    return [index for index in found if not index.is_selection]
+    found = (_stored(folder, table) for table in (TABLE, UNFINISHED))
+    return [index for index in found if index is not None and not index.is_selection]
+
+
+def _stored(folder: Folder, table: str) -> SampleIndex | None:
+    try:
+        return SampleIndex([StoredIndex(folder, table)])
+    except NotFoundError:
+        return None
+    except SampleIndexError as error:
+        logger.warning("%s; all of it is made anew", error.what)
+        return None
 
 
 def _known(

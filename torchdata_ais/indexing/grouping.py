@@ -27,8 +27,9 @@ class Grouper:
 
     Example:
         >>> grouper = Grouper("s.tar")
-        >>> for name, size, begin, end in [("a.jpg", 700, 0, 1536), ("README", 5, 1536, 2560), ("b.cls", 1, 2560, 3584)]:
-        ...     grouper.add(name, size, begin, end)
+        >>> members = [("a.jpg", 700, 0, 1536), ("README", 5, 1536, 2560), ("b.cls", 1, 2560, 3584)]
+        >>> for member in members:
+        ...     grouper.add(*member)
         >>> samples = grouper.finish()
         >>> samples.keys, samples.starts, samples.ends, samples.fields, samples.sizes
         (['a', 'b'], [0, 2560], [2560, 3584], [('jpg',), ('cls',)], [(700,), (1,)])
