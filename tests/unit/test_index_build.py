@@ -115,6 +115,20 @@ def test_the_index_lies_beside_the_shards_and_is_no_shard(cluster: LocalCluster)
     assert "ais://pets/.index\n" in f"{whole.save().stored[0].folder.where}\n"
 
 
+def test_an_index_of_another_bucket_is_refused(cluster: LocalCluster) -> None:
+    SampleIndex.build("ais://pets/train-", endpoint=cluster.endpoint).save()
+    other = cluster.client().bucket("other").create()
+    for entry in cluster.client().bucket("pets").list_all_objects(prefix=".index/"):
+        data = cluster.client().bucket("pets").object(entry.name).get_reader().read_all()
+        other.object(entry.name).get_writer().put_content(data)
+    for where in ("ais://other/train-", "ais://other/train-{0..3}.tar"):
+        with pytest.raises(
+            SampleIndexError, match="of other shards: of ais://pets/train-0.tar, and not of ais://other"
+        ):
+            SampleIndex.open(where, endpoint=cluster.endpoint)
+    assert len(SampleIndex.open("ais://other/.index/train-", endpoint=cluster.endpoint)) == 120
+
+
 def test_an_index_that_is_not_there_says_how_to_build_it(cluster: LocalCluster, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="Build it: torchdata-ais index ais://pets/train-"):
         SampleIndex.open("ais://pets/train-", endpoint=cluster.endpoint)

@@ -70,17 +70,19 @@ def folder_at(where: str | os.PathLike[str], options: StoreOptions) -> Folder:
     return RemoteFolder(text, options)
 
 
-def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> Folder:
+def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[Folder, str]:
     """Return the folder of the index that belongs to `where`, or that lies there.
+
+    And what the names of its shards must begin with: "" for any.
 
     Raises:
         NotFoundError: Neither is there.
     """
     tried = []
-    for folder in _candidates(os.fspath(where), options):
+    for folder, beginning in _candidates(os.fspath(where), options):
         tried.append(folder.where)
         if folder.has(TABLE):
-            return folder
+            return folder, beginning
     shown = redact(os.fspath(where))
     raise NotFoundError.at(
         f"{shown}: there is no sample index ({TABLE} is neither in {' nor in '.join(tried)})",
@@ -89,16 +91,17 @@ def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> Folder
     )
 
 
-def _candidates(where: str, options: StoreOptions) -> Iterator[Folder]:
+def _candidates(where: str, options: StoreOptions) -> Iterator[tuple[Folder, str]]:
     if where.endswith(f"/{TABLE}"):
-        yield folder_at(where.removesuffix(TABLE), options)
+        yield folder_at(where.removesuffix(TABLE), options), ""
         return
     place = parse_url(where)
-    if place.kind == "file":
-        yield LocalFolder(place.name)
-        yield folder_at(index_place(where), options)
+    if place.kind == "file":  # whose paths may be relative, and may have been moved with their index
+        yield LocalFolder(place.name), ""
+        yield folder_at(index_place(where), options), ""
     else:
         if place.kind == "object" and not place.name.startswith(INDEX_FOLDER):
-            yield folder_at(index_place(where), options)
+            beginning = replace(place, name=_fixed(place.name)).uri
+            yield folder_at(index_place(where), options), beginning if place.name else f"{beginning}/"
         if place.name:
-            yield folder_at(where, options)
+            yield folder_at(where, options), ""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.index.form import SAMPLES
 from torchdata_ais.index.keys import Keys
 from torchdata_ais.index.places import folder_at, found_folder
@@ -143,7 +143,7 @@ class SampleIndex:
 
         Raises:
             NotFoundError: There is none.
-            SampleIndexError: It is damaged, or of a version this package does not read.
+            SampleIndexError: It is damaged, of a version this package does not read, or of other shards.
             TransportError: It cannot be read.
 
         Example:
@@ -155,7 +155,17 @@ class SampleIndex:
             5
         """
         settings = _settings(where, endpoint, options)
-        return cls([StoredIndex(found_folder(where, settings))], options=settings)
+        folder, beginning = found_folder(where, settings)
+        stored = StoredIndex(folder)
+        for number in {0, stored.head.shards - 1} if beginning and stored.head.shards else ():
+            name = stored.shard(number).name
+            if not name.startswith(beginning):
+                raise SampleIndexError.at(
+                    f"{folder.where}: the index is of other shards: of {name}, and not of {beginning}",
+                    todo="build it again: torchdata-ais index",
+                    url=name,
+                )
+        return cls([stored], options=settings)
 
     @classmethod
     def concat(cls, indexes: Sequence[SampleIndex]) -> SampleIndex:
