@@ -123,7 +123,7 @@ def test_an_index_of_another_bucket_is_refused(cluster: LocalCluster) -> None:
         other.object(entry.name).get_writer().put_content(data)
     for where in ("ais://other/train-", "ais://other/train-{0..3}.tar"):
         with pytest.raises(
-            SampleIndexError, match="of other shards: of ais://pets/train-0.tar, and not of ais://other"
+            SampleIndexError, match=r"of other shards: of ais://pets/train-0.tar, and not of ais://other"
         ):
             SampleIndex.open(where, endpoint=cluster.endpoint)
     assert len(SampleIndex.open("ais://other/.index/train-", endpoint=cluster.endpoint)) == 120

@@ -9,7 +9,7 @@ import xxhash
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index import ShardEntry, ShardSamples
-from torchdata_ais.indexing.grouping import Grouper
+from torchdata_ais.indexing.grouping import group_members
 from torchdata_ais.store import StoreOptions, open_blocks
 from torchdata_ais.tar import Link, TarReader, TooLarge, is_compressed
 from torchdata_ais.urls import parse_url
@@ -72,11 +72,17 @@ def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSampl
         passing = _Passing(_plain(source, location.uri))
         # A member that is passed over for its size is not copied: all are, but for the empty ones.
         reader = TarReader(passing, url=url, max_member_bytes=0, skip_large=True)
-        grouper = Grouper(url, passing.xxh64)
-        for name, data, begin, end in reader:
-            size = None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else 0
-            grouper.add(name, size, begin, end)
-        samples = grouper.finish()
+        members = (
+            (
+                name,
+                None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else 0,
+                at,
+                at,
+                after,
+            )
+            for name, data, at, after in reader
+        )
+        samples = group_members(members, url, xxh64=passing.xxh64)
         if not reader.seekable:
             raise _not_addressable(location.uri, "a global PAX header stands in it")
     return ShardEntry(str(location.uri), source.size, source.checksum, source.version), samples

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import xxhash
 
 from torchdata_ais.errors import NonAdjacentKeyError
 from torchdata_ais.index import ShardSamples
-from torchdata_ais.indexing.grouping import Grouper
+from torchdata_ais.indexing.grouping import PlacedMember, group_members
 from torchdata_ais.tar.window import BLOCK
 
-__all__ = ["ClusterIndex", "IndexedMember", "UnusableError", "parse_shard_index", "samples_in"]
+__all__ = ["ClusterIndex", "UnusableError", "parse_shard_index", "samples_in"]
 
 _SEED = 1103515245
 _HEAD = 11  # version, format, kind of checksum; XXH64 of the rest
@@ -25,20 +26,18 @@ class UnusableError(Exception):
     """The index of the cluster does not say where the samples of this shard stand; its text says why."""
 
 
-class IndexedMember(NamedTuple):
-    """A regular member: its name, the offset of its last header, its bytes."""
-
-    name: str
-    offset: int
-    size: int
-
-
 class ClusterIndex(NamedTuple):
-    """What AIStore has found in one shard, by offset."""
+    """What AIStore has found in one shard.
+
+    Attributes:
+        checksum: Of the shard.
+        size: Bytes of the shard.
+        members: Offset of the last header, bytes and name of each regular member, by offset.
+    """
 
     checksum: str
     size: int
-    members: list[IndexedMember]
+    members: list[tuple[int, int, str]]
 
 
 def parse_shard_index(data: bytes) -> ClusterIndex:
@@ -66,15 +65,20 @@ def _payload(data: bytes) -> ClusterIndex:
     count, at = _uvarint(data, at)
     if count > _MOST:
         raise ValueError(f"{count} members")
-    members = []
+    members: list[tuple[int, int, str]] = []
+    add = members.append
     for _ in range(count):
-        name, at = _text(data, at)
-        offset, at = _uvarint(data, at)
-        length, at = _uvarint(data, at)
-        members.append(IndexedMember(name, offset, length))
+        length = data[at]
+        at += 1
+        if length > 127:
+            length, at = _uvarint(data, at - 1)
+        name = data[at : at + length]
+        offset, at = _uvarint(data, at + length)
+        member_size, at = _uvarint(data, at)
+        add((offset, member_size, name.decode("utf-8", "surrogateescape")))
     if at != len(data):
         raise ValueError(f"{len(data) - at} bytes follow")
-    members.sort(key=lambda member: member.offset)
+    members.sort()
     return ClusterIndex(checksum, size, members)
 
 
@@ -87,19 +91,18 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 def _uvarint(data: bytes, at: int) -> tuple[int, int]:
     value = data[at]
+    at += 1
     if value < 128:
-        return value, at + 1
+        return value, at
     value &= 127
     shift = 7
-    while True:
-        at += 1
-        byte = data[at]
+    while (byte := data[at]) > 127:
         value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at + 1
+        at += 1
         shift += 7
         if shift > 63:
             raise ValueError("a number has more than 64 bits")
+    return value | byte << shift, at + 1
 
 
 def samples_in(found: ClusterIndex, url: str) -> ShardSamples:
@@ -118,19 +121,29 @@ def samples_in(found: ClusterIndex, url: str) -> ShardSamples:
     """
     if len(found.members) >= _MOST:
         raise UnusableError(f"it has {_MOST} members or more, of which the rest is in no index")
-    grouper = Grouper(url)
-    end = 0
-    try:
-        for name, offset, size in found.members:
-            if offset % BLOCK or offset < end:
-                raise UnusableError(f"a member begins at byte {offset}, within another one")
-            if offset - end > _GAP:
-                raise UnusableError(f"{offset - end} bytes stand before byte {offset} that are no member")
-            begin, end = end, offset + BLOCK + size + -size % BLOCK
-            grouper.add(name, size, begin, end, header=offset)
-    except NonAdjacentKeyError as error:
-        raise UnusableError(f"the key {error.key!r} comes back") from None
-    tail = found.size - end
+    stop = 0
+    if found.members:
+        offset, size, _ = found.members[-1]
+        stop = offset + BLOCK + size + -size % BLOCK
+    tail = found.size - stop
     if not 2 * BLOCK <= tail <= _TAIL:
         raise UnusableError(f"{tail} bytes follow the last member")
-    return grouper.finish(min(end + _BEYOND, found.size))
+    try:
+        return group_members(_placed(found.members), url, end=min(stop + _BEYOND, found.size))
+    except NonAdjacentKeyError as error:
+        raise UnusableError(f"the key {error.key!r} comes back") from None
+
+
+def _placed(members: list[tuple[int, int, str]]) -> Iterator[PlacedMember]:
+    """Yield the members, each from the end of the one before it."""
+    end = 0
+    for offset, size, name in members:
+        if not 0 <= offset - end <= _GAP or offset % BLOCK:
+            raise UnusableError(
+                f"{offset - end} bytes stand before byte {offset} that are no member"
+                if offset - end > _GAP
+                else f"a member begins at byte {offset}, within another one"
+            )
+        after = offset + BLOCK + size + -size % BLOCK
+        yield name, size, end, offset, after
+        end = after
