@@ -14,7 +14,7 @@ from torchdata_ais import AISSourceLister, SampleIndex
 from torchdata_ais.errors import AISError
 from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.samples import Sample
+from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.store import StoreOptions, read_range
 
 pytestmark = pytest.mark.timeout(100)
@@ -80,6 +80,13 @@ def test_promise_3_every_way_to_index_finds_the_samples_of_the_stream(cluster: L
         bucket.object(name.rpartition("/")[2]).get_writer().put_content(data)
     options = StoreOptions(endpoint=cluster.endpoint)
     streamed: list[Sample] = list(AISSourceLister("ais://b/s-", options=options).load_tar().group_samples())
+    headers: dict[
+        tuple[str, str], list[int]
+    ] = {}  # where the members of each sample begin, its links included
+    for path, _ in AISSourceLister("ais://b/s-", options=options).load_tar():
+        parts = split_name(path.member)
+        if parts is not None:
+            headers.setdefault((path.url, parts[0]), []).append(path.offset)
     by_reading, by_cluster = (
         SampleIndex.build("ais://b/s-", method=method, options=options) for method in ("read", "cluster")
     )
@@ -94,6 +101,9 @@ def test_promise_3_every_way_to_index_finds_the_samples_of_the_stream(cluster: L
         span = data[read.start : read.start + read.size]
         assert xxhash.xxh64_intdigest(span) == read.xxh64
         wide = data[found.start : found.start + found.size]
+        for at in headers[sample["__url__"], sample["__key__"]]:
+            assert read.start <= at < read.start + read.size
+            assert found.start <= at < found.start + found.size
         plain = {name for name in sample if not name.startswith("__")}
         assert set(read.fields) <= plain
         for name in plain:

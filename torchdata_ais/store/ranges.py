@@ -94,7 +94,6 @@ def _body(
             attempts.check_interrupted()
             if not piece:
                 break
-            attempts.progress(len(piece))
             dropped = min(skip, len(piece))
             skip -= dropped
             data += memoryview(piece)[dropped:]
