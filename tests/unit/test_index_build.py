@@ -245,6 +245,7 @@ SampleIndex.build(sys.argv[1], where=sys.argv[2], progress=lambda at: print(at.d
 """
 
 
+@pytest.mark.ci
 def test_a_build_that_was_interrupted_goes_on(folder: Path, tmp_path: Path) -> None:
     (folder / "train-3.tar").unlink()
     os.mkfifo(folder / "train-3.tar")  # nobody writes: the build waits there
