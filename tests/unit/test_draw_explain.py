@@ -183,7 +183,7 @@ def test_promise_7_what_is_fetched_ahead_is_within_the_bound_of_the_stage(tmp_pa
         "options = StoreOptions(block_bytes=1 << 14, prefetch_bytes=1 << 16)\n"
         "loader = AISObjectLoader(sys.argv[1:], open_objects=8, options=options)\n"
         "assert sum(len(data) for _, data in loader) == 8 << 18\n"
-        "print(held_now()['held_max'])"
+        "print(held_now()[1])"
     )
     command = [sys.executable, "-c", program, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -24,7 +24,7 @@ from torchdata_ais.observe.report import StageReport
 from torchdata_ais.pipes.map_dict import DictMapper
 from torchdata_ais.pipes.map_sample import SampleMapper
 from torchdata_ais.stage.policy import ErrorPolicy
-from torchdata_ais.stage.stats import StageStats, merge_stats
+from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.testing import shard_bytes, write_shard
 
 wds = pytest.importorskip("webdataset")
@@ -252,10 +252,12 @@ def test_counts_of_processes_add_up_and_travel() -> None:
         one.skip(ValueError("v"))
         two.skip(KeyError("k"))
     two.skip(ValueError("w"))
-    total = merge_stats([pickle.loads(pickle.dumps(part.to_dict())) for part in (one, two)])
-    assert total["items"] == 7
-    assert total["skipped"] == {"ValueError": 16, "KeyError": 15}
-    assert len(total["examples"]) == 20
+    total = StageStats()
+    for part in (one, two):
+        total.add(pickle.loads(pickle.dumps(part)))
+    assert total.items == 7
+    assert total.skipped == {"ValueError": 16, "KeyError": 15}
+    assert len(total.examples) == 20
 
 
 @pytest.mark.parametrize("bad", ["ignore", None, 3, ""])

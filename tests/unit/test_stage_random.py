@@ -106,7 +106,7 @@ class TestMapSampleRng:
 
     @pytest.mark.timeout(120)
     def test_draws_do_not_depend_on_the_workers_of_a_reading_service(self, shards: list[str]) -> None:
-        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        from torchdata_ais.dataloader2 import DataLoader2
         from torchdata_ais.loaders import MultiProcessingReadingService
 
         found = []
@@ -161,9 +161,12 @@ class TestMapSampleRng:
 
 class TestSharedSeed:
     def test_it_stands_before_the_sharding_filter_once(self, shards: list[str]) -> None:
-        grouped = samples(shards)
+        given = samples(shards)
+        grouped = with_shared_seed(given)
         assert with_shared_seed(grouped) is grouped
-        assert with_shared_seed(grouped) is grouped
+        assert (
+            type(given._source._source.source_datapipe) is not SharedSeed
+        )  # the user's pipes are as they were
         sharder = grouped._source._source
         assert type(sharder.source_datapipe) is SharedSeed
         assert type(sharder.source_datapipe._source) is not SharedSeed

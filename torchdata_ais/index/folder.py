@@ -116,7 +116,7 @@ class RemoteFolder:
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self._place = parse_url(url).at(options.endpoint)
-        self._place.require_endpoint(url)
+        self._place.require_endpoint()
         self._options = options
         self.where = redact(self._place.uri.rstrip("/"))
 

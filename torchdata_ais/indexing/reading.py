@@ -9,7 +9,7 @@ from torchdata_ais.index import ShardEntry, ShardSamples
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL
-from torchdata_ais.writing.pool import OrderedPool
+from torchdata_ais.workers.ordered_pool import OrderedPool
 
 __all__ = ["indexed_by_reading"]
 

@@ -68,7 +68,7 @@ def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSampl
         (['00000', '00001'], [0, 1536], [1536, 3584], [(1, 0), (1, 1)])
     """
     location = parse_url(url)
-    with open_blocks(url, options) as source:
+    with open_blocks(location, options) as source:
         passing = _Passing(_plain(source, location.uri))
         # A member that is passed over for its size is not copied: all are, but for the empty ones.
         reader = TarReader(passing, url=url, max_member_bytes=0, skip_large=True)

@@ -12,7 +12,7 @@ from torchdata_ais.index.writer import stored_text
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.jobs import OnProgress, Progress
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.writing.pool import OrderedPool
+from torchdata_ais.workers.ordered_pool import OrderedPool
 
 __all__ = ["problems_of"]
 

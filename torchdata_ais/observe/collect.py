@@ -1,39 +1,78 @@
-"""What the stages of a pipe counted and measured in one process, as plain values that travel."""
+"""What the stages of a pipe counted and measured in one process."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import msgspec
 
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.meter import items_of, meter_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
 from torchdata_ais.stage.stats import StageStats
 
-__all__ = ["report_of", "restart"]
+__all__ = ["Report", "StageCounts", "report_of", "restart"]
 
 
-def report_of(pipe: IterDataPipe[Any]) -> dict[str, Any]:
-    """Return what `pipe` and the stages above it did in this process.
+class StageCounts(msgspec.Struct):
+    """What one stage did, in one process or in several.
 
-    Args:
-        pipe: The last stage.
-
-    Returns:
-        ``{"stages": [...], "processes": 1, "wall_s": float, "sending_s": 0.0}``; the stages from the first to the
-        last, each with its name, what `Stage.counts` gave, the indices of its sources, and what was measured.
+    Attributes:
+        name: The name it is chained by.
+        text: The stage with its arguments.
+        sources: The stages it reads from, by their index.
+        reads: Whether it reads shards or objects.
+        metered: Whether it was measured.
+        out: Items given out.
+        seconds: Time spent in it and in the stages above it.
+        wall_s: Time from its first item to its last.
+        stats: What it counted.
     """
+
+    name: str
+    text: str
+    sources: list[int]
+    reads: bool
+    metered: bool
+    out: int
+    seconds: float
+    wall_s: float
+    stats: StageStats
+
+
+class Report(msgspec.Struct):
+    """What the stages of a pipe did, the first stage first.
+
+    Attributes:
+        stages: One a stage.
+        processes: In how many processes.
+        wall_s: Seconds they were at it, all together.
+        sending_s: Seconds of it that handing items over took.
+        in_workers: Whether these were worker processes.
+        idle: How many had nothing to read; None where that is to be seen from the stages.
+    """
+
+    stages: list[StageCounts]
+    processes: int = 1
+    wall_s: float = 0.0
+    sending_s: float = 0.0
+    in_workers: bool = False
+    idle: int | None = None
+
+
+def report_of(pipe: IterDataPipe[Any]) -> Report:
+    """Return what `pipe`, the last stage, and the stages above it did in this process."""
     while stage_of(pipe).hidden:
         pipe = parents(pipe)[0]
     stages = list(upstream(pipe))[::-1]
     index = {id(part): number for number, part in enumerate(stages)}
-    entries = [_entry(part, [index[id(source)] for source in parents(part)]) for part in stages]
-    for entry in entries:
+    counts = [_counts(part, [index[id(source)] for source in parents(part)]) for part in stages]
+    for one in counts:
         # Whole runs go from load_tar to group_samples by a shorter way than torch's, which counts items.
-        for above in (entries[number] for number in entry["sources"]):
-            if above["metered"] and len(entry["sources"]) == 1:
-                above["out"] = max(above["out"], entry["items"])
-    wall_s = next((entry["wall_s"] for entry in reversed(entries) if entry["metered"]), 0.0)
-    return {"stages": entries, "processes": 1, "wall_s": wall_s, "sending_s": 0.0}
+        for above in (counts[number] for number in one.sources):
+            if above.metered and len(one.sources) == 1:
+                above.out = max(above.out, one.stats.items)
+    return Report(counts, wall_s=next((one.wall_s for one in reversed(counts) if one.metered), 0.0))
 
 
 def restart(pipe: IterDataPipe[Any]) -> None:
@@ -44,16 +83,16 @@ def restart(pipe: IterDataPipe[Any]) -> None:
             part.stats = StageStats()
 
 
-def _entry(pipe: IterDataPipe[Any], sources: list[int]) -> dict[str, Any]:
+def _counts(pipe: IterDataPipe[Any], sources: list[int]) -> StageCounts:
     stage, meter = stage_of(pipe), meter_of(pipe)
-    return {
-        "name": stage.functional_name or type(pipe).__name__,
-        "text": stage.describe(),
-        "sources": sources,
-        "reads": stage.reads > 0,
-        "metered": meter.begun,
-        "out": items_of(pipe, meter),
-        "seconds": meter.seconds,
-        "wall_s": meter.wall_s,
-        **stage.counts(),
-    }
+    return StageCounts(
+        stage.functional_name or type(pipe).__name__,
+        stage.describe(),
+        sources,
+        stage.reads > 0,
+        meter.begun,
+        items_of(pipe, meter),
+        meter.seconds,
+        meter.wall_s,
+        StageStats().add(stage.counts()),  # as it is now
+    )

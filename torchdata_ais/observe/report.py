@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
+import msgspec
+
 from torchdata_ais.errors import UsageError
-from torchdata_ais.observe.collect import report_of
+from torchdata_ais.observe.collect import Report, StageCounts, report_of
 from torchdata_ais.observe.report_text import advice, prometheus, table
 from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.stats import StageStats, merge_stats
+from torchdata_ais.stage.stats import StageStats
 
 __all__ = ["StageReport", "Stats", "merge_reports", "stats", "with_stats"]
 
@@ -86,15 +88,14 @@ class Stats:
         idle: How many of these had nothing to read.
     """
 
-    def __init__(self, report: dict[str, Any]) -> None:
-        self._report = report
-        self.processes: int = report["processes"]
-        self.wall_s: float = report["wall_s"] / max(1, self.processes)
-        self.sending_s: float = report["sending_s"]
-        self.in_workers: bool = report.get("in_workers", False)
-        self.idle: int = report.get("idle", 0)
-        entries: list[dict[str, Any]] = report["stages"]
-        self.stages = [_stage(entry, entries, report["wall_s"]) for entry in entries]
+    def __init__(self, report: Report | dict[str, Any]) -> None:
+        self._report = report = _typed(report)
+        self.processes = report.processes
+        self.wall_s = report.wall_s / max(1, report.processes)
+        self.sending_s = report.sending_s
+        self.in_workers = report.in_workers
+        self.idle = report.idle or 0
+        self.stages = [_stage(counts, report) for counts in report.stages]
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -108,7 +109,7 @@ class Stats:
     @property
     def busy_s(self) -> float:
         """Seconds all processes together had to do with the pipe."""
-        return float(self._report["wall_s"])
+        return self._report.wall_s
 
     @property
     def advice(self) -> str:
@@ -129,7 +130,8 @@ class Stats:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, which `merge_reports` joins: e.g. those of all ranks."""
-        return self._report
+        plain: dict[str, Any] = msgspec.to_builtins(self._report)
+        return plain
 
     def to_prometheus(self, **labels: str) -> str:
         """Return the counters in Prometheus's text form.
@@ -173,7 +175,7 @@ def stats(loader: Any) -> Stats:
     """
     own = getattr(loader, "_ais_loader_stats", None)
     if callable(own):
-        return Stats(merge_reports(own()))
+        return Stats(_merged(own()))
     if isinstance(loader, IterDataPipe):
         return Stats(report_of(loader))
     service = getattr(loader, "reading_service", None)
@@ -224,7 +226,7 @@ def with_stats(
 def _of_dataloader2(loader: Any, service: Any) -> Stats:
     reports = getattr(service, "stats_reports", None)
     if callable(reports):
-        return Stats(merge_reports(reports()))
+        return Stats(_merged(reports()))
     if getattr(service, "num_workers", 0):
         raise UsageError.at(
             f"{type(service).__module__}.{type(service).__name__} brings back no counts of its workers",
@@ -241,94 +243,92 @@ def _pipe_of(loader: Any) -> IterDataPipe[Any] | None:
     return dataset if isinstance(dataset, IterDataPipe) else None
 
 
-def merge_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def merge_reports(reports: Iterable[Report | dict[str, Any]]) -> dict[str, Any]:
     """Return the sum of the reports of several processes that ran the same pipe: workers, or ranks.
 
     Raises:
         UsageError: There are none, or they are of different pipes.
     """
-    parts = list(reports)
+    plain: dict[str, Any] = msgspec.to_builtins(_merged(reports))
+    return plain
+
+
+def _merged(reports: Iterable[Report | dict[str, Any]]) -> Report:
+    parts = [_typed(report) for report in reports]
     if not parts:
         raise UsageError.at("there is nothing to report yet", todo="iterate the loader first")
-    names = [[entry["name"] for entry in part["stages"]] for part in parts]
+    names = [[counts.name for counts in part.stages] for part in parts]
     if any(other != names[0] for other in names):
         raise UsageError.at("the reports are of different pipes", todo="merge those of one loader")
-    return {
-        "stages": [_merge_stage(column) for column in zip(*(part["stages"] for part in parts), strict=True)],
-        "processes": sum(part["processes"] for part in parts),
-        "wall_s": sum(part["wall_s"] for part in parts),
-        "sending_s": sum(part["sending_s"] for part in parts),
-        "in_workers": any(part.get("in_workers", False) for part in parts),
-        "idle": sum(_idle(part) for part in parts),
-    }
+    return Report(
+        [_sum_of(column) for column in zip(*(part.stages for part in parts), strict=True)],
+        sum(part.processes for part in parts),
+        sum(part.wall_s for part in parts),
+        sum(part.sending_s for part in parts),
+        any(part.in_workers for part in parts),
+        sum(_idle(part) for part in parts),
+    )
 
 
-def _idle(report: dict[str, Any]) -> int:
+def _typed(report: Report | dict[str, Any]) -> Report:
+    return msgspec.convert(report, Report, from_attributes=True)
+
+
+def _idle(report: Report) -> int:
     """Return how many processes had nothing to do; a worker reports with its first item, or at the end."""
-    idle: int | None = report.get("idle")
-    if idle is not None:
-        return idle
-    read = [entry["out"] for entry in report["stages"] if entry["reads"]]
+    if report.idle is not None:
+        return report.idle
+    read = [counts.out for counts in report.stages if counts.reads]
     return int(bool(read) and not any(read))
 
 
-_SUMS = ("out", "seconds", "wall_s", "held", "held_max")
+def _sum_of(column: Sequence[StageCounts]) -> StageCounts:
+    total = msgspec.structs.replace(column[0], stats=StageStats())
+    for counts in column:
+        total.stats.add(counts.stats)
+    for name in ("out", "seconds", "wall_s"):
+        setattr(total, name, sum(getattr(counts, name) for counts in column))
+    return total
 
 
-def _merge_stage(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    merged = dict(entries[0])
-    if "skipped" in merged:
-        merged.update(merge_stats(entries))
-    for name in _SUMS:
-        if name in merged:
-            merged[name] = sum(entry[name] for entry in entries)
-    return merged
+_COUNTED = ("bytes", "retries", "refetched", "skipped", "examples", "held", "held_max", "opened")
 
 
-def _stage(entry: dict[str, Any], entries: Sequence[dict[str, Any]], wall_s: float) -> StageReport:
-    counts = {**StageStats().to_dict(), **entry}
+def _stage(counts: StageCounts, report: Report) -> StageReport:
+    known = counts.stats
     stage = StageReport(
-        entry["name"],
-        entry["text"],
-        entry["sources"],
-        entry["metered"],
-        items=entry["out"],
-        bytes=counts["bytes"],
-        retries=counts["retries"],
-        refetched=counts["refetched"],
-        skipped=counts["skipped"],
-        examples=counts["examples"],
-        held=entry.get("held", 0),
-        held_max=entry.get("held_max", 0),
+        counts.name,
+        counts.text,
+        counts.sources,
+        counts.metered,
+        items=counts.out,
+        **{name: getattr(known, name) for name in _COUNTED},
     )
-    stage.opened = counts["opened"]
-    if stage.opened:
-        stage.first_byte_ms = 1000 * counts["first_byte_s"] / counts["opened"]
-        stage.first_byte_max_ms = 1000 * counts["first_byte_max_s"]
-    if entry["metered"]:
-        stage.unmetered_above = _unmetered_above(entry, entries)
-        above = min(_metered_above(entry, entries), entry["seconds"])
-        stage.seconds = entry["seconds"]
-        stage.network_s = min(counts["wait_s"], stage.seconds - above)
+    if known.opened:
+        stage.first_byte_ms = 1000 * known.first_byte_s / known.opened
+        stage.first_byte_max_ms = 1000 * known.first_byte_max_s
+    if counts.metered:
+        stage.unmetered_above = _unmetered_above(counts, report.stages)
+        above = min(_metered_above(counts, report.stages), counts.seconds)
+        stage.seconds = counts.seconds
+        stage.network_s = min(known.wait_s, stage.seconds - above)
         stage.wait_s = above + stage.network_s
         stage.own_s = stage.seconds - stage.wait_s
-        stage.blocked_s = max(0.0, wall_s - stage.seconds)
+        stage.blocked_s = max(0.0, report.wall_s - stage.seconds)
     return stage
 
 
-def _metered_above(entry: dict[str, Any], entries: Sequence[dict[str, Any]]) -> float:
+def _metered_above(counts: StageCounts, stages: Sequence[StageCounts]) -> float:
     """Return the time of the nearest stages above that were measured."""
-    return sum(
-        entries[index]["seconds"] if entries[index]["metered"] else _metered_above(entries[index], entries)
-        for index in entry["sources"]
-    )
+    above = (stages[index] for index in counts.sources)
+    return sum(one.seconds if one.metered else _metered_above(one, stages) for one in above)
 
 
-def _unmetered_above(entry: dict[str, Any], entries: Sequence[dict[str, Any]]) -> list[str]:
+def _unmetered_above(counts: StageCounts, stages: Sequence[StageCounts]) -> list[str]:
     names = []
-    for source in (entries[index] for index in entry["sources"]):
-        if not source["metered"]:
-            names += _unmetered_above(source, entries)
-            if source["name"] not in ("shuffle", "sharding_filter", "IterableWrapper"):
-                names.append(source["name"])
+    for source in (stages[index] for index in counts.sources):
+        if not source.metered:
+            names += _unmetered_above(source, stages)
+            if source.name not in ("shuffle", "sharding_filter", "IterableWrapper"):
+                names.append(source.name)
     return names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.stage.above import ensure_sharded
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
 
 __all__ = ["SplitByNode", "SplitByWorker"]
 

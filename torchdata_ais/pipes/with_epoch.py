@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.passes import Passes
-from torchdata_ais.stage.pipe import Pipe, as_pipe, ensure_sharded, stage
+from torchdata_ais.stage.pipe import Pipe, as_pipe, stage
 from torchdata_ais.stage.shared_seed import SharedEpochSeed, sharder_above, with_shared_seed
 
 __all__ = ["EpochSetter"]

@@ -42,9 +42,6 @@ class Meter:
         self._run = 0
         self._since: float | None = None
 
-    def __reduce__(self) -> tuple[type[Meter], tuple[()]]:
-        return Meter, ()  # a copy of a stage has measured nothing
-
     @property
     def wall_s(self) -> float:
         """Seconds from the first item asked for to the last one, or until now, summed over iterations."""

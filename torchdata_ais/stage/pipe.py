@@ -31,7 +31,7 @@ __all__ = [
     "ShardingFilter",
     "as_pipe",
     "check_source",
-    "ensure_sharded",
+    "is_sharding",
     "parents",
     "stage",
     "upstream",
@@ -42,6 +42,10 @@ P = TypeVar("P", bound=type)
 
 _FOREIGN: dict[str, type] = {}
 """Functional names of ours that another package registered first -> its class."""
+
+
+_STAYS = ("_live", "_busy", "_meter", "stats")
+"""What belongs to one process: a copy of a stage runs nothing, and has counted and measured nothing."""
 
 
 class Pipe(Methods[T_co], Stage):
@@ -85,12 +89,13 @@ class Pipe(Methods[T_co], Stage):
         yield from self._items()
 
     def __getstate__(self) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_live", "_busy")}
+        state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
         hook = IterDataPipe.getstate_hook
         return hook(state) if hook is not None else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.stats = StageStats()
 
     def __repr__(self) -> str:
         return self.describe()
@@ -207,37 +212,6 @@ def is_sharding(pipe: IterDataPipe[Any]) -> bool:
         or type(pipe).__name__.startswith("_DummySharding")
         or ("ShardingRoundRobinDispatcher" in type(pipe).__name__)
     )
-
-
-def ensure_sharded(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
-    """Return `source` with one sharding filter on every path above it.
-
-    A path that has none gets torch's own `ShardingFilter` in front: it is the only class for which loaders give
-    everything before it one shared seed. A branch of a ``concat`` or ``mux`` that lacks one gets its own, since
-    the filter of another branch does not cover it.
-    """
-    covered = _covered(source)
-    if covered is True:
-        return source
-    if covered is False:
-        return ShardingFilter(source)
-    for name, value in list(vars(source).items()):
-        if isinstance(value, IterDataPipe):
-            setattr(source, name, ensure_sharded(value))
-        elif isinstance(value, (list, tuple)) and any(isinstance(item, IterDataPipe) for item in value):
-            wrapped = [ensure_sharded(item) if isinstance(item, IterDataPipe) else item for item in value]
-            setattr(source, name, type(value)(wrapped))
-    return source
-
-
-def _covered(pipe: IterDataPipe[Any]) -> bool | None:
-    """Return True if every path above `pipe` is sharded, False if none is, None if some are."""
-    if is_sharding(pipe):
-        return True
-    above = {_covered(parent) for parent in parents(pipe)}
-    if not above:
-        return False
-    return above.pop() if len(above) == 1 else None
 
 
 def _refuse_second_filter(source: IterDataPipe[Any]) -> None:

@@ -65,7 +65,7 @@ class ErrorPolicy:
         go_on = True
         if callable(self.on_error):
             go_on = bool(self.on_error(error))
-        elif not stats.skipped[type(error).__name__]:
+        elif type(error).__name__ not in stats.skipped:
             level = logging.WARNING if self.on_error == "warn" else logging.INFO
             logger.log(level, "%s skips after %s", stage, text_of(error))
         stats.skip(error)

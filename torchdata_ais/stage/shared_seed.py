@@ -9,11 +9,13 @@ nothing but take that seed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from typing_extensions import Self
 
 from torchdata_ais.errors import StateError
+from torchdata_ais.stage.above import with_above
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, upstream
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 
@@ -46,14 +48,17 @@ class SharedSeed(Pipe[Any]):
 
 
 def with_shared_seed(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
-    """Return `source` with a `SharedSeed` above it: before its sharding filter, if it has one."""
+    """Return `source`, or a copy, with a `SharedSeed` above it: before its sharding filter, if it has one."""
     if shared_seed_above(source) is not None:
         return source
     sharder = sharder_above(source)
-    if sharder is None:
-        return SharedSeed(source)
-    sharder.source_datapipe = SharedSeed(sharder.source_datapipe)
-    return source
+    return SharedSeed(source) if sharder is None else _before(sharder, source)
+
+
+def _before(sharder: ShardingFilter, pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    if pipe is sharder:
+        return with_above(pipe, SharedSeed)
+    return with_above(pipe, partial(_before, sharder))
 
 
 def shared_seed_above(pipe: IterDataPipe[Any]) -> SharedSeed | None:

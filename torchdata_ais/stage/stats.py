@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+import msgspec
+from typing_extensions import Self
 
 from torchdata_ais.redaction import clean
+from torchdata_ais.store import held_now
 
-__all__ = ["StageStats", "merge_stats", "text_of"]
+__all__ = ["StageStats", "text_of"]
 
 _EXAMPLES = 20
-_SUMS = ("items", "bytes", "retries", "refetched", "opened", "first_byte_s", "wait_s")
 
 
-@dataclass
-class StageStats:
-    """Counts of one stage in one process.
+class StageStats(msgspec.Struct):
+    """Counts of one stage, in one process or summed over several.
 
     Attributes:
         items: Items taken in.
@@ -28,6 +25,8 @@ class StageStats:
         first_byte_s: Seconds it took, of all of them together.
         first_byte_max_s: Seconds it took at most.
         wait_s: Seconds the stage waited for bytes.
+        held: Bytes fetched ahead that the process holds now.
+        held_max: Bytes it held at most.
         skipped: Name of the error class -> how many items were given up for it.
         examples: The first texts of those errors, at most 20.
     """
@@ -40,15 +39,15 @@ class StageStats:
     first_byte_s: float = 0.0
     first_byte_max_s: float = 0.0
     wait_s: float = 0.0
-    skipped: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
-
-    def __reduce__(self) -> tuple[type[StageStats], tuple[()]]:
-        return StageStats, ()  # a copy of a stage has counted nothing
+    held: int = 0
+    held_max: int = 0
+    skipped: dict[str, int] = {}
+    examples: list[str] = []
 
     def skip(self, error: BaseException) -> None:
         """Count an item given up for `error`."""
-        self.skipped[type(error).__name__] += 1
+        name = type(error).__name__
+        self.skipped[name] = self.skipped.get(name, 0) + 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append(text_of(error))
 
@@ -62,20 +61,30 @@ class StageStats:
             self.first_byte_s += first_byte_s
             self.first_byte_max_s = max(self.first_byte_max_s, first_byte_s)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that travel between processes."""
-        return {
-            "items": self.items,
-            "bytes": self.bytes,
-            "retries": self.retries,
-            "refetched": self.refetched,
-            "opened": self.opened,
-            "first_byte_s": self.first_byte_s,
-            "first_byte_max_s": self.first_byte_max_s,
-            "wait_s": self.wait_s,
-            "skipped": dict(self.skipped),
-            "examples": list(self.examples),
-        }
+    @classmethod
+    def of_reading(cls) -> StageStats:
+        """Return stats that count nothing but the bytes that this process holds."""
+        held, held_max = held_now()
+        return cls(held=held, held_max=held_max)
+
+    def add(self, other: StageStats) -> Self:
+        """Add what the same stage counted elsewhere.
+
+        Example:
+            >>> StageStats(items=2, skipped={"ReadError": 1}).add(StageStats(items=3)).items
+            5
+        """
+        largest = max(self.first_byte_max_s, other.first_byte_max_s)
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.first_byte_max_s = largest
+        for error, count in other.skipped.items():
+            self.skipped[error] = self.skipped.get(error, 0) + count
+        self.examples = (self.examples + other.examples)[:_EXAMPLES]
+        return self
+
+
+_SUMS = [field.name for field in msgspec.structs.fields(StageStats) if field.type in (int, float)]
 
 
 def text_of(error: BaseException) -> str:
@@ -87,20 +96,3 @@ def text_of(error: BaseException) -> str:
     """
     notes: list[str] = getattr(error, "__notes__", [])
     return clean("\n".join([f"{type(error).__name__}: {error}", *notes]))
-
-
-def merge_stats(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sum of what `StageStats.to_dict` gave in several processes.
-
-    Example:
-        >>> merge_stats([StageStats(items=2).to_dict(), StageStats(items=3).to_dict()])["items"]
-        5
-    """
-    total = StageStats()
-    for part in parts:
-        for name in _SUMS:
-            setattr(total, name, getattr(total, name) + part[name])
-        total.first_byte_max_s = max(total.first_byte_max_s, part["first_byte_max_s"])
-        total.skipped.update(part["skipped"])
-        total.examples.extend(part["examples"][: _EXAMPLES - len(total.examples)])
-    return total.to_dict()

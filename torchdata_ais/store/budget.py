@@ -88,6 +88,6 @@ def open_share(limit: int) -> Share:
     return Share(_budget, limit)
 
 
-def held_now() -> dict[str, int]:
+def held_now() -> tuple[int, int]:
     """Return how many bytes this process holds fetched ahead, and how many it held at most."""
-    return {"held": _budget.used, "held_max": _budget.peak}
+    return _budget.used, _budget.peak

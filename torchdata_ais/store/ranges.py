@@ -37,7 +37,7 @@ def read_range(url: str, start: int, length: int, options: StoreOptions) -> byte
         ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
     place = parse_url(url).at(options.endpoint)
-    place.require_endpoint(url)
+    place.require_endpoint()
     if length < 1:
         return b""
     target = place.url()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
-from torchdata_ais.observe.collect import report_of, restart
+from torchdata_ais.observe.collect import Report, report_of, restart
 
 __all__ = ["Counts", "ended"]
 
@@ -29,17 +29,21 @@ class Counts:
         self._pause_s = _FIRST_S
         self._next = monotonic() + self._pause_s
 
-    def take(self, pipe: Any, *, now: bool = False) -> dict[str, Any] | None:
+    def take(self, pipe: Any, *, now: bool = False) -> Report | None:
         """Return the counts of all epochs so far; None if it is not time."""
         time = monotonic()
         if time < self._next and not now:
             return None
         self._pause_s = min(_EVERY_S, 2 * self._pause_s)
         self._next = time + self._pause_s
-        return {**report_of(pipe), "sending_s": self.sending_s, "in_workers": True}
+        report = report_of(pipe)
+        report.sending_s, report.in_workers = self.sending_s, True
+        return report
 
 
-def ended(report: dict[str, Any]) -> dict[str, Any]:
+def ended(report: Report) -> Report:
     """Return the last report of a process that is no more: its work counts, its place among the processes does not."""
-    stages = [{**stage, "held": 0, "held_max": 0} if "held" in stage else stage for stage in report["stages"]]
-    return {**report, "stages": stages, "processes": 0}
+    for stage in report.stages:
+        stage.stats.held = stage.stats.held_max = 0
+    report.processes = 0
+    return report

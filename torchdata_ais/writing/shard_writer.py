@@ -5,27 +5,33 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import xxhash
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
+from torchdata_ais.arguments import taken
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.urls import redact
-from torchdata_ais.writing._options import check_format, store_options
+from torchdata_ais.writing._options import check_format
 from torchdata_ais.writing._replay import Replay, finished_shards
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
-from torchdata_ais.writing.packing import SamplePacker
+from torchdata_ais.writing.packing import PackingNames, SamplePacker
 from torchdata_ais.writing.series_index import SeriesIndex
 from torchdata_ais.writing.targets import StreamTarget, Target, open_target
 
 __all__ = ["ShardWriter"]
 
 logger = logging.getLogger("torchdata_ais")
+
+
+class PackedInto(PackingNames, ClusterNames, total=False):
+    """How samples are packed, and parts of ``cluster=`` by version 0.1's names."""
 
 
 class ShardWriter:
@@ -62,12 +68,11 @@ class ShardWriter:
             they are said to be.
         index: Make the sample index on the way (see `torchdata_ais.SampleIndex`): True stores it beside the shards, a
             text where it says. Not for compressed shards. The finished shards of a resumed series are read for it.
-        endpoint: ``http://proxy:51080``; default ``AIS_ENDPOINT``.
-        client: An SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token.
-        options: All transport settings at once.
-        **tarwriter: Further arguments of `TarWriter`: ``user group mode compress encoder keep_meta mtime format
-            allow_pickle quality``.
+        cluster: See `torchdata_ais.store.Cluster`.
+        compress: As in `TarWriter`.
+        format: As in `TarWriter`.
+        **named: Further arguments of `TarWriter`: ``user group mode encoder keep_meta mtime allow_pickle quality``, and
+            parts of `cluster` by version 0.1's names.
 
     Attributes:
         shards: A `ShardInfo` for each finished shard.
@@ -107,13 +112,10 @@ class ShardWriter:
         manifest: str | None = None,
         resume: bool = False,
         index: bool | str = False,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
-        options: StoreOptions | None = None,
+        cluster: Cluster = None,
         compress: bool | str | None = None,
         format: Any = None,  # noqa: A002 - webdataset's name
-        **tarwriter: Any,
+        **named: Unpack[PackedInto],
     ) -> None:
         self._pattern = pattern
         self._compression = compression_for(self._name(start_shard), compress)
@@ -132,14 +134,15 @@ class ShardWriter:
                 todo="leave out compress= and opener=, and end the pattern in .tar",
             )
         check_format(format)
+        packing: dict[str, Any] = {**named}
+        self._options = partial(cluster_options, given_options(cluster, **taken(packing, ClusterNames)))
         try:
-            self._pack = SamplePacker(**tarwriter)
+            self._pack = SamplePacker(**packing)
         except TypeError as error:
             raise UsageError.at(f"ShardWriter: {error}", todo="see the arguments of TarWriter") from error
         self._maxcount, self._maxsize = maxcount, maxsize
         self._post, self._opener = post, opener
         self._level = logging.INFO if verbose else logging.DEBUG
-        self._store = (options, endpoint, client, token)
         self._archive: OpenArchive | None = None
         self._keys = xxhash.xxh64()
         self._is_open = True
@@ -309,9 +312,6 @@ class ShardWriter:
             self.close()
         else:
             self.discard()
-
-    def _options(self) -> StoreOptions:
-        return store_options(*self._store)
 
     def _name(self, number: int) -> str:
         try:
