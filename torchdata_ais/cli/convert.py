@@ -87,6 +87,9 @@ def convert(
         str, typer.Option(help="Where to note the finished shards, as JSON.", show_default=False)
     ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the shards of --manifest.")] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="Make the sample index of the new shards on the way.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
     on_error: Annotated[
         str, typer.Option(help="raise; or warn, skip: go on without samples that cannot be made.")
@@ -136,6 +139,7 @@ def convert(
             maxcount=maxcount,
             maxsize=_bytes(maxsize),
             compress=compress or None,
+            index=index,
         )
         stack.close()
         _say(done, target, as_json=as_json)

@@ -50,6 +50,9 @@ def lint(
         ),
     ] = "",
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard that --fix writes.", min=1)] = 10_000,
+    index: Annotated[
+        bool, typer.Option("--index", help="Make the sample index of shards that are sound, too.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Notes count as errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     endpoint: Endpoint = "",
@@ -79,8 +82,11 @@ def lint(
             options=options,
         )
         stack.close()
+        indexed = _indexed(list(urls), report, options) if index else None
         if not as_json:
             _show(report)
+            if indexed:
+                echo(f"index: {indexed}")
             if not (report.ok or fix) and any(shard.good for shard in report.shards):
                 todo = "--fix ais://BUCKET/good-%06d.tar writes what is good to new shards; the old ones stay"
                 echo(f"next: {todo}", err=True)
@@ -94,11 +100,31 @@ def lint(
             answer = report.as_dict()
             if written is not None:
                 answer["fixed"] = vars(written)
+            if index:
+                answer["index"] = indexed
             echo_json(answer, indent=1)
         elif written is not None:
             _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)
+
+
+def _indexed(urls: list[str], report: LintReport, options: StoreOptions | None) -> str | None:
+    """Make the index of shards without errors, and return where it lies; None if there are errors."""
+    from torchdata_ais.errors import UsageError
+    from torchdata_ais.index import SampleIndex, index_place
+    from torchdata_ais.store import StoreOptions as Options
+
+    if len(urls) > 1:
+        raise UsageError.at(
+            "several sources have no place of their own for an index",
+            todo="run torchdata-ais index --where",
+        )
+    if not report.ok:
+        return None
+    place = index_place(urls[0])
+    SampleIndex.build(urls, method="read", where=place, options=options or Options())
+    return place
 
 
 def _show(report: LintReport) -> None:

@@ -73,6 +73,7 @@ class ConvertNames(EditNames, PackedInto, total=False):
     opener: Callable[[str], Any] | None
     compress: bool | str | None
     format: Any
+    index: bool | str
 
 
 def convert(

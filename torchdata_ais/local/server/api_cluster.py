@@ -18,17 +18,29 @@ AIS_VERSION = "5.0"
 
 
 class _Wanted(msgspec.Struct):
-    """Which job is asked about."""
+    """Which job is asked about; Go takes the names in any case."""
 
     ID: str | None = None
     Kind: str | None = None
+    id: str | None = None
+    kind: str | None = None
+
+    @property
+    def job(self) -> str:
+        """The id."""
+        return self.ID or self.id or ""
+
+    @property
+    def of_kind(self) -> str:
+        """The kind."""
+        return self.Kind or self.kind or ""
 
     def of(self, jobs: Jobs) -> list[Job]:
         """The jobs that are meant."""
-        return jobs.select(self.ID or "", self.Kind or "")
+        return jobs.select(self.job, self.of_kind)
 
     def __str__(self) -> str:
-        return f"x-{self.Kind or ''}[{self.ID or ''}]"
+        return f"x-{self.of_kind}[{self.job}]"
 
 
 class _Listed(msgspec.Struct):
@@ -127,7 +139,7 @@ def stop_job(call: Call) -> Reply:
 def job_status(call: Call) -> Reply:
     """How one job ended."""
     wanted = call.body(_Wanted)
-    job = call.cluster.jobs.get(wanted.ID or "")
+    job = call.cluster.jobs.get(wanted.job)
     if job is None:
         raise ReplyError(404, f"{call.node.tag}: {wanted} does not exist", "ErrNotFound")
     return Reply.plain_json(job.status())

@@ -56,7 +56,7 @@ def standard_headers(entry: Object) -> list[tuple[str, str]]:
         ("Ais-Atime", str(entry.atime_ns)),
         ("Ais-Checksum-Type", _CHECKSUM_TYPE),
         ("Ais-Checksum-Value", entry.checksum),
-        ("Ais-Version", str(entry.version)),
+        *([("Ais-Version", str(entry.version))] if entry.version else []),  # system buckets have none
     ]
 
 

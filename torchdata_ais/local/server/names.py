@@ -13,15 +13,20 @@ import xxhash
 from .problem import ReplyError, bad_bucket_name, invalid_path
 
 __all__ = [
+    "SHARD_INDEXES",
     "check_bucket_name",
     "check_object_name",
     "check_prefix",
     "digest_of",
+    "index_name",
     "new_id",
     "object_uname",
     "owner_of",
     "parse_uname",
 ]
+
+SHARD_INDEXES = ".sys-shardidx"
+"""The bucket of the indexes that the job ``index-shard`` makes."""
 
 _BUCKET = re.compile(r"(?:[A-Za-z0-9_-]|\.(?!\.))+")
 _DIGEST_SEED = 1103515245
@@ -55,6 +60,11 @@ def check_prefix(prefix: str) -> None:
 def object_uname(bucket: str, name: str) -> str:
     """The name of an object in the whole cluster, as AIStore's clients build it."""
     return f"ais/@#/{bucket}/{name}"
+
+
+def index_name(bucket: str, name: str) -> str:
+    """The name of the index of a shard, in the bucket `SHARD_INDEXES`."""
+    return f"{object_uname(bucket, name)}.idx"
 
 
 def parse_uname(uname: str) -> tuple[str, str]:

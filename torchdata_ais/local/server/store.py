@@ -22,6 +22,7 @@ import msgspec
 import xxhash
 
 from .files import FileSlice, append_blocks, write_all
+from .names import SHARD_INDEXES, index_name
 from .problem import ReplyError, bucket_exists, bucket_missing
 
 __all__ = ["Bucket", "Object", "Store"]
@@ -202,6 +203,8 @@ class Store:
             self.path(found).unlink(missing_ok=True)
             with suppress(OSError):  # on a full disk: that the file is gone says it, too
                 self._log("delete", bucket, name)
+            if bucket != SHARD_INDEXES and SHARD_INDEXES in self.buckets:
+                self.delete(SHARD_INDEXES, index_name(bucket, name))  # the shard's index goes with it
         return True
 
     def set_custom(self, bucket: str, entry: Object, custom: dict[str, str]) -> None:
