@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,9 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.codecs import MAX_PIXELS, build_decoder
+from torchdata_ais.errors import UsageError
+from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
@@ -96,11 +100,11 @@ def convert(
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
     """
-    with reported(debug, "torchdata_ais.writing", "rich.progress"), ExitStack() as stack:
+    named = ("resume", "overwrite", "manifest", "max_pixels")
+    with reported(debug, "torchdata_ais.writing", "rich.progress", options=named), ExitStack() as stack:
         from torchdata_ais.cli._bucket import make_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.urls import parse_url
         from torchdata_ais.writing import convert as run
 
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
@@ -139,8 +143,6 @@ def convert(
 
 def _decoder(function: Callable[..., Any] | None, size: int, shorter: int, max_pixels: int) -> Any:
     """Return what turns the bytes into values, where anything is to be done with values."""
-    from torchdata_ais.codecs import MAX_PIXELS, build_decoder
-
     if function is None and not size and not shorter:
         return None
     # Without a function nothing but images changes: other fields stay the bytes they are.
@@ -174,7 +176,6 @@ def _say(done: Conversion, target: str, *, as_json: bool) -> None:
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:
-    from torchdata_ais.errors import UsageError
 
     for pair in pairs:
         if "=" not in pair:
@@ -189,10 +190,6 @@ def _bytes(text: str) -> float:
         >>> _bytes("500MB"), _bytes("1 GiB"), _bytes("4096")
         (500000000.0, 1073741824.0, 4096.0)
     """
-    import re
-
-    from torchdata_ais.errors import UsageError
-
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?\s*", text, re.IGNORECASE)
     if not found:
         raise UsageError.at(f"--maxsize {text!r} is no size", todo="write 500MB, 1GiB, or a number of bytes")

@@ -281,7 +281,7 @@ def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) ->
         return NotFoundError.at(
             f"{source}: no file"
             + (f" matches regex={regex!r}; {listed} were found" if regex and listed else " matches"),
-            todo="check the path and the folder it is relative to, or pass allow_empty=True",
+            todo="check the path and the folder it is relative to",
             url=str(source),
         )
     what = f"{_describe(source)}: no object"
@@ -293,6 +293,6 @@ def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) ->
         what += f" matches regex={regex!r}; {listed} were listed"
     return NotFoundError.at(
         what,
-        todo="check bucket and prefix (AIS_ENDPOINT may name another cluster), or pass allow_empty=True",
+        todo="check bucket and prefix (AIS_ENDPOINT may name another cluster)",
         url=redact(source) if isinstance(source, str) else None,
     )
