@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.codecs import build_decoder, build_encoder
+from torchdata_ais.codecs.encoder import Encoder
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, SampleError, UsageError
 
 __all__ = ["Edit", "EditNames", "Outcome", "Transform"]
@@ -143,6 +144,11 @@ class Edit:
         ):
             if function is not None:
                 check_function(function, count, f"convert({name}=)")
+        self.encode()
+
+    def encode(self) -> Encoder:
+        """Return the function that makes bytes of the values of a sample."""
+        return build_encoder(self.encoder, allow_pickle=self.allow_pickle, quality=self.quality)
 
     @property
     def is_copy(self) -> bool:
@@ -154,7 +160,7 @@ class Edit:
         decode, fields = self.decode, self.fields
         return Transform(
             load,
-            build_encoder(self.encoder, allow_pickle=self.allow_pickle, quality=self.quality),
+            self.encode(),
             self.select,
             build_decoder(decode, partial=True) if isinstance(decode, str) else decode,
             self.map,
