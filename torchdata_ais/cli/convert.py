@@ -10,7 +10,6 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
-from torchdata_ais.codecs import MAX_PIXELS, build_decoder
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
@@ -101,6 +100,7 @@ def convert(
         from torchdata_ais.cli._bucket import make_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of
+        from torchdata_ais.codecs import MAX_PIXELS, build_decoder
         from torchdata_ais.writing import convert as run
 
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))

@@ -14,7 +14,6 @@ import typer
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
 from torchdata_ais.errors import LoaderError, UsageError
-from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import bucket_place
 
@@ -186,6 +185,8 @@ def _train(
 
 def _chain(pipe: object) -> str:
     """Return the stages of a chain in a line."""
+    from torchdata_ais.stage.pipe import upstream
+
     stages = [repr(stage).removesuffix("IterDataPipe") for stage in upstream(pipe)]  # type: ignore[arg-type]
     return " . ".join(reversed(stages))
 
