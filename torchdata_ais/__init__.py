@@ -23,7 +23,7 @@ _in_command = (
 )
 
 if _in_command:
-    from torchdata_ais._interrupt import quit_at_once
+    from torchdata_ais.interrupt import quit_at_once
 
     quit_at_once()
 

@@ -157,7 +157,11 @@ from .pipes import (
 from .pipes import (
     Unlister as Unlister,
 )
+from .reading.open_shard import Safety as Safety
 from .samples import Sample as Sample
+from .store import (
+    ObjectCache as ObjectCache,
+)
 from .store import (
     Retry as Retry,
 )

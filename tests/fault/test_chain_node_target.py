@@ -20,7 +20,7 @@ from store_rawserver import RawServer, Request, redirect, whole
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions, stats
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, ConnectError
 from torchdata_ais.testing import shard_bytes
 

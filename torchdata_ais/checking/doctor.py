@@ -95,7 +95,7 @@ def _torch() -> Check:
 
 def _loaders() -> Check:
     try:
-        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        from torchdata_ais.dataloader2 import DataLoader2
     except Exception as error:  # noqa: BLE001 - see above
         todo = 'pip install "torchdata<0.10"; until then use ais_loader(engine="dataloader") or torch\'s DataLoader'
         return Check("loaders", "note", f"DataLoader only: torchdata's {_first(error)}", todo)

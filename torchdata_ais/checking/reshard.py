@@ -76,7 +76,7 @@ def reshard(
         TransportError: A shard cannot be read or written at all.
     """
     from torchdata_ais.writing import ShardWriter
-    from torchdata_ais.writing._prepare import prepare
+    from torchdata_ais.writing.prepare import prepare
 
     options = cluster_options(cluster, **named)
     prepare(target, lambda: options, new=True)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchdata_ais._interrupt import LINE, STATUS
 from torchdata_ais.cli._echo import echo, shown_line
 from torchdata_ais.errors import AISError
+from torchdata_ais.interrupt import LINE, STATUS
 from torchdata_ais.urls import no_cluster, parse_url
 
 if TYPE_CHECKING:

@@ -147,7 +147,7 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
 def _check_target(target: str, options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
     from torchdata_ais.store import resolve_options
-    from torchdata_ais.writing._prepare import prepare
+    from torchdata_ais.writing.prepare import prepare
 
     try:
         prepare(target, lambda: options or resolve_options(), new=True, todo="remove them or write elsewhere")

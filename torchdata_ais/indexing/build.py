@@ -22,7 +22,7 @@ from torchdata_ais.index import (
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
 from torchdata_ais.urls import ObjectURL, parse_url
-from torchdata_ais.writing.pool import OrderedPool
+from torchdata_ais.workers.ordered_pool import OrderedPool
 
 __all__ = ["build_index"]
 

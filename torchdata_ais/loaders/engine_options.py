@@ -1,13 +1,16 @@
-"""In which processes an `ais_loader` runs its pipe."""
+"""What the engines of `ais_loader` are told: which of them runs which pipe, and how."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.world import World
 
-__all__ = ["EngineName", "EngineOptions"]
+__all__ = ["EngineName", "EngineOptions", "EngineSettings"]
 
 EngineName = Literal["auto", "dataloader2", "dataloader"]
 
@@ -15,6 +18,13 @@ EngineName = Literal["auto", "dataloader2", "dataloader"]
 @dataclass(frozen=True)
 class EngineOptions:
     """How to run a pipe; the fields are the arguments of `ais_loader`.
+
+    Attributes:
+        num_workers: Worker processes; 0 runs the pipe in this one.
+        prefetch: Items each worker makes ahead.
+        engine: Which engine; "auto" is DataLoader2 where torchdata has it.
+        context: Start method of the processes.
+        stall_after: Seconds an item may take.
 
     Raises:
         UsageError: A value that cannot work.
@@ -35,3 +45,22 @@ class EngineOptions:
             raise UsageError.at(f"engine={self.engine!r}", todo='use "auto", "dataloader2" or "dataloader"')
         if self.stall_after is not None and self.stall_after <= 0:
             raise UsageError.at(f"stall_after={self.stall_after}", todo="use seconds, more than 0, or None")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine runs, and how.
+
+    Attributes:
+        pipe: The pipe.
+        stateful: Whether to give the state with each item.
+        listing: What the pipe's sources give; workers begin with it.
+        world: The ranks.
+        options: The rest.
+    """
+
+    pipe: IterDataPipe[Any]
+    stateful: bool
+    listing: Listing
+    world: World
+    options: EngineOptions

@@ -72,7 +72,7 @@ class EpochSteps:
         if not self.ahead or world.size == 1:
             return steps
         assert ranks is not None
-        more = passes.again(listing) if self.given == "pad" else None
+        more = passes.again(world, listing) if self.given == "pad" else None
         return _stop_together(steps, _Agreement(ranks), world.size, more)
 
     def end(self, passes: Passes) -> None:

@@ -12,9 +12,8 @@ from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
 from torchdata_ais.loaders.engines import pinned
 from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
-from torchdata_ais.loaders.instance import raise_if_refused
 from torchdata_ais.loaders.passes import Passes
-from torchdata_ais.loaders.state import check_state, make_state
+from torchdata_ais.loaders.state import check_state
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.ranks.alive import Ranks
@@ -22,6 +21,7 @@ from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.stage.checkpoint import chain_of, stage_names
 from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
+from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
 from torchdata_ais.world import RankNames, World, WorldOptions
 
 __all__ = ["AISLoader", "ais_loader"]
@@ -137,7 +137,7 @@ class AISLoader:
     def under_way(self) -> bool:
         """Whether the next `iter` finishes an epoch that a checkpoint was taken in."""
         resume = self._passes.resume
-        return resume is not None and (resume["step"] > 0 or "merged" in resume)
+        return resume is not None and (isinstance(resume, MergedState) or resume.step > 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch; nothing changes for the epoch under way."""
@@ -204,9 +204,9 @@ class AISLoader:
 
     def _begin(self) -> None:
         """Begin an epoch, or the rest of one."""
-        resume = self._passes.resume
-        if resume is not None:
-            self.epoch, self._step = resume["user_epoch"], resume["step"]
+        if self._passes.resume is not None:
+            resume = self._passes.resume.parts[0]
+            self.epoch, self._step = resume.user_epoch, resume.step
         else:
             self.epoch, self._step = self._next_epoch, 0
             self._steps.begin(self._passes, self.epoch)
@@ -227,7 +227,7 @@ class AISLoader:
             raise self._no_state
         passes = self._passes
         if passes.resume is not None:
-            return passes.resume
+            return to_plain(passes.resume)
         under_way = passes.instances is not None
         if not under_way:
             self._steps.begin(passes, self._next_epoch)
@@ -236,18 +236,20 @@ class AISLoader:
             (self._joined[0], self._joined[1].digest) if self._joined else (self._world_options.find(), "")
         )
         instances = passes.instances
-        return make_state(
-            stages=self._stages,
-            seed=passes.seed,
-            epoch=passes.number,
-            user_epoch=self.epoch if under_way and self._step else self._next_epoch,
-            step=self._step,
-            rank=world.rank,
-            ranks=world.size,
-            workers=passes.workers,
-            turn=passes.turn,
-            shards=digest,
-            instances=None if instances is None else [raise_if_refused(state) for state in instances],
+        return to_plain(
+            StreamState(
+                stages=self._stages,
+                seed=int(passes.seed),
+                epoch=int(passes.number),
+                user_epoch=int(self.epoch if under_way and self._step else self._next_epoch),
+                step=self._step,
+                rank=world.rank,
+                ranks=world.size,
+                workers=passes.workers,
+                turn=passes.turn,
+                shards=digest,
+                instances=None if instances is None else [unpack(state) for state in instances],
+            )
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -262,8 +264,9 @@ class AISLoader:
         """
         if self._no_state is not None:
             raise self._no_state
-        state = check_state(state, self._stages)
-        self._passes.resume, self._passes.seed, self._passes.number = state, state["seed"], state["epoch"]
+        resume = check_state(state, self._stages)
+        first = resume.parts[0]
+        self._passes.resume, self._passes.seed, self._passes.number = resume, first.seed, first.epoch
         self._steps.forget()
         self._run += 1
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.engine_options import EngineOptions
+from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, make_engine
-from torchdata_ais.loaders.instance import InstancePlan, pack_fresh, pack_share
+from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.state import plans_for
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.state import MergedState, StreamState
 from torchdata_ais.workers.counts import ended
 from torchdata_ais.world import World, instance_of
 
@@ -42,7 +43,7 @@ class Passes:
     ) -> None:
         self.seed = seed
         self.number = 0
-        self.resume: dict[str, Any] | None = None
+        self.resume: StreamState | MergedState | None = None
         self.turn = 0
         self.instances: list[bytes] | None = None
         self._pipe = pipe
@@ -70,11 +71,11 @@ class Passes:
         if resume is not None:
             plans = plans_for(resume, world.rank, world.size, self.workers, listing.digest)
         self.turn = 0
-        self.instances = [_before(plan) for plan in plans]
+        self.instances = [plan.not_begun() for plan in plans]
         self._has_given = False
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
-            self._engine = make_engine(self._pipe, self._stateful, self._how, listing, world)
+            self._engine = make_engine(self._settings(world, listing, stateful=self._stateful))
         return self._engine.epoch(plans)
 
     def endless(self, world: World, listing: Listing) -> Iterator[Step]:
@@ -95,12 +96,15 @@ class Passes:
                 )
             self.number += 1
 
-    def again(self, listing: Listing) -> Iterator[Step]:
+    def again(self, world: World, listing: Listing) -> Iterator[Step]:
         """Yield items of the pass from its beginning, for a rank that has none left: -1 for the worker."""
         while True:
-            engine = InProcessEngine(self._pipe, False, listing)
+            engine = InProcessEngine(self._settings(world, listing, stateful=False))
             for item, _, _ in engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)]):
                 yield item, -1, None
+
+    def _settings(self, world: World, listing: Listing, *, stateful: bool) -> EngineSettings:
+        return EngineSettings(self._pipe, stateful, listing, world, self._how)
 
     def gave(self, worker: int, state: bytes | None) -> None:
         """Note that the item of `worker` goes out, and where the worker stands after it."""
@@ -131,10 +135,3 @@ class Passes:
         if engine is not None:
             engine.close()
             self._past_reports += engine.reports()
-
-
-def _before(plan: InstancePlan) -> bytes:
-    """Return where an instance with that plan stands before its first item."""
-    if not plan.states:
-        return pack_fresh(plan.number, plan.instance)
-    return plan.states[0] if len(plan.states) == 1 and plan.share == (0, 1) else pack_share(plan)
