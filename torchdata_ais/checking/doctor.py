@@ -15,7 +15,6 @@ from typing import Literal
 
 from typing_extensions import Unpack
 
-from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import AISError
 from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options
 from torchdata_ais.store.attempts import Attempts, retried
@@ -105,6 +104,8 @@ def _loaders() -> Check:
 
 
 def _codecs() -> Check:
+
+    from torchdata_ais.codecs import build_decoder
 
     build_decoder()
     rows = {

@@ -8,16 +8,17 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchdata_ais.cli._echo import echo, shown_line
 from torchdata_ais.errors import AISError
 from torchdata_ais.interrupt import LINE, STATUS
-from torchdata_ais.store import StoreOptions, resolve_options
-from torchdata_ais.store.tokens import origin
 from torchdata_ais.urls import no_cluster, parse_url
+
+if TYPE_CHECKING:
+    from torchdata_ais.store import StoreOptions
 
 __all__ = [
     "Debug",
@@ -119,6 +120,9 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     Raises:
         UsageError: There is neither.
     """
+    from torchdata_ais.store import resolve_options
+    from torchdata_ais.store.tokens import origin
+
     options = resolve_options(endpoint=endpoint or None)
     if host:
         named = options.endpoint and origin(options.endpoint) == origin(host)

@@ -11,7 +11,6 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
-from torchdata_ais.codecs import MAX_PIXELS, build_decoder
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
@@ -149,6 +148,8 @@ def _decoder(function: Callable[..., Any] | None, size: int, shorter: int, max_p
     """Return what turns the bytes into values, where anything is to be done with values."""
     if function is None and not size and not shorter:
         return None
+    from torchdata_ais.codecs import MAX_PIXELS, build_decoder
+
     # Without a function nothing but images changes: other fields stay the bytes they are.
     return build_decoder(
         "pil",

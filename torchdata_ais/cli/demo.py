@@ -14,11 +14,11 @@ import typer
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
 from torchdata_ais.errors import LoaderError, UsageError
-from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import bucket_place
 
 if TYPE_CHECKING:
     from torchdata_ais.cli._bucket import Bucket
+    from torchdata_ais.store import StoreOptions
 
 __all__ = ["demo"]
 

@@ -21,8 +21,6 @@ from torchdata_ais.cli._run import (
     size_text,
 )
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
-from torchdata_ais.samples import split_name
-from torchdata_ais.store.naming import naming
 from torchdata_ais.urls import parse_url
 
 __all__ = ["inspect"]
@@ -105,6 +103,7 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
 def _draw(path: Path, samples: list[Any]) -> None:
     """Write a contact sheet of samples of bytes."""
     from torchdata_ais.display import contact_sheet
+    from torchdata_ais.store.naming import naming
 
     picture = contact_sheet(samples)
     try:
@@ -117,6 +116,7 @@ def _draw(path: Path, samples: list[Any]) -> None:
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
     """Yield one row for each run of members with one key; members without a key have a row of their own."""
+    from torchdata_ais.samples import split_name
 
     def key_of(member: _Member) -> tuple[str, ...]:
         parts = split_name(member.name)

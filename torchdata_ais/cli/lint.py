@@ -11,10 +11,10 @@ import typer
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, size_text
 from torchdata_ais.errors import NotFoundError
-from torchdata_ais.store import StoreOptions, resolve_options
 
 if TYPE_CHECKING:
     from torchdata_ais.checking import LintReport, Resharded
+    from torchdata_ais.store import StoreOptions
 
 __all__ = ["lint"]
 
@@ -172,6 +172,7 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
 
 def _check_target(target: str, options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
+    from torchdata_ais.store import resolve_options
     from torchdata_ais.writing.prepare import prepare
 
     try:

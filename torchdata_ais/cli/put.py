@@ -11,7 +11,6 @@ import typer
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.store.naming import naming
 from torchdata_ais.urls import bucket_place, parse_url
 
 __all__ = ["put"]
@@ -36,6 +35,7 @@ def put(
     with reported(debug, "aistore.sdk", "rich.progress"):
         from torchdata_ais.cli._bucket import Bucket
         from torchdata_ais.cli._progress import progress
+        from torchdata_ais.store.naming import naming
 
         if not source.exists():
             raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
