@@ -359,7 +359,7 @@ class AISLoader:
         """Return where this rank's loader stands: after the batch that was received last.
 
         Returns:
-            Plain values and bytes, the same shape at every step: some hundred bytes a worker, and 8 bytes for each
+            Plain values, the same shape at every step: some hundred bytes a worker, and 11 bytes for each
             sample in a shuffle buffer. `state_to_json` makes it fit for JSON, `merge_states` joins those of ranks.
 
         Raises:
