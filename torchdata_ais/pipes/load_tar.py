@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
@@ -23,7 +23,7 @@ from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.state import Part, ReaderState
-from torchdata_ais.store import ObjectCache, Retry, StoreOptions
+from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["AISFileLoader"]
@@ -45,9 +45,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     Args:
         source: Pipe of URLs: object URLs, ``ais://`` and other providers' URIs, ``file://`` and local paths, or
             mappings ``{"url": ...}``.
-        endpoint: ``http://proxy:51080`` for URIs without host. Default: the lister's, then ``AIS_ENDPOINT``.
-        client: An SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token. Default: the lister's, then ``AIS_AUTHN_TOKEN``.
+        cluster: See `torchdata_ais.store.Cluster`. Default: the lister's, then that of ``AIS_ENDPOINT``.
         open_shards: Shards read at the same time, one sample from each in turn: mixes shards, and fills a link
             that one connection cannot.
         rename_files: Function applied to member names before anything else looks at them.
@@ -66,7 +64,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         seed: Seed of torch's ``.shuffle()`` above this stage, where no loader sends one.
         cache_dir: Folder to keep whole shards in, for a cluster far away; see `torchdata_ais.store.ObjectCache`.
         cache_bytes: How much to keep there.
-        options: All transport settings at once, instead of the single ones.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Yields:
         ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
@@ -113,9 +111,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         self,
         source: Any,
         *,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
+        cluster: Cluster = None,
         open_shards: int = 1,
         rename_files: Callable[[str], str] | None = None,
         select_files: Callable[[str], bool] | None = None,
@@ -131,7 +127,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         seed: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = 10 << 30,
-        options: StoreOptions | None = None,
+        **named: Unpack[ClusterNames],
     ) -> None:
         super().__init__(source)
         check_number(open_shards, 1, "open_shards")
@@ -149,10 +145,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
             require_end, max_sample_bytes, max_ratio, rename_files, select_files, cache
         )
         self.transport = StageTransport(
-            options,
-            client,
-            endpoint,
-            token,
+            given_options(cluster, **named),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
             verify=verify,

@@ -15,7 +15,7 @@ from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
 from torchdata_ais.state import GeneratorState, StageState, damaged
 
-__all__ = ["Shuffler"]
+__all__ = ["Reservoir", "Shuffler", "shuffled_through"]
 
 _END = object()
 
@@ -103,16 +103,7 @@ class Shuffler(Pipe[Any]):
             for item in islice(source, held):
                 live.put(item)
             live.rng.setstate(state)
-        for item in source:
-            live.put(item)
-            if len(live.items) < self._bufsize:
-                more = next(source, _END)
-                if more is not _END:
-                    live.put(more)
-            if len(live.items) >= self._initial:
-                yield live.take()
-        while live.items:
-            yield live.take()
+        yield from shuffled_through(live, source, self._bufsize, self._initial)
 
     def held_places(self) -> list[int]:
         return self._live.places if self._live is not None else []
@@ -158,3 +149,17 @@ class Reservoir:
         items.pop()
         places.pop()
         return item
+
+
+def shuffled_through(buffer: Reservoir, source: Iterator[Any], bufsize: int, initial: int) -> Iterator[Any]:
+    """Yield the items of `source` in the order in which `buffer` gives them out; two are taken in while it fills."""
+    for item in source:
+        buffer.put(item)
+        if len(buffer.items) < bufsize:
+            more = next(source, _END)
+            if more is not _END:
+                buffer.put(more)
+        if len(buffer.items) >= initial:
+            yield buffer.take()
+    while buffer.items:
+        yield buffer.take()

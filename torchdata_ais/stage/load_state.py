@@ -17,8 +17,9 @@ from torchdata_ais.stage.rest import check_data, rest_of, url_hash
 from torchdata_ais.stage.shard_order import ShardOrder, bitmap, find_sharder, unsharded
 from torchdata_ais.state import OpenPosition, Part, ReaderState, SeenShard, ShardVersion
 from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import Location, parse_url
 
-__all__ = ["LoadState", "Resume", "url_of"]
+__all__ = ["LoadState", "Resume", "place_of", "url_of"]
 
 Resume = tuple[Part, tuple[str, str]]
 """What is to be resumed, and the digests of the shards then and now."""
@@ -39,6 +40,11 @@ def url_of(item: Any) -> str:
         f"an item of type {type(item).__name__} is no URL",
         todo='pass strings, or mappings {"url": string}: the stages that read stand right behind .list_ais()',
     )
+
+
+def place_of(item: Any) -> Location:
+    """Return where the shard or object is that an item names; see `url_of`."""
+    return parse_url(url_of(item))
 
 
 _SEEN = 64  # shards begun last whose names a checkpoint keeps, to notice that the listing has changed
@@ -100,7 +106,7 @@ class LoadState:
             raise failure
         shard, self.ahead = self.ahead, None
         if shard is not None:
-            self._note(shard.position, shard.url)
+            self._note(shard)
             self.queue.append(shard)
             return True
         following = next(self._to_come, None)
@@ -119,12 +125,12 @@ class LoadState:
                 self._looks_ahead = False
                 return
             position, item = following
-            self.ahead = OpenShard(url_of(item), position, self._store, self._options, before_its_turn=True)
+            self.ahead = OpenShard(place_of(item), position, self._store, self._options, before_its_turn=True)
         except Exception as error:  # noqa: BLE001 - raised when it is the shard's turn
             self._looks_ahead, self._failure = False, error
 
-    def _note(self, position: int, url: str) -> None:
-        self._seen.append(SeenShard(position, url_hash(url)))
+    def _note(self, shard: OpenShard) -> None:
+        self._seen.append(SeenShard(shard.position, url_hash(shard.place)))
 
     def open(
         self,
@@ -135,13 +141,17 @@ class LoadState:
         checksum: str | None = None,
     ) -> None:
         """Begin to read a shard, behind those already open."""
-        url = url_of(item)
-        self._note(position, url)
-        self.queue.append(
-            OpenShard(
-                url, position, self._store, self._options, start=start, version=version, checksum=checksum
-            )
+        shard = OpenShard(
+            place_of(item),
+            position,
+            self._store,
+            self._options,
+            start=start,
+            version=version,
+            checksum=checksum,
         )
+        self._note(shard)
+        self.queue.append(shard)
 
     def replay(self) -> Iterator[tuple[str, Run]]:
         """Yield the held samples again, in order."""

@@ -21,7 +21,7 @@ from torchdata_ais.state import (
     damaged,
 )
 from torchdata_ais.store.facts import Facts
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import Location, ObjectURL, parse_url
 
 __all__ = ["Rest", "check_data", "rest_of", "url_hash"]
 
@@ -144,6 +144,6 @@ def _too_few(position: int, urls: list[str]) -> StateError:
     )
 
 
-def url_hash(url: str) -> int:
+def url_hash(url: str | Location) -> int:
     """Return 32 bits that tell one shard from another; host and port do not count, a cluster may have moved."""
     return xxhash.xxh32_intdigest(parse_url(url).uri.encode())
