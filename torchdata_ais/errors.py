@@ -10,15 +10,12 @@
     |   |-- ObjectChangedError  another version of the object than the one listed or begun
     |   |-- NotFoundError       no such bucket or object (also a FileNotFoundError)
     |   `-- AuthError           token missing, wrong or without the right (also a PermissionError)
-    |-- ShardError              the bytes arrived, but they are not a whole, sound shard
+    |-- ShardError              the bytes arrived, but they are not a whole, sound shard (also a tarfile.ReadError)
     |   |-- TruncatedShardError the shard ends before its end (also an EOFError)
-    |   |   `-- webdataset.TruncatedShardError     (also a tarfile.ReadError)
     |   |-- BadHeaderError      a tar header that cannot be right
-    |   |   |-- webdataset.BadHeaderError          (also a tarfile.ReadError)
     |   |   `-- UnsupportedMemberError  a sparse member, or a link whose target is not in its sample
     |   |-- ChecksumError       the body is not the one the cluster stored
     |   `-- NotATarError        not a tar archive at all
-    |       `-- webdataset.NotATarError            (also a tarfile.ReadError)
     |-- SampleError             one sample cannot be used
     |   |-- DuplicateFieldError two members with the same key and field
     |   |-- NonAdjacentKeyError a key met again later in its shard
@@ -51,6 +48,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tarfile
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -249,7 +247,7 @@ class AuthError(TransportError, PermissionError):
     """The token is missing, wrong, or does not give the right to read."""
 
 
-class ShardError(AISError):
+class ShardError(AISError, tarfile.ReadError):
     """The bytes are not a whole, sound shard."""
 
 

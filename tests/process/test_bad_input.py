@@ -22,7 +22,7 @@ from torchdata_ais import (
     StoreOptions,
     ais_loader,
 )
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import (
     AISError,
     ConnectError,

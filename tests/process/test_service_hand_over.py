@@ -17,7 +17,7 @@ import torch
 from service_pipes import numbers
 from service_sessions import session
 
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind
 from torchdata_ais.workers.memory import Lender, give_back_done

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_share, pack_state
+from torchdata_ais.loaders.instance import InstancePlan, begin, pack_state
 from torchdata_ais.ranks.sharding import shard_instance
+from torchdata_ais.state import SharedState, pack, unpack
 from torchdata_ais.testing import example_shards
 
 pytestmark = pytest.mark.timeout(1800)
@@ -117,12 +118,12 @@ def resume_twice(seed: int, urls: list[str]) -> None:
         for plan in plans:
             items, state = advance(make, plan, rng.choice([0, 0, 1, 2, 5, 9]))
             done += flat(items)
-            if state is None:  # not begun: it still has all it was given
-                state = pack_share(plan) if plan.states else pack_fresh(plan.number, plan.instance)
-            states.append(state)
+            states.append(unpack(state or plan.not_begun()))  # not begun: it still has all it was given
         number = rng.randint(1, 4)
         epoch_seed = plans[0].epoch_seed
-        plans = [InstancePlan(epoch_seed, number, i, states, (i, number)) for i in range(number)]
+        plans = [
+            InstancePlan(epoch_seed, number, i, pack(SharedState(states, i, number))) for i in range(number)
+        ]
     for plan in plans:
         done += flat(advance(make, plan, 10**6)[0])
     assert sorted(done) == list(range(TOTAL)), f"seed {seed}"
@@ -146,5 +147,5 @@ def continue_in_steps(seed: int, urls: list[str]) -> None:
         got += items
         if not items or state is None:
             break
-        plan = InstancePlan(plan.epoch_seed, plan.number, plan.instance, [state])
+        plan = InstancePlan(plan.epoch_seed, plan.number, plan.instance, state)
     assert flat(got) == flat(whole), f"seed {seed}"

@@ -7,13 +7,14 @@ import importlib
 import pickle
 import pkgutil
 import re
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from torch._utils import ExceptionWrapper
 
-from torchdata_ais import errors
+from torchdata_ais import AISFileLoader, errors
 from torchdata_ais.error_text import sentence_case, taken_apart
 from torchdata_ais.errors import AISError
 from torchdata_ais.urls import no_cluster, parse_url
@@ -67,6 +68,16 @@ def test_what_torch_rebuilds_from_text_has_its_parts_and_begins_with_the_cause(k
     assert str(error).startswith("The shard ends early. Write it again\n[at] {")
     assert (error.what, error.todo) == ("The shard ends early", "Write it again")
     assert error.place == {"url": "ais://b/s.tar", "offset": 512, "in": "DataLoader worker process 3"}
+
+
+@pytest.mark.parametrize(
+    "data", [b"<html>" * 200, tarfile.TarInfo("a.txt").tobuf(), b""], ids=["html", "cut", "empty"]
+)
+def test_a_shard_that_is_not_sound_is_what_tarfile_raises_for_it(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "s.tar").write_bytes(data)
+    with pytest.raises(tarfile.ReadError) as caught:
+        list(AISFileLoader([str(tmp_path / "s.tar")]))
+    assert isinstance(caught.value, errors.ShardError)
 
 
 def test_a_text_that_only_looks_like_an_errors_stays_text() -> None:
@@ -159,5 +170,5 @@ def test_there_is_one_text_for_a_cluster_that_nobody_named() -> None:
     ]
     assert {one.partition(":")[0] for one in said} == {"urls.py"}, said
     with pytest.raises(errors.UsageError) as caught:
-        parse_url("ais://b/x").require_endpoint("ais://b/x")
+        parse_url("ais://b/x").require_endpoint()
     assert caught.value.todo == no_cluster().todo

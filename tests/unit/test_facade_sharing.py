@@ -250,13 +250,14 @@ def test_an_epoch_of_a_loader_goes_on_with_the_same_workers(shards: list[str]) -
 
 def test_a_loader_that_is_dropped_takes_its_workers_along(shards: list[str]) -> None:
     """At once: without waiting for the garbage collector, which the next loader's workers would inherit."""
+    others = set(active_children())
     loader = wds.WebLoader(fluid(shards), num_workers=1, batch_size=None).with_epoch(3)
     list(loader)
-    assert len(active_children()) == 1
+    assert len(set(active_children()) - others) == 1
     gc.disable()
     try:
         del loader
-        assert active_children() == []
+        assert set(active_children()) <= others
     finally:
         gc.enable()
 

@@ -154,6 +154,20 @@ class TestFields:
             items,
         )
 
+    @pytest.mark.parametrize("none", [True, False])
+    @pytest.mark.parametrize("missing", [True, False])
+    @pytest.mark.parametrize("handler", [go_on, stop, wds.reraise_exception])
+    def test_same_to_tuple_with_none_refused_or_allowed(
+        self, missing: bool, none: bool, handler: Any
+    ) -> None:
+        items = [{"a": 1, "b": 2}, {"a": None, "b": 2}, {"b": 3}, {"a": 4, "b": 5}]
+        options = {"missing_is_error": missing, "none_is_error": none}
+        compare(
+            lambda s: filters._to_tuple(s, "a", "b", handler=handler, **options),
+            lambda s: TupleMaker(s, "a", "b", on_error=handler, **options),
+            items,
+        )
+
     @pytest.mark.parametrize("seed", range(20))
     @pytest.mark.parametrize(
         "patterns", [("a;x",), ("*.jpg",), ("jpg", "cls"), (".jpg;.cls", "*.png"), ("*g",), ("__*",)]

@@ -9,12 +9,20 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
+from typing_extensions import Unpack
+
+from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import AISError
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options
+from torchdata_ais.store.attempts import Attempts, retried
+from torchdata_ais.store.request import send
+from torchdata_ais.store.sdk import call, sdk_client
+from torchdata_ais.store.wire import drain
+from torchdata_ais.tar.zstd import ZSTD
 from torchdata_ais.urls import redact
 from torchdata_ais.versions import versions
 
@@ -42,11 +50,12 @@ class Check:
     todo: str = ""
 
 
-def diagnose(options: StoreOptions | None = None) -> list[Check]:
+def diagnose(cluster: Cluster = None, **named: Unpack[ClusterNames]) -> list[Check]:
     """Look at everything a training needs. What fails is an answer, never an exception.
 
     Args:
-        options: The cluster to ask; default that of the environment, and a note if there is none.
+        cluster: The cluster to ask, see `torchdata_ais.store.Cluster`; a note if there is none.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Example:
         >>> checks = diagnose()
@@ -56,7 +65,7 @@ def diagnose(options: StoreOptions | None = None) -> list[Check]:
     found = [_safely("versions", _versions)]
     found += [_safely(name, look) for name, look in _LOCAL.items()]
     try:
-        options = options or resolve_options()
+        options = cluster_options(cluster, **named)
     except AISError as error:
         return [*found, Check("cluster", "bad", error.sentences)]
     if not options.endpoint:
@@ -87,7 +96,7 @@ def _torch() -> Check:
 
 def _loaders() -> Check:
     try:
-        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        from torchdata_ais.dataloader2 import DataLoader2
     except Exception as error:  # noqa: BLE001 - see above
         todo = 'pip install "torchdata<0.10"; until then use ais_loader(engine="dataloader") or torch\'s DataLoader'
         return Check("loaders", "note", f"DataLoader only: torchdata's {_first(error)}", todo)
@@ -96,7 +105,6 @@ def _loaders() -> Check:
 
 
 def _codecs() -> Check:
-    from torchdata_ais.codecs import build_decoder
 
     build_decoder()
     rows = {
@@ -104,7 +112,7 @@ def _codecs() -> Check:
         "soundfile": "audio",
         "av": "video",
         "cbor2": "formats",
-        "zstandard": "formats",
+        ZSTD: "formats",
     }
     troubles = {name: _trouble(name, extra) for name, extra in rows.items()}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
@@ -169,13 +177,6 @@ def _cluster(options: StoreOptions) -> Iterator[Check]:
 
 def _date_of(options: StoreOptions) -> float | None:
     """Return the cluster's time, in seconds since the epoch."""
-    from dataclasses import replace
-
-    from torchdata_ais.store import Retry
-    from torchdata_ais.store.attempts import Attempts, retried
-    from torchdata_ais.store.request import send
-    from torchdata_ais.store.wire import drain
-
     url = f"{options.endpoint}/v1/health"
     once = replace(options, first_byte_timeout=_TIMEOUT_S)
 
@@ -192,10 +193,6 @@ def _date_of(options: StoreOptions) -> float | None:
 
 
 def _buckets(options: StoreOptions, where: str, how: str) -> Check:
-    from dataclasses import replace
-
-    from torchdata_ais.store import Retry
-    from torchdata_ais.store.sdk import call, sdk_client
 
     once = replace(options, retry=Retry(attempts=1, deadline=2 * _TIMEOUT_S), first_byte_timeout=_TIMEOUT_S)
     try:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, size_text
+from torchdata_ais.errors import NotFoundError
+from torchdata_ais.store import StoreOptions, resolve_options
 
 if TYPE_CHECKING:
     from torchdata_ais.checking import LintReport, Resharded
-    from torchdata_ais.store import StoreOptions
 
 __all__ = ["lint"]
 
@@ -64,13 +65,8 @@ def lint(
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.cli._bucket import make_bucket
         from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.urls import parse_url
 
-        needs_cluster = any(
-            place.kind == "object" and not place.endpoint
-            for place in map(parse_url, filter(None, [*urls, fix]))
-        )
-        options = options_for(endpoint) if needs_cluster else None
+        options = options_of(filter(None, [*urls, fix]), endpoint)
         if fix:
             _check_target(fix, options)
         report = lint_shards(
@@ -92,7 +88,7 @@ def lint(
         if fix:
             make_bucket(fix, options)
             bar = progress_of(stack, "fix")
-            written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, options=options)
+            written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             stack.close()
         if as_json:
             answer = report.as_dict()
@@ -150,9 +146,7 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
 
 def _check_target(target: str, options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
-    from torchdata_ais.errors import NotFoundError
-    from torchdata_ais.store import resolve_options
-    from torchdata_ais.writing._prepare import prepare
+    from torchdata_ais.writing.prepare import prepare
 
     try:
         prepare(target, lambda: options or resolve_options(), new=True, todo="remove them or write elsewhere")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
@@ -10,7 +10,7 @@ from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
-__all__ = ["ListBatcher"]
+__all__ = ["ListBatcher", "listed"]
 
 
 @stage("listed")
@@ -59,11 +59,18 @@ class ListBatcher(Pipe[list[Any]]):
         return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
 
     def _items(self) -> Iterator[list[Any]]:
-        items: list[Any] = []
-        for item in self._source:
-            items.append(item)
-            if len(items) == self._batchsize:
-                yield items
-                items = []
-        if items and self._partial:
-            yield items
+        yield from listed(self._source, self._batchsize, self._partial)
+
+
+def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:
+    """Yield lists of `batchsize` items; the last one may be shorter, or is left out if `partial` is False."""
+    if batchsize < 1:
+        raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+    rows: list[Any] = []
+    for item in items:
+        rows.append(item)
+        if len(rows) == batchsize:
+            yield rows
+            rows = []
+    if rows and partial:
+        yield rows

@@ -10,6 +10,7 @@ from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.samples import shown_fields
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.place import place_of
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
 __all__ = ["TupleMaker", "first_field"]
@@ -38,9 +39,9 @@ def first_field(sample: Mapping[str, Any], spec: str) -> Any:
     raise MissingFieldError.at(
         f"the sample {sample.get('__key__')!r} has no field {spec!r}, only {shown_fields(sample)}",
         todo="name alternatives with ;, give a value for it with missing=, or skip with on_error='skip'",
-        url=sample.get("__url__"), key=sample.get("__key__"), field=spec,
-        offset=None if getattr(sample, "offset", -1) < 0 else getattr(sample, "offset", None),
-    )  # fmt: skip
+        field=spec,
+        **place_of(sample),
+    )
 
 
 @stage("to_tuple")
@@ -53,6 +54,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
             several: ``"jpg;png cls"``.
         missing: Value for a field that is not there; without it, that is an error.
         missing_is_error: webdataset's switch: False gives None for a missing field.
+        none_is_error: webdataset's other switch: whether a field that is None is an error, too.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler.
         max_errors: How many samples to give up: a count, or a share of all.
 
@@ -81,6 +83,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         *specs: str,
         missing: Any = _MISSING,
         missing_is_error: bool = True,
+        none_is_error: bool = False,
         on_error: OnError = "raise",
         max_errors: float | None = None,
     ) -> None:
@@ -95,6 +98,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         self._has_default = missing is not _MISSING or not missing_is_error
         if not self._has_default:
             self._default = None
+        self._none_is_error = none_is_error
         self._policy = ErrorPolicy(on_error, max_errors)
 
     def effect(self) -> Effect:
@@ -105,10 +109,13 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
 
     def _items(self) -> Iterator[tuple[Any, ...]]:
         specs, stats, other = self._specs, self.stats, self._other
+        none_is_error = self._none_is_error
         for sample in self._source:
             stats.items += 1
             try:
                 picked = tuple([sample[spec] if spec in sample else other(sample, spec) for spec in specs])
+                if none_is_error:
+                    self._refuse_none(sample, picked)
             except (MissingFieldError, AttributeError, TypeError) as error:
                 if not isinstance(sample, Mapping):
                     raise _no_sample(sample) from None
@@ -126,6 +133,16 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
             if not self._has_default:
                 raise
             return self._default
+
+    def _refuse_none(self, sample: Mapping[str, Any], picked: tuple[Any, ...]) -> None:
+        for spec, value in zip(self._specs, picked, strict=True):
+            if value is None:
+                raise MissingFieldError.at(
+                    f"the field {spec!r} of the sample {sample.get('__key__')!r} is None",
+                    todo="allow it with none_is_error=False",
+                    field=spec,
+                    **place_of(sample),
+                )
 
 
 def _no_sample(item: Any) -> UsageError:

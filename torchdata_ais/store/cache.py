@@ -13,24 +13,25 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 from filelock import FileLock, Timeout
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.store.facts import Hash, hash_named, hash_of_length
 from torchdata_ais.store.objects import head_object
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.source import open_blocks
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import Location, ObjectURL, parse_url
 
-__all__ = ["Kept", "ObjectCache"]
+__all__ = ["Kept", "ObjectCache", "delete_oldest"]
 
 _log = logging.getLogger("torchdata_ais")
 _STALE_S = 3600.0  # an unfinished download older than this has lost its process
@@ -92,10 +93,9 @@ class ObjectCache:
     wait_s: float = 1800.0
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise UsageError.at(f"cache_bytes={self.max_bytes}", todo="give the cache some bytes")
+        check_number(self.max_bytes, 1, "cache_bytes", whole=False)
 
-    def fetch(self, url: ObjectURL, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
+    def fetch(self, url: str | Location, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
         """Return the local file with the object, downloaded if needed, and what is known of the object.
 
         Others may delete the file as soon as this has returned; `open` gives what stays readable.
@@ -118,14 +118,15 @@ class ObjectCache:
         kept.file.close()
         return kept.path, kept.known
 
-    def open(self, url: ObjectURL, options: StoreOptions) -> Kept | None:
+    def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
         """Return the object's file open for reading; else as `fetch`."""
         place = parse_url(url)
         if place.kind != "object" or place.params:
             return None
-        if url.checksum is None or url.version is None:
-            url = head_object(url, options)
-        return self._kept(repr((place.uri, url.version, url.checksum, url.size)), url, options)
+        known = place.written
+        if known.checksum is None or known.version is None:
+            known = head_object(place, options)
+        return self._kept(repr((place.uri, known.version, known.checksum, known.size)), known, options)
 
     @staticmethod
     def forget(kept: Kept) -> None:
@@ -196,9 +197,7 @@ class ObjectCache:
         part = Path(name)
         file = FileIO(handle, "r+")
         try:
-            with open_blocks(
-                url, options, version=url.version, checksum=url.checksum, size=url.size
-            ) as blocks:
+            with open_blocks(url, options) as blocks:
                 for block in blocks:  # to the end: only then size and checksum are checked
                     _write(file, block)
             os.fsync(handle)  # or after a power cut the name would be there without the bytes
@@ -224,14 +223,26 @@ class ObjectCache:
                         file.unlink()
                 elif _OURS.fullmatch(file.name):
                     found.append((status.st_atime, status.st_size, file))
-        total = sum(size for _, size, _ in found)
-        for _, size, file in sorted(found):
-            if total <= self.max_bytes:
-                return
-            if file != keep:
-                with suppress(OSError):
-                    file.unlink()
-                total -= size
+        delete_oldest(found, self.max_bytes, keep)
+
+
+def delete_oldest(found: Iterable[tuple[Any, int, Path]], most: float, keep: Path | None = None) -> None:
+    """Delete files, those of the least key first, until the rest has at most so many bytes.
+
+    Args:
+        found: Key, size and path of each file.
+        most: Bytes to leave.
+        keep: A file that stays, whatever its key.
+    """
+    oldest = sorted(found, key=lambda entry: entry[0])
+    total = sum(size for _, size, _ in oldest)
+    for _, size, path in oldest:
+        if total <= most:
+            return
+        if path != keep:
+            with suppress(OSError):  # another process deletes, too
+                path.unlink()
+            total -= size
 
 
 def _name(url: ObjectURL) -> str:

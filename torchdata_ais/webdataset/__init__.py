@@ -7,8 +7,6 @@ What differs from webdataset 1.0.2, and why, stands in the README beside this fi
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from torchdata_ais.webdataset import (
     autodecode,
     cache,
@@ -77,7 +75,7 @@ from torchdata_ais.webdataset.handlers import (
     warn_and_continue,
     warn_and_stop,
 )
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.mix import MockDataset, RandomMix, RoundRobin
 from torchdata_ais.webdataset.pipeline import DataPipeline
 from torchdata_ais.webdataset.shardlists import (
@@ -95,9 +93,7 @@ from torchdata_ais.webdataset.writer import ShardWriter, TarWriter, numpy_dumps,
 
 ShardList = SimpleShardList
 
-
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)
 
 
 __all__ = [

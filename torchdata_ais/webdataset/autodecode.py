@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from torchdata_ais.codecs import (
     IMAGE_EXTENSIONS,
@@ -23,7 +23,7 @@ from torchdata_ais.codecs.fields import FIELD_KINDS
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 
 __all__ = [
     "IMAGE_EXTENSIONS",
@@ -121,12 +121,9 @@ class Decoder:
         """Return a sample decoded, or a dataset of decoded samples."""
         if isinstance(source, dict):
             return self._codec(source)
-        from torchdata_ais.webdataset.compat import FluidWrapper
-        from torchdata_ais.webdataset.pipeline import DataPipeline
+        from torchdata_ais.webdataset.compat import behind
 
-        pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
-        return pipeline.compose(map_stage(self.decode))
+        return behind(source, map_stage(self.decode))
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

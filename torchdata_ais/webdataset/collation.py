@@ -10,6 +10,7 @@ import torch
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes.listed import listed
 from torchdata_ais.stage.policy import ErrorPolicy
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
@@ -86,28 +87,21 @@ def batched(
         partial: Whether to yield the last batch when it is smaller.
         handler: Called with what `collation_fn` raises; True gives up that batch.
     """
-    if batchsize < 1:
-        raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
-    if collation_fn is not None:
-        check_function(collation_fn, 1, "batched(collation_fn=)")
+    lists = listed(data, batchsize, partial)
+    return lists if collation_fn is None else _collated(lists, collation_fn, handler)
+
+
+def _collated(
+    lists: Iterator[list[Any]], collation_fn: Callable[[list[Any]], Any], handler: Handler
+) -> Iterator[Any]:
+    check_function(collation_fn, 1, "batched(collation_fn=)")
     policy, stats = ErrorPolicy(handler), StageStats()
-    for rows in _lists(data, batchsize, partial):
+    for rows in lists:
         stats.items += 1
         try:
-            batch = rows if collation_fn is None else collation_fn(rows)
+            batch = collation_fn(rows)
         except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
             if not policy.goes_on(error, stats, "batched"):
                 return
             continue
         yield batch
-
-
-def _lists(data: Iterable[Any], size: int, partial: bool) -> Iterator[list[Any]]:
-    rows: list[Any] = []
-    for row in data:
-        rows.append(row)
-        if len(rows) == size:
-            yield rows
-            rows = []
-    if rows and partial:
-        yield rows

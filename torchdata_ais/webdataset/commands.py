@@ -191,36 +191,27 @@ os.killpg(0, signal.SIGTERM)  # what the command has left behind
 os._exit(status if status >= 0 else 128 - status)
 """
 
-_SECRET = re.compile(r"(?i)token|secret|passw|credential|authorization|signature|api-?key")
-
-_SECRET_OPTIONS = ("-u", "-U", "-b", "--user", "--proxy-user", "--cookie", "--oauth2-bearer")  # curl's
+_TELLING = "(token|secret|passw|credential|authorization|signature|api-?key)[^:=]*"
+_NAMED_SECRET = re.compile(f"(?is).*?{_TELLING}[:=]")
+_SECRET_OPTION = re.compile(f"(?is)-[^:=]*?{_TELLING}$")
+_OF_CURL = ("-u", "-U", "-b", "--user", "--proxy-user", "--cookie", "--oauth2-bearer")
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
-    """Return the words without the value of what is named like a secret."""
+    """Return the words without the value of what is named like a secret, and without those that `redact` knows."""
     kept: list[str] = []
-    hide = False
     for word in words:
-        secret = _SECRET.search(word)
-        if hide:
+        before = kept[-1] if kept else ""
+        if before in _OF_CURL or _SECRET_OPTION.match(before):
             kept.append("***")
-            hide = False
-        elif kept and kept[-1] in ("-H", "--header"):
+        elif before in ("-H", "--header"):
             kept.append(word.partition(":")[0] + ":***")
-        elif word in _SECRET_OPTIONS:
-            kept.append(word)
-            hide = True
         elif re.match("-[uUbH].", word):
             kept.append(word[:2] + "***")
-        elif re.match("[^/@]*:[^/@]*@", word):
-            kept.append("***@" + word.rpartition("@")[2])
-        elif re.match(r"\w+://", word):
-            kept.append(redact(word))
-        elif secret and (value := re.search("[:=]", word[secret.end() :])):
-            kept.append(word[: secret.end() + value.end()] + "***")
+        elif (named := _NAMED_SECRET.match(word)) and not re.match(r"\w+://", word):
+            kept.append(named[0] + "***")
         else:
-            kept.append(word)
-            hide = bool(secret) and word.startswith("-")
+            kept.append(redact(word))
     return kept
 
 

@@ -101,6 +101,12 @@ class FluidWrapper(DataPipeline, FluidInterface):
         self.append(initial)
 
 
+def behind(source: Any, stage: Any) -> DataPipeline:
+    """Return a dataset of what a stage makes of any iterable, dataset or loader."""
+    pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
+    return pipeline.compose(stage)
+
+
 class Processor:
     """A filter to put behind a dataset, as webdataset's README writes it; gone from webdataset since.
 
@@ -118,8 +124,7 @@ class Processor:
 
     def __call__(self, source: Any) -> DataPipeline:
         """Return a dataset of what the filter makes of `source`."""
-        pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
-        return pipeline.compose(self._stage)
+        return behind(source, self._stage)
 
 
 class WebLoader(DataPipeline, FluidInterface):
@@ -264,18 +269,14 @@ class EmptyCheck:
     def _error(self, place: Place) -> UsageError:
         readers = place.world_size * place.num_workers
         who = f"worker {place.worker} of rank {place.rank}" if readers > 1 else "the data set"
-        there = [] if self._shards is None else [_counted(self._shards, "shard")]
-        there += [_counted(place.world_size, "rank")] if place.world_size > 1 else []
-        there.append(_counted(place.num_workers, "worker"))
+        ranks = place.world_size if place.world_size > 1 else None
+        there = {"shard": self._shards, "rank": ranks, "worker": place.num_workers}
+        counted = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in there.items() if n is not None]
         if self._shards is not None and self._shards < readers:
             todo = "use no more workers than there are shards, or let it have none with empty_check=False"
         else:
             todo = "check what the shards hold and what handler= and select_files= leave out, or pass empty_check=False"
-        return UsageError.at(f"{who} has no sample at all: {', '.join(there)}", todo=todo)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+        return UsageError.at(f"{who} has no sample at all: {', '.join(counted)}", todo=todo)
 
 
 check_empty = EmptyCheck()

@@ -14,7 +14,16 @@ from typing import Any
 from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.webdataset.utils import run_seed
 
-__all__ = ["Filter", "FilterFunction", "RandomFilter", "Stage", "Through", "pipelinefilter"]
+__all__ = [
+    "AlikeRandomStage",
+    "Filter",
+    "FilterFunction",
+    "RandomStage",
+    "Stage",
+    "Through",
+    "pipelinefilter",
+    "through",
+]
 
 
 class Stage:
@@ -50,41 +59,45 @@ class RandomStage(Stage):
     """A stage that draws: every run has a seed of its own, which follows from ``seed=``.
 
     Attributes:
-        epoch: Number of the last run in this process, from 0.
+        epoch: Number of the last run in this process, from 0; -1 before the first.
     """
 
-    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        super().__init__(f, args, named)
-        self.epoch = -1
+    draws_per_worker = True
+    """Whether each worker draws differently."""
+
+    epoch = -1
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Iterate over what the filter makes of `source`, with the seed of the next run."""
         self.epoch += 1
-        own = getattr(self.f, "draws_per_worker", True)
-        seed = run_seed(self.kw.get("seed"), self.epoch, own=own)
+        seed = run_seed(self.kw.get("seed"), self.epoch, own=self.draws_per_worker)
         return iter(self.f(source, *self.args, **{**self.kw, "seed": seed}))
 
 
+class AlikeRandomStage(RandomStage):
+    """One that draws the same in every rank and worker."""
+
+    draws_per_worker = False
+
+
 class Filter:
-    """Makes stages of a function ``f(source, ...)``; see `pipelinefilter`."""
+    """Makes stages of a function ``f(source, ...)``; see `pipelinefilter`.
 
-    stage: type[Stage] = Stage
+    Args:
+        f: The function; one with ``seed=`` for a `RandomStage`, which gives each run another.
+        stage: Class of the stages.
+    """
 
-    def __init__(self, f: Callable[..., Any]) -> None:
-        self.f = f
+    def __init__(self, f: Callable[..., Any], stage: type[Stage] = Stage) -> None:
         functools.update_wrapper(self, f)
+        self.f = f
+        self.stage = stage
 
     def __call__(self, *args: Any, **named: Any) -> Stage:
         """Return the stage: `f` with all its arguments but the source."""
         if isinstance(self.f, Through):
             self.f.check(*args, **named)
         return self.stage(self.f, args, named)
-
-
-class RandomFilter(Filter):
-    """Makes stages of a function ``f(source, ..., seed=)`` that is given a new seed for each run."""
-
-    stage = RandomStage
 
 
 def pipelinefilter(f: Callable[..., Any]) -> Filter:
@@ -107,7 +120,6 @@ class Through:
         kind: Class of the pipe.
         name: What the stage is called.
         prepare: Changes the arguments, as a function of (positional, named), before the pipe gets them.
-        draws_per_worker: Whether workers draw differently; of interest where it has a ``seed=``.
     """
 
     def __init__(
@@ -115,14 +127,11 @@ class Through:
         kind: Callable[..., Any],
         name: str,
         prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]] | None = None,
-        *,
-        draws_per_worker: bool = True,
     ) -> None:
         self.kind = kind
         self.__name__ = name
         self.__doc__ = without_example(kind)
         self.prepare = prepare
-        self.draws_per_worker = draws_per_worker
 
     def __call__(self, data: Iterable[Any], *args: Any, **named: Any) -> Iterator[Any]:
         """Iterate over what the pipe makes of `data`."""
@@ -139,6 +148,17 @@ class Through:
         if handler is not None and "on_error" in inspect.signature(self.kind).parameters:
             named["on_error"] = handler
         return self.kind(as_pipe(data), *args, **named)
+
+
+def through(
+    kind: Callable[..., Any],
+    name: str,
+    prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]] | None = None,
+    stage: type[Stage] = Stage,
+) -> tuple[Through, Filter]:
+    """Return a stage of `torchdata_ais.pipes` as a plain function, and as the filter that is made of it."""
+    function = Through(kind, name, prepare)
+    return function, Filter(function, stage)
 
 
 def without_example(made: Any) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn, cast
+from typing import IO, Any, BinaryIO, cast
+
+from typing_extensions import Unpack
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store import BlockSource, StoreOptions, open_blocks, resolve_options
+from torchdata_ais.store import BlockSource, Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.webdataset.commands import EXPLANATION, Command, direct_url, refuse_local_file, shown
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 
 __all__ = ["gopen", "gopen_file", "rewrite_url"]
 
@@ -67,12 +68,14 @@ class _Target(io.RawIOBase):
 
 
 def _output(command: Command) -> BinaryIO:
-    with contextlib.ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who reads it
+    try:
         command.run(output)
-        output.seek(0)
-        stack.pop_all()
-        return cast(BinaryIO, output)
+    except BaseException:
+        output.close()
+        raise
+    output.seek(0)
+    return cast(BinaryIO, output)
 
 
 def rewrite_url(url: str) -> str:
@@ -81,7 +84,12 @@ def rewrite_url(url: str) -> str:
 
 
 def gopen(
-    url: str, mode: str = "rb", bufsize: int = 8192, *, options: StoreOptions | None = None
+    url: str,
+    mode: str = "rb",
+    bufsize: int = 8192,
+    *,
+    cluster: Cluster = None,
+    **named: Unpack[ClusterNames],
 ) -> BinaryIO:
     """Open a file, object, web page or ``-`` as a binary stream.
 
@@ -90,7 +98,8 @@ def gopen(
             file that the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
         bufsize: Bytes read at once.
-        options: Transport settings.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         UsageError: Another mode, or nothing that can be opened. Other errors come with the first read.
@@ -104,7 +113,7 @@ def gopen(
         ...     stream.read()
         b'abc'
     """
-    store = resolve_options() if options is None else options
+    store = cluster_options(cluster, **named)
     if mode == "wb":
         if url.startswith("pipe:"):
             raise UsageError.at(EXPLANATION, todo="write to a file or to ais://bucket/name", url=shown(url))
@@ -131,5 +140,4 @@ def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> IO[Any]:
     return Path(place.name).open(mode, bufsize)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["REASONS", "missing"]
+from collections.abc import Callable
+from typing import NoReturn
+
+__all__ = ["REASONS", "explaining"]
 
 _SCHEMES = (
     "a table that any import can change decides what a URL runs;"
@@ -99,15 +102,18 @@ REASONS = {
 """Module of the facade ("" for the package) -> name -> why it is not there, and what to write instead."""
 
 
-def missing(module: str, name: str) -> AttributeError:
-    """Return what a module's ``__getattr__`` raises: with the reason, if webdataset's module has that name.
+def explaining(module: str) -> Callable[[str], NoReturn]:
+    """Return a module's ``__getattr__``, which raises with the reason, if webdataset's module has that name.
 
     Example:
-        >>> str(missing("torchdata_ais.webdataset.gopen", "reader"))
-        "module 'torchdata_ais.webdataset.gopen' has no 'reader', on purpose: wds.gopen(url) opens for reading"
+        >>> explaining("my.webdataset.gopen")("reader")
+        Traceback (most recent call last):
+        AttributeError: module 'my.webdataset.gopen' has no 'reader', on purpose: wds.gopen(url) opens for reading
     """
-    inner = module.partition(".webdataset")[2].lstrip(".")
-    reason = REASONS.get(inner, {}).get(name)
-    return AttributeError(
-        f"module {module!r} has no {name!r}" + (f", on purpose: {reason}" if reason else "")
-    )
+    reasons = REASONS.get(module.partition(".webdataset")[2].lstrip("."), {})
+
+    def missing(name: str) -> NoReturn:
+        why = f", on purpose: {reasons[name]}" if name in reasons else ""
+        raise AttributeError(f"module {module!r} has no {name!r}{why}")
+
+    return missing

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from torchdata_ais import pipes
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.utils import run_seed
 
 __all__ = ["MockDataset", "RandomMix", "RoundRobin"]
@@ -88,5 +88,4 @@ class MockDataset(IterableDataset[Any]):
             yield self.sample
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

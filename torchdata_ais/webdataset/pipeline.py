@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from typing_extensions import Self
@@ -16,12 +16,12 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.stage.seed import seed_shufflers
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import ClusterNames, StoreOptions
 from torchdata_ais.webdataset.currying import Stage
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
 from torchdata_ais.webdataset.tariterators import tarfile_samples
-from torchdata_ais.webdataset.utils import PipelineStage, Place, pytorch_worker_info, run_seed
+from torchdata_ais.webdataset.utils import PipelineStage, Place, passes, pytorch_worker_info, run_seed
 
 __all__ = ["DataPipeline"]
 
@@ -90,10 +90,7 @@ class DataPipeline(IterableDataset[Any]):
     def compose(self, *args: Any) -> Self:
         """Return a copy with further stages at the end; the filters of the copy count their epochs for themselves."""
         result = copy.copy(self)
-        result.pipeline = [
-            copy.copy(stage) if isinstance(stage, Stage) or callable(getattr(stage, "_seed", None)) else stage
-            for stage in self.pipeline
-        ]
+        result.pipeline = [copy.copy(stage) if isinstance(stage, Stage) else stage for stage in self.pipeline]
         result.pipeline.extend(args)
         result._stream = None
         return result
@@ -166,22 +163,16 @@ class DataPipeline(IterableDataset[Any]):
         return iter(items)
 
     def iterator(self) -> Iterator[Any]:
-        """Yield the items of all passes; one without items is the last."""
-        for _ in range(self.repetitions):
-            empty = True
-            for item in self.iterator1():
-                empty = False
-                yield item
-            if empty:
-                return
+        """Return an iterator over all passes; one without items is the last."""
+        return passes(self.iterator1, self.repetitions)
 
     def _next_epoch(self) -> Iterator[Any]:
         for _ in range(self.nsamples):
             if self._stream is None or self._stream[0] != os.getpid():
                 # Of a copy: a loader that held itself would keep its workers until the garbage collector comes.
-                passes = copy.copy(self)
-                passes._stream = None
-                self._stream = (os.getpid(), passes, passes.iterator())
+                other = copy.copy(self)
+                other._stream = None
+                self._stream = (os.getpid(), other, other.iterator())
             try:
                 item = next(self._stream[2])
             except BaseException as error:
@@ -270,11 +261,10 @@ def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
 
 def _with(stage: Any, options: StoreOptions) -> Any:
     """Return the stage that reads shards with transport settings, where it has none of its own."""
-    given = set(stage.kw) & {"options", "client", "endpoint", "token"} if isinstance(stage, Stage) else set()
-    if given:
+    if isinstance(stage, Stage) and set(stage.kw) & {"cluster", *ClusterNames.__annotations__}:
         return stage
     return Stage(
-        tarfile_samples, getattr(stage, "args", ()), {**getattr(stage, "kw", {}), "options": options}
+        tarfile_samples, getattr(stage, "args", ()), {**getattr(stage, "kw", {}), "cluster": options}
     )
 
 
@@ -282,5 +272,4 @@ def _shown(stage: Any) -> str:
     return str(getattr(stage, "__name__", None) or repr(stage))
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

@@ -8,7 +8,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from itertools import islice
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
@@ -21,10 +22,9 @@ from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.currying import Through
 from torchdata_ais.webdataset.filters import resampled
 from torchdata_ais.webdataset.folder import DirectoryShardList
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.utils import (
     Place,
-    chunk_of,
     loader_seed,
     pytorch_worker_info,
     pytorch_worker_seed,
@@ -209,9 +209,8 @@ class ResampledShards(IterableDataset[dict[str, str]]):
     def __iter__(self) -> Iterator[dict[str, str]]:
         self.epoch += 1
         seed = mix_seed(self.worker_seed(), self.epoch, self.seed, loader_seed())
-        rng = random.Random(seed if self.deterministic else os.urandom(16))
-        for _ in range(self.nshards):
-            yield {"url": self.urls[rng.randint(0, len(self.urls) - 1)]}
+        for url in pipes.Resampler(self.urls, self.nshards, seed=seed, deterministic=self.deterministic):
+            yield {"url": url}
 
 
 ResampledShardList = ResampledShards
@@ -226,7 +225,7 @@ def split_by_node(src: Iterable[Any], group: Any = None, *, place: Place | None 
         place: Which rank this is, if that is known already.
     """
     place = place or pytorch_worker_info(group)
-    return chunk_of(src, place.rank, place.world_size)
+    return islice(src, place.rank, None, place.world_size)
 
 
 def split_by_worker(src: Iterable[Any], *, place: Place | None = None) -> Iterator[Any]:
@@ -237,7 +236,7 @@ def split_by_worker(src: Iterable[Any], *, place: Place | None = None) -> Iterat
         place: Which worker this is, if that is known already.
     """
     place = place or pytorch_worker_info()
-    return chunk_of(src, place.worker, place.num_workers)
+    return islice(src, place.worker, None, place.num_workers)
 
 
 def single_node_only(src: Iterable[Any], group: Any = None, *, place: Place | None = None) -> Iterator[Any]:
@@ -255,5 +254,4 @@ def single_node_only(src: Iterable[Any], group: Any = None, *, place: Place | No
     yield from src
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

@@ -7,11 +7,26 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.webdataset.utils import PipelineStage, loader_seed, run_seed
+from torchdata_ais.pipes.shuffled import Reservoir, shuffled_through
+from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage
+from torchdata_ais.webdataset.utils import PipelineStage
 
-__all__ = ["detshuffle", "shuffle", "shuffled"]
+__all__ = ["detshuffle", "pick", "shuffle", "shuffled"]
 
-_END = object()
+
+def pick(buf: list[Any], rng: random.Random) -> Any:
+    """Take an item out of a list at random; the last one takes its place."""
+    place = rng.randrange(len(buf))
+    buf[place], buf[-1] = buf[-1], buf[place]
+    return buf.pop()
+
+
+class _Reservoir(Reservoir):
+    """Draws as webdataset does: one seed gives one order in both."""
+
+    def take(self) -> Any:
+        self.places.pop()  # for checkpoints, of which there are none here
+        return pick(self.items, self.rng)
 
 
 def shuffled(
@@ -22,7 +37,7 @@ def shuffled(
     seed: Any = None,
     handler: Any = None,
 ) -> Iterator[Any]:
-    """Shuffle through a buffer: while it fills, two items are taken in for each one given out.
+    """Shuffle through a buffer, as `torchdata_ais.Shuffler` does.
 
     Args:
         data: The items.
@@ -36,31 +51,12 @@ def shuffled(
         `bufsize` items.
     """
     del handler
-    rng = random.Random(0 if seed is None else seed) if rng is None else rng
-    initial = min(initial, bufsize)
-    source = iter(data)
-    buffer: list[Any] = []
-    for item in source:
-        buffer.append(item)
-        if len(buffer) < bufsize:
-            more = next(source, _END)
-            if more is not _END:
-                buffer.append(more)
-        if len(buffer) >= initial:
-            yield _take(buffer, rng)
-    while buffer:
-        yield _take(buffer, rng)
+    buffer = _Reservoir(0 if seed is None else seed)
+    buffer.rng = rng or buffer.rng
+    return shuffled_through(buffer, iter(data), bufsize, min(initial, bufsize))
 
 
-def _take(buffer: list[Any], rng: random.Random) -> Any:
-    index = rng.randint(0, len(buffer) - 1)
-    item = buffer[index]
-    buffer[index] = buffer[-1]
-    buffer.pop()
-    return item
-
-
-class shuffle(PipelineStage):  # noqa: N801 - webdataset's name
+class shuffle(RandomStage, PipelineStage):  # noqa: N801 - webdataset's name
     """Shuffle through a buffer, in a new order in every epoch.
 
     Without ``rng=`` the order is a function of (seed, epoch, rank, worker). The first epoch outside of workers is the
@@ -82,6 +78,8 @@ class shuffle(PipelineStage):  # noqa: N801 - webdataset's name
         [0, 1, 2, 3, 4]
     """
 
+    f = staticmethod(shuffled)
+
     def __init__(
         self,
         bufsize: int = 1000,
@@ -95,31 +93,18 @@ class shuffle(PipelineStage):  # noqa: N801 - webdataset's name
         del handler
         if rng is not None and seed is not None:
             raise UsageError.at("both rng= and seed= were given", todo="pass one of them")
-        self.bufsize = bufsize if size is None else size
-        self.initial = initial
-        self.rng = rng
-        self.seed = seed
-        self.epoch = -1
-
-    f = staticmethod(shuffled)
+        bufsize = bufsize if size is None else size
+        super().__init__(shuffled, (bufsize, initial, rng), {"seed": seed})
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         """Yield the items of `source` in the order of the next epoch."""
-        self.epoch += 1
-        return shuffled(source, self.bufsize, self.initial, self.rng, self._seed())
-
-    def _seed(self) -> Any:
-        return run_seed(self.seed, self.epoch)
-
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
-        """Do the same as `run`."""
-        return self.run(source)
+        return self(source)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.bufsize}, seed={self.seed})"
+        return f"{type(self).__name__}({self.args[0]}, seed={self.kw['seed']})"
 
 
-class detshuffle(shuffle):  # noqa: N801 - webdataset's name
+class detshuffle(shuffle, AlikeRandomStage):  # noqa: N801 - webdataset's name
     """Shuffle as `shuffle` does, in an order that is the same in every rank and worker for the same input.
 
     Args:
@@ -137,8 +122,3 @@ class detshuffle(shuffle):  # noqa: N801 - webdataset's name
     def __init__(self, bufsize: int = 1000, initial: int = 100, seed: Any = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, seed=seed)
         self.epoch = epoch
-
-    def _seed(self) -> Any:
-        if loader_seed() is None and isinstance(self.seed, int):
-            return self.seed + self.epoch
-        return run_seed(self.seed, self.epoch, own=False)

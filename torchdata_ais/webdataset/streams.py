@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
 from torchdata_ais.reading.open_shard import ShardOptions
-from torchdata_ais.samples import Run, whole_runs
+from torchdata_ais.samples import Run
 from torchdata_ais.stage.policy import ErrorPolicy
 from torchdata_ais.stage.stats import StageStats
-from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler
 
-__all__ = ["ShardStream", "readable_runs", "runs_of_stream", "stream_in"]
+__all__ = ["ShardStream", "readable_runs", "stream_in"]
 
 _BLOCK_BYTES = 256 << 10
 
@@ -59,56 +58,30 @@ def stream_in(item: Any) -> Any:
     return None if isinstance(stream, ShardStream) and not stream.opened else stream
 
 
-def runs_of_stream(
-    stream: Any,
-    url: str,
-    select_files: Callable[[str], bool] | None = None,
-    rename_files: Callable[[str], str] | None = None,
-) -> Iterator[Run]:
+def readable_runs(stream: Any, url: str, handler: Handler, options: ShardOptions) -> Iterator[Run]:
     """Yield the whole runs of members that a stream holds, from where it stands; it may be compressed, and stays open.
+
+    What is wrong with it is the handler's.
 
     Args:
         stream: Any object with ``read(size)`` that returns bytes.
         url: What the shard is called.
-        select_files: Function of a (renamed) member name: whether to read it.
-        rename_files: Function applied to member names before all else.
+        handler: True goes on without a sample that is wrong in itself; the rest of a damaged shard is given up.
+        options: How to read it.
 
     Memory:
         One sample, one member and some blocks; samples are bounded by 1 GiB.
 
     Raises:
-        ShardError: What the stream holds is damaged or cut.
-        ReadError: It cannot be read.
         UsageError: It is no stream of bytes.
     """
-    options = ShardOptions(rename_files=rename_files, select_files=select_files)
-    reader = TarReader(
-        decompress(_blocks(stream, url), url=url, max_ratio=options.max_ratio),
-        url=url,
-        max_member_bytes=options.max_sample_bytes,
-        skip_large=True,
-        want=options.want,
-    )
-    return whole_runs(reader, url=url, rename=rename_files, max_bytes=options.max_sample_bytes)
-
-
-def readable_runs(
-    stream: Any,
-    url: str,
-    handler: Handler,
-    select_files: Callable[[str], bool] | None,
-    rename_files: Callable[[str], str] | None,
-) -> Iterator[Run]:
-    """Yield the runs of a stream, up to what is wrong with it: that is the handler's."""
     policy, stats = ErrorPolicy(handler), StageStats()
     try:
-        for run in runs_of_stream(stream, url, select_files, rename_files):
+        for run in options.runs(_blocks(stream, url), url):
             if run.error is None:
                 yield run
             elif not policy.goes_on(run.error, stats, "tar_file_expander"):
                 return
-    except GeneratorExit:
-        raise
     except Exception as error:  # noqa: BLE001 - the policy decides
         policy.goes_on(error, stats, "tar_file_expander")
 

@@ -6,19 +6,19 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+from torchdata_ais.reading.open_shard import ShardOptions
 from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
-from torchdata_ais.store import resolve_options
+from torchdata_ais.store import ClusterNames, cluster_options
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
-from torchdata_ais.webdataset.errors import as_read_errors
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
 __all__ = [
@@ -59,7 +59,7 @@ def tarfile_samples(
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
         keeper: Where web files are kept; by default made of ``cache_dir=`` and ``cache_bytes=`` for each pass.
         **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry require_end
-            max_errors cache_dir cache_bytes endpoint client token options ...``.
+            max_errors cache_dir cache_bytes cluster ...``.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``. One with a field ``__bad__`` that is
@@ -69,13 +69,16 @@ def tarfile_samples(
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
     if loading.get("cache_dir") is not None:
         keeper = keeper or FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
-        shards = kept_web_files(shards, keeper, loading.get("options") or resolve_options(), names, handler)
+        where = {
+            name: loading[name] for name in ("cluster", *ClusterNames.__annotations__) if name in loading
+        }
+        shards = kept_web_files(shards, keeper, cluster_options(**where), names, handler)
     first = next(shards, None)
     if first is None:
         return
     loader = AISFileLoader(
         as_pipe(chain([first], shards)),
-        on_error=as_read_errors(handler),
+        on_error=handler,
         select_files=select_files,
         rename_files=rename_files,
         **loading,
@@ -146,7 +149,8 @@ def tar_file_iterator(
         rename_files: Function applied to member names before all else.
     """
     name = str(getattr(fileobj, "name", "")) or "a stream"
-    for run in readable_runs(fileobj, name, as_read_errors(handler), select_files, rename_files):
+    options = ShardOptions(rename_files=rename_files, select_files=select_files)
+    for run in readable_runs(fileobj, name, handler, options):
         for member in run.members:
             if skip_meta is None or not re.match(skip_meta, member.name):
                 yield {"fname": member.name, "data": member.data}
@@ -169,6 +173,7 @@ def tar_file_expander(
         rename_files: Function applied to member names before all else.
         eof_value: What to yield behind each shard; None for nothing.
     """
+    options = ShardOptions(rename_files=rename_files, select_files=select_files)
     stop = False
 
     def handle(error: Exception) -> bool:
@@ -176,13 +181,12 @@ def tar_file_expander(
         stop = not handler(error)
         return not stop
 
-    checked = as_read_errors(handle)
     names: dict[str, str] = {}
     for opened, items in groupby(data, key=lambda item: stream_in(item) is not None):
         if not opened:
             loader = AISFileLoader(
                 as_pipe(readable(items, names, handle, local_files=False)),
-                on_error=checked,
+                on_error=handle,
                 select_files=select_files,
                 rename_files=rename_files,
             )
@@ -195,7 +199,7 @@ def tar_file_expander(
                     more["__local_path__"] = item["local_path"]
                 stream = item["stream"]
                 try:
-                    for run in readable_runs(stream, more["__url__"], checked, select_files, rename_files):
+                    for run in readable_runs(stream, more["__url__"], handle, options):
                         yield from _files(run, more, eof_value)
                 finally:
                     if "__local_path__" in more:
@@ -255,5 +259,4 @@ def valid_sample(sample: Any) -> bool:
     return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__")
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from itertools import count, islice
+from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 
 from torchdata_ais.stage.seed import mix_seed
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.world import known_ranks
 
 __all__ = [
@@ -95,7 +94,7 @@ def run_seed(seed: Any, run: int, *, own: bool = True) -> int:
     seed = 0 if seed is None else seed
     place = pytorch_worker_info()
     base = loader_seed()
-    if base is None and place.world_size == 1 and isinstance(seed, int):
+    if base is None and isinstance(seed, int) and (place.world_size == 1 or not own):
         return seed + run
     return mix_seed(seed, "run", run, base, *(place if own else ()))
 
@@ -148,23 +147,23 @@ def repeatedly(
         >>> list(repeatedly([1, 2], nbatches=3))
         [1, 2, 1]
     """
-    batches = samples = 0
-    for _ in range(sys.maxsize) if nepochs is None else range(nepochs):
-        before = batches
-        for batch in source:
-            yield batch
-            batches += 1
-            samples += 0 if nsamples is None else batchsize(batch)
-            if batches == nbatches or (nsamples is not None and samples >= nsamples):
-                return
-        if batches == before:
+    samples = 0
+    for batch in islice(passes(lambda: source, nepochs), nbatches):
+        yield batch
+        samples += 0 if nsamples is None else batchsize(batch)
+        if nsamples is not None and samples >= nsamples:
             return
 
 
-def chunk_of(items: Iterable[Any], index: int, number: int) -> Iterator[Any]:
-    """Return every `number`-th item, from the `index`-th on."""
-    return itertools.islice(iter(items), index, None, number)
+def passes(begin: Callable[[], Iterable[Any]], most: int | None = None) -> Iterator[Any]:
+    """Yield the items of `most` passes, each begun by a call; one without items is the last."""
+    for _ in count() if most is None else range(most):
+        empty = True
+        for item in begin():
+            empty = False
+            yield item
+        if empty:
+            return
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

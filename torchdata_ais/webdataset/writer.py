@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from torchdata_ais.codecs import build_encoder
 from torchdata_ais.codecs.encoder import Encoder
 from torchdata_ais.errors import UsageError
 from torchdata_ais.webdataset.commands import shown
-from torchdata_ais.webdataset.left_out import missing
+from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.writing import ShardWriter as _ShardWriter
 from torchdata_ais.writing import TarWriter as _TarWriter
 
@@ -64,5 +64,4 @@ def torch_dumps(data: Any) -> bytes:
     return cast(bytes, build_encoder()({"pth": data})["pth"])
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing(__name__, name)
+__getattr__ = explaining(__name__)

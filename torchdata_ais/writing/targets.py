@@ -21,7 +21,7 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.naming import name_file, naming
 from torchdata_ais.tar.writer import Buffer
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import Location, parse_url, redact
 
 __all__ = ["FileTarget", "ObjectTarget", "StreamTarget", "Target", "open_target"]
 
@@ -66,7 +66,21 @@ class Target(ABC):
         """Forget what was written, as far as that can be done. Safe to call twice, and after `publish`."""
 
 
-class FileTarget(Target):
+class _Kept(Target):
+    """Bytes kept in a file until they are whole; `_kept_in` is what errors call it."""
+
+    _file: Any
+    _kept_in: str
+
+    def _write(self, block: Buffer) -> None:
+        try:
+            self._file.write(block)
+        except OSError as error:
+            name_file(error, self._kept_in)
+            raise
+
+
+class FileTarget(_Kept):
     """A file: written as ``.NAME.part`` beside it, renamed when it is whole.
 
     The part belongs to one writer at a time (it is locked), and a part that a killed process has left behind is
@@ -84,77 +98,63 @@ class FileTarget(Target):
         super().__init__(path)
         self._path = os.path.realpath(path)
         folder, base = os.path.split(self._path)
-        self._part = os.path.join(folder, f".{base}.part")  # noqa: PTH118 - text in, text out
+        self._kept_in = os.path.join(folder, f".{base}.part")  # noqa: PTH118 - text in, text out
         try:
-            self._file = os.fdopen(_locked(self._part, path), "wb", _BUFFER_BYTES)
+            self._file = os.fdopen(_locked(self._kept_in, path), "wb", _BUFFER_BYTES)
         except FileNotFoundError as error:
             raise NotFoundError.at(
                 f"there is no folder {folder}", todo="make it first, or write elsewhere", url=path
             ) from error
-        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._part)
-
-    def _write(self, block: Buffer) -> None:
-        try:
-            self._file.write(block)
-        except OSError as error:
-            name_file(error, self._part)
-            raise
+        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._kept_in)
 
     def publish(self) -> None:
         """Flush to the disk, then rename: after a power cut there is the old file or the new one."""
-        with naming(self._part):
+        with naming(self._kept_in):
             self._file.flush()
             os.fsync(self._file.fileno())
-        os.replace(self._part, self._path)  # noqa: PTH105 - text in, text out
+        os.replace(self._kept_in, self._path)  # noqa: PTH105 - text in, text out
         self._finalizer.detach()
         self._file.close()
 
     def discard(self) -> None:
         """Remove the part."""
         if self._finalizer.detach():
-            _remove(self._file, self._part)
+            _remove(self._file, self._kept_in)
 
 
-class ObjectTarget(Target):
+class ObjectTarget(_Kept):
     """An object: kept in a temporary file without a name (in ``TMPDIR``), stored when it is whole.
 
     The cluster takes an object with its length and checksum or not at all. A killed process leaves nothing behind.
 
     Args:
-        url: ``ais://bucket/name``, another provider's URI, or an object URL.
+        place: Where it will be.
         options: The cluster.
 
     Raises:
         UsageError: The URL names no object, or no cluster is named.
     """
 
-    def __init__(self, url: str, options: StoreOptions) -> None:
-        super().__init__(redact(url))
-        place = parse_url(url).at(options.endpoint)
+    def __init__(self, place: Location, options: StoreOptions) -> None:
+        super().__init__(place.shown)
+        place = place.at(options.endpoint)
         if place.kind != "object" or not place.name or place.name.endswith("/"):
             raise UsageError.at(
                 "the URL names no object to write", todo="write ais://bucket/name.tar", url=self.name
             )
-        place.require_endpoint(url)
-        self._url, self._options = url, options
-        self._folder = tempfile.gettempdir()
+        place.require_endpoint()
+        self._place, self._options = place, options
+        self._kept_in = tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), self.name, self._file)
-
-    def _write(self, block: Buffer) -> None:
-        try:
-            self._file.write(block)
-        except OSError as error:
-            name_file(error, self._folder)
-            raise
 
     def publish(self) -> None:
         """Store the object; on failure nothing of it is there."""
         self._finalizer.detach()
         with self._file as file:
-            with naming(self._folder):
+            with naming(self._kept_in):
                 file.seek(0)  # writes what is left
-            put_object(self._url, file, self._options, size=self.size)
+            put_object(self._place, file, self._options, size=self.size)
 
     def discard(self) -> None:
         """Drop the temporary file."""
@@ -225,7 +225,7 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
         name = os.fsdecode(name)
     place = parse_url(name)
     if place.kind == "object":
-        return ObjectTarget(name, options())
+        return ObjectTarget(place, options())
     if place.kind == "stdin":
         return StreamTarget(sys.stdout.buffer)
     if place.kind == "http":

@@ -88,7 +88,8 @@ def _weight(seed: int) -> int:
 
 
 class _Node(Protocol):
-    digest: int
+    @property
+    def digest(self) -> int: ...
 
 
 N = TypeVar("N", bound=_Node)
