@@ -1,3 +1,6 @@
+import gc
+
+import torch.utils.data
 from hypothesis import settings
 
 pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
@@ -5,7 +8,16 @@ pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
 # Programs that tests run in interpreters of their own: importing them for their doctests would run them here.
 collect_ignore_glob = ["*/*_program.py"]
 
+# So long torch's DataLoader waits for a worker that has sent it an exception, and only then ends it; of itself, 5 s.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
+
 # The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones.
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of garbage collections: tests that look for leaks ask for many."""
+    gc.collect()
+    gc.freeze()

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["check_function", "check_number", "check_text"]
+__all__ = ["check_function", "check_number", "check_text", "taken"]
 
 
 def check_function(function: Any, count: int, name: str) -> None:
@@ -46,6 +46,11 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
             f"{name} calls {shown}({names}) with {wanted}: {error}",
             todo=f"pass a function of {wanted}; functools.partial fixes others",
         ) from None
+
+
+def taken(named: dict[str, Any], known: type) -> dict[str, Any]:
+    """Take those of the keyword arguments that the `TypedDict` `known` has out of `named`, and return them."""
+    return {name: named.pop(name) for name in known.__annotations__ if name in named}
 
 
 def check_number(value: Any, least: float, name: str, *, optional: bool = False, whole: bool = True) -> None:

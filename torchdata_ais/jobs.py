@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from torchdata_ais.errors import AISError, StallError
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options
 from torchdata_ais.urls import no_cluster
 
-__all__ = ["JobError", "JobState", "OnProgress", "Progress", "cluster_options", "wait_for_job"]
+__all__ = ["JobError", "JobState", "OnProgress", "Progress", "known_cluster", "wait_for_job"]
 
 _FIRST_POLL_S, _POLL_S = 0.05, 2.0
 
@@ -96,26 +96,13 @@ def wait_for_job(
         pause = min(_POLL_S, pause * 1.5)
 
 
-@runtime_checkable
-class _Cluster(Protocol):
-    """A `LocalCluster`, or what else makes clients of itself."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    def client(self) -> Any: ...
-
-
-def cluster_options(cluster: Any) -> StoreOptions:
-    """Return how to reach a cluster: a `LocalCluster`, an address, an SDK object, or that of the environment for None.
+def known_cluster(cluster: Cluster) -> StoreOptions:
+    """Return how to reach `cluster`.
 
     Raises:
         UsageError: None is known.
     """
-    if isinstance(cluster, str):
-        options = resolve_options(endpoint=cluster)
-    else:
-        options = resolve_options(client=cluster.client() if isinstance(cluster, _Cluster) else cluster)
+    options = cluster_options(cluster)
     if not options.endpoint:
-        raise no_cluster("an SDK client, a LocalCluster or an address")
+        raise no_cluster()
     return options

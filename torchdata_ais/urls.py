@@ -160,6 +160,7 @@ class Location:
         namespace: ``@uuid#name`` or ``""``.
         endpoint: ``scheme://host:port`` if the URL names one, else ``""``.
         params: Further query parameters of an object URL (``etl_name``, ``archpath``, ...).
+        written: The URL or path itself, with what is known of the object, which must be met when it is read.
     """
 
     kind: Literal["object", "file", "http", "stdin"]
@@ -169,9 +170,10 @@ class Location:
     namespace: str = ""
     endpoint: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
+    written: ObjectURL = field(default=ObjectURL(""), repr=False, compare=False)
 
     def __repr__(self) -> str:
-        shown = (f"{one.name}={vars(self)[one.name]!r}" for one in fields(self))
+        shown = (f"{one.name}={vars(self)[one.name]!r}" for one in fields(self) if one.repr)
         return redact_text(f"Location({', '.join(shown)})")
 
     @property
@@ -184,21 +186,23 @@ class Location:
         name = f"/{self.name}" if self.name else ""
         return f"{scheme}://{space}{self.bucket}{name}"
 
+    @property
+    def shown(self) -> str:
+        """What samples and errors carry: the URL without its secrets, a path as it is."""
+        return shown_url(self.written)
+
     def at(self, endpoint: str) -> Location:
         """Return this location with `endpoint` where it names none."""
         return self if self.endpoint or self.kind != "object" else replace(self, endpoint=endpoint)
 
-    def require_endpoint(self, url: str) -> None:
+    def require_endpoint(self) -> None:
         """Raise if this is in AIStore and no cluster is named.
-
-        Args:
-            url: As the user wrote it, for the error.
 
         Raises:
             UsageError: Neither the URL nor `at` named one.
         """
         if self.kind == "object" and not self.endpoint:
-            raise no_cluster(place=self.uri, url=redact(url))
+            raise no_cluster(self.uri, self.shown)
 
     def url(self) -> str:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
@@ -212,27 +216,27 @@ class Location:
         return f"{self.endpoint}{_OBJECTS}{self.bucket}/{path}?{urlencode(params)}"
 
 
-def no_cluster(how: str = "endpoint= or client=", *, place: str = "", url: str | None = None) -> UsageError:
+def no_cluster(place: str = "", url: str | None = None) -> UsageError:
     """Return the error for a call that needs a cluster and has none.
 
     Args:
-        how: What can be passed to name one.
         place: What is in that cluster.
         url: Where it is, as the user wrote it.
 
     Example:
-        >>> print(no_cluster("--endpoint"))
-        No cluster is named. Pass --endpoint, or set AIS_ENDPOINT (http://host:51080)
+        >>> print(no_cluster())
+        No cluster is named. Pass cluster=, or set AIS_ENDPOINT (http://host:51080)
     """
     what = f"{place}: no cluster is named" if place else "no cluster is named"
-    return UsageError.at(what, todo=f"pass {how}, or set AIS_ENDPOINT (http://host:51080)", url=url)
+    return UsageError.at(what, todo="pass cluster=, or set AIS_ENDPOINT (http://host:51080)", url=url)
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str | Location) -> Location:
     """Return what `url` names.
 
     Args:
-        url: An object URI, an object URL, another web URL, ``file:``, a local path, or ``-``.
+        url: An object URI, an object URL, another web URL, ``file:``, a local path, or ``-``. A `Location` is
+            returned as it is: what was parsed once is handed down.
 
     Raises:
         UsageError: No bucket, an unknown scheme, another host's file, or an empty string.
@@ -247,6 +251,12 @@ def parse_url(url: str) -> Location:
         >>> parse_url("aws:bucket/prefix/").uri
         's3://bucket/prefix/'
     """  # noqa: E501 - the output of a doctest cannot be folded
+    if isinstance(url, Location):
+        return url
+    return replace(_parse(url), written=url if isinstance(url, ObjectURL) else ObjectURL(url))
+
+
+def _parse(url: str) -> Location:
     if not url:
         raise UsageError.at(
             "an empty string is no URL", todo="pass ais://bucket/object, an object URL or a path"
@@ -332,7 +342,7 @@ def object_url(
     """Return the http URL of an object, optionally as an inline transform gives it.
 
     Args:
-        cluster: ``http://proxy:51080``, an SDK client, or None for ``AIS_ENDPOINT``.
+        cluster: See `torchdata_ais.store.Cluster`.
         bucket: The bucket's name, a bucket URI such as ``gcp://imagenet``, or an SDK bucket.
         name: The object's name, as it is (not percent-encoded).
         provider: Provider or URI scheme; ignored if `bucket` is a URI.
@@ -410,9 +420,10 @@ def _endpoint_of(cluster: Any) -> str:
         found = scheme + mark + host.rpartition("@")[2] + slash + path
     if not isinstance(found, str):
         request = getattr(cluster, "_request_client", cluster)
-        found = str(getattr(request, "base_url", "")).rstrip("/").removesuffix("/v1")
+        address = getattr(cluster, "endpoint", None) or getattr(request, "base_url", "")
+        found = str(address).rstrip("/").removesuffix("/v1")
     if not found:
-        raise no_cluster("an SDK client or an address")
+        raise no_cluster()
     return found.rstrip("/")
 
 

@@ -6,13 +6,13 @@ import os
 import uuid
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch.distributed as dist
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["World", "WorldOptions", "instance_of", "known_ranks"]
+__all__ = ["RankNames", "World", "WorldOptions", "instance_of", "known_ranks"]
 
 
 def instance_of(rank: int, ranks: int, worker: int) -> int:
@@ -59,6 +59,15 @@ class World(NamedTuple):
     store: Any = None
 
 
+class RankNames(TypedDict, total=False):
+    """The arguments of a loader that are about ranks; see `ais_loader`."""
+
+    rank: int | None
+    world_size: int | None
+    store: Any
+    rank_timeout_s: float
+
+
 @dataclass(frozen=True)
 class WorldOptions:
     """What a loader was told about ranks; the fields are arguments of `ais_loader`.
@@ -70,6 +79,7 @@ class WorldOptions:
     rank: int | None = None
     world_size: int | None = None
     store: Any = None
+    rank_timeout_s: float = 1800.0
     token: str = field(default_factory=lambda: uuid.uuid4().hex, init=False, repr=False)
 
     def __post_init__(self) -> None:

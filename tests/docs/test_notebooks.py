@@ -19,7 +19,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
-FIRST_AND_REST = [NOTEBOOKS[0], *(pytest.param(path, marks=pytest.mark.ci) for path in NOTEBOOKS[1:])]
 MAX_BYTES = 250_000
 
 
@@ -57,8 +56,9 @@ def test_there_is_a_notebook_for_each_workflow() -> None:
     assert [name[:2] for name in NAMES] == ["a_", "b_", "c_", "d_"]
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("path", FIRST_AND_REST, ids=NAMES)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     """Its code as one program: what a kernel does, without the packages that a kernel needs."""
     program = tmp_path / f"{path.stem}.py"

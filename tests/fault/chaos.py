@@ -24,7 +24,7 @@ from typing import Any
 from chaos_schedule import BUCKET, NAMES, SAMPLES, SHARDS, Fields, Schedule, allowed, draw, make_pipe, passes
 
 from torchdata_ais import MultiProcessingReadingService, stats
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError
 from torchdata_ais.loaders import Stats
 from torchdata_ais.local import Fault, FlipBit, LocalCluster, NewVersion

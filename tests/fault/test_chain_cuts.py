@@ -7,6 +7,7 @@ promised says more than what comes.
 from __future__ import annotations
 
 import io
+import itertools
 import tarfile
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +56,16 @@ def arrived(cut: int) -> list[Any]:
     return [sample for sample, needed in zip(SAMPLES["cut"], proof, strict=True) if cut >= needed]
 
 
+BETWEEN = {
+    "fused": None,
+    "map": lambda pipe: pipe.map(lambda item: item),
+    "filter": lambda pipe: pipe.filter(lambda item: True),
+}
+# What the README's command runs of all: each policy, action and way between comes once at least.
+STORED = [("raise", "fused"), ("warn", "map"), ("skip", "filter")]
+WIRE = [("raise", Cut, "fused"), ("skip", Reset, "fused"), ("skip", Cut, "map"), ("raise", Reset, "filter")]
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(targets=2) as cluster:
@@ -88,15 +99,13 @@ def collect(pipe: Any) -> tuple[dict[str, list[Any]], Exception | None]:
     return got, error
 
 
-BETWEEN = {
-    "fused": None,
-    "map": lambda pipe: pipe.map(lambda item: item),
-    "filter": lambda pipe: pipe.filter(lambda item: True),
-}
-
-
-@pytest.mark.parametrize("between", BETWEEN)
-@pytest.mark.parametrize("policy", ["raise", "warn", "skip"])
+@pytest.mark.parametrize(
+    ("policy", "between"),
+    [
+        pytest.param(*case, marks=() if case in STORED else pytest.mark.ci)
+        for case in itertools.product(("raise", "warn", "skip"), BETWEEN)
+    ],
+)
 def test_promise_2_a_shard_stored_cut(cluster: LocalCluster, policy: str, between: str) -> None:
     for number, cut in enumerate(CUTS):
         pipe = chain(
@@ -122,9 +131,13 @@ def test_promise_2_a_shard_stored_cut(cluster: LocalCluster, policy: str, betwee
             assert got["whole"] == SAMPLES["whole"], cut
 
 
-@pytest.mark.parametrize("between", BETWEEN)
-@pytest.mark.parametrize("action", [Cut, Reset])
-@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("policy", "action", "between"),
+    [
+        pytest.param(*case, marks=() if case in WIRE else pytest.mark.ci)
+        for case in itertools.product(("raise", "skip"), (Cut, Reset), BETWEEN)
+    ],
+)
 def test_promise_2_a_shard_that_breaks_off_on_the_wire(
     cluster: LocalCluster, policy: str, action: Any, between: str
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import (
     AISError,
     AuthError,

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, AuthError, NotFoundError, ObjectChangedError, ReadError
 from torchdata_ais.local import Cut, Delay, DropEntry, LocalCluster, Reset, Status
 from torchdata_ais.testing import shard_bytes

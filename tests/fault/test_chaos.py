@@ -1,4 +1,7 @@
-"""Promises 1 to 3 under random faults: every sample once, or an error that names the cause."""
+"""Promises 1 to 3 under random faults: every sample once, or an error that names the cause.
+
+20 schedules in every run, 100 in ``.ci/run``, ``CHAOS_RUNS`` (10,000) with ``-m slow``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from chaos import Chaos
 
 from torchdata_ais.local import LocalCluster
 
-FEW, RUNS = 40, 200
+FEW, RUNS = 20, 100
 MANY = int(os.environ.get("CHAOS_RUNS", "10000"))
 FIRST = int(os.environ.get("CHAOS_FIRST", "100000"))
 
@@ -32,7 +35,7 @@ def test_promise_1_every_schedule_of_faults_ends_with_each_sample_once_or_names_
         chaos.run(seed)
     assert chaos.outcomes["whole"] > runs // 4
     assert sum(chaos.outcomes[o] for o in chaos.outcomes if o.startswith("skipped")) > runs // 10
-    assert len(chaos.again) <= runs // 40, chaos.again
+    assert len(chaos.again) <= max(1, runs // 40), chaos.again
     deadline = time.monotonic() + 5
     while fetching() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -8,6 +8,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -127,12 +128,23 @@ DRIPS = {
 }
 
 
-@pytest.mark.parametrize("script", DRIPS.values(), ids=DRIPS)
-def test_promise_6_a_listing_that_drips_ends_at_the_deadline(script: Script) -> None:
+def at_once(test: Callable[..., None], cases: dict[str, tuple[Any, ...]]) -> None:
+    """Run the cases in threads: each of them waits, most of the time."""
+    with ThreadPoolExecutor(len(cases)) as pool:
+        running = {name: pool.submit(test, *case) for name, case in cases.items()}
+    failed = {name: error for name, future in running.items() if (error := future.exception())}
+    assert not failed
+
+
+def a_listing_ends(script: Script) -> None:
     with RawServer(script) as server, ends_within(0.5 + GRACE_S):
         with pytest.raises(StallError, match="listing ais://b/p") as caught:
             list_objects("ais://b/p", options=store(server))
     assert caught.value.url == "ais://b/p"
+
+
+def test_promise_6_a_listing_that_drips_ends_at_the_deadline() -> None:
+    at_once(a_listing_ends, {name: (script,) for name, script in DRIPS.items()})
 
 
 def control(server: RawServer, run: Callable[[Any], Any], **more: Any) -> Any:
@@ -155,28 +167,33 @@ SDK_CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("run", SDK_CALLS.values(), ids=SDK_CALLS)
-def test_promise_6_every_request_through_the_sdk_ends_at_the_deadline(run: Callable[[Any], Any]) -> None:
+def a_request_of_the_sdk_ends(run: Callable[[Any], Any]) -> None:
     dripping = drip(OK + b"Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
     with RawServer(dripping) as server, ends_within(0.5 + GRACE_S):
         with pytest.raises(StallError, match="a byte now and then"):
             control(server, run)
 
 
-@pytest.mark.parametrize("part", ["status line", "headers", "silence"])
-@pytest.mark.parametrize(
-    "request_",
-    [
-        lambda url, options: head_object(url, options),
-        lambda url, options: put_object(url, b"data", options),
-        lambda url, options: delete_object(url, options),
-    ],
-    ids=["head", "put", "delete"],
-)
-def test_promise_6_requests_for_one_object_end_at_the_deadline(request_: Any, part: str) -> None:
+def test_promise_6_every_request_through_the_sdk_ends_at_the_deadline() -> None:
+    at_once(a_request_of_the_sdk_ends, {name: (run,) for name, run in SDK_CALLS.items()})
+
+
+OBJECT_CALLS: dict[str, Callable[[str, StoreOptions], Any]] = {
+    "head": head_object,
+    "put": lambda url, options: put_object(url, b"data", options),
+    "delete": delete_object,
+}
+
+
+def a_request_ends(request_: Any, part: str) -> None:
     with RawServer(DRIPS[part]) as server, ends_within(0.5 + GRACE_S):
         with pytest.raises(StallError, match="ais://b/s"):
             request_("ais://b/s", store(server))
+
+
+def test_promise_6_requests_for_one_object_end_at_the_deadline() -> None:
+    cases = itertools.product(OBJECT_CALLS, ("status line", "headers", "silence"))
+    at_once(a_request_ends, {f"{name}, {part}": (OBJECT_CALLS[name], part) for name, part in cases})
 
 
 def test_one_deadline_is_that_of_all_pages_together() -> None:

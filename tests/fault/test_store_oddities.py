@@ -19,6 +19,7 @@ from torchdata_ais.store import (
     put_object,
 )
 from torchdata_ais.store.wire import message_in
+from torchdata_ais.urls import ObjectURL
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -208,7 +209,7 @@ def test_promise_1_more_bytes_than_the_object_has_are_an_error(more: int) -> Non
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (data[:200], data[200:]))
     with RawServer(raw(CHUNKED + chunks + b"0\r\n\r\n")) as server:
         got = []
-        with open_blocks("ais://b/s.tar", store(server), size=300) as source:
+        with open_blocks(ObjectURL("ais://b/s.tar", size=300), store(server)) as source:
             with pytest.raises(ReadError, match="more bytes than the 300 of the object"):
                 got.extend(source)
         assert BODY.startswith(b"".join(got))

@@ -144,7 +144,7 @@ def test_a_rest_that_does_not_say_of_which_object_it_is_is_not_taken():
     unknown = {"version": None, "cksum": None}
     known = {"version": "1", "checksum": checksum(BODY)}
     with RawServer(cut(BODY, 100), whole(BODY, **unknown), whole(BODY, **unknown)) as server:
-        data, source = read(server.url(), **known)
+        data, source = read(ObjectURL(server.url(), **known))
         assert [request.ranged for request in server.requests] == [False, True, False]
         assert data == BODY
         assert source.verified is True
@@ -203,11 +203,11 @@ def test_what_the_listing_knew_is_of_no_meaning_for_a_transform():
 
 def test_reading_from_the_middle_asks_for_the_range_of_the_known_version():
     with RawServer(whole(BODY)) as server:
-        data, source = read(server.url(), start=123, version="1", checksum=checksum(BODY), size=300)
+        data, source = read(ObjectURL(server.url(), 300, checksum(BODY), "1"), start=123)
         assert server.requests[0].offset == 123
         assert data == BODY[123:]
         assert source.verified is False
-        _, error = parts(server.url(), StoreOptions(pin=False), start=123, version="2")
+        _, error = parts(ObjectURL(server.url(), version="2"), StoreOptions(pin=False), start=123)
     assert isinstance(error, ObjectChangedError)
     with RawServer(whole(BODY, ranges=False)) as server:
         assert read(server.url(), start=123)[0] == BODY[123:]
@@ -371,7 +371,7 @@ def test_a_body_without_length_ends_with_the_connection_and_is_unverified():
         data, error = parts(ObjectURL(server.url(), size=301), ONCE)
         assert isinstance(error, ReadError)
         # With a checksum it is as good as any other body.
-        assert read(server.url(), checksum=checksum(BODY))[1].verified is True
+        assert read(ObjectURL(server.url(), checksum=checksum(BODY)))[1].verified is True
 
 
 @pytest.mark.parametrize(

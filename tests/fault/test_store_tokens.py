@@ -230,7 +230,7 @@ def test_a_401_says_what_to_set(token, monkeypatch):
         with pytest.raises(AuthError) as caught:
             read(server.url(), StoreOptions(token=token))
         assert ("AIS_AUTHN_TOKEN" in str(caught.value)) == (token is None)
-        assert "endpoint=" in str(caught.value)
+        assert "cluster=" in str(caught.value)
         assert "AIS_ENDPOINT" in str(caught.value)
         assert token is None or f"if {server.endpoint} is yours" in str(caught.value)
         with pytest.raises(AuthError, match="Check that the token is valid"):

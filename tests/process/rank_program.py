@@ -1,10 +1,9 @@
-"""What one rank runs in test_ranks.py: ``python rank_program.py JOB.json`` prints one JSON line."""
+"""What one rank runs in test_ranks.py: forked, or as ``python rank_program.py JOB.json``, which prints JSON."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +22,7 @@ def fail_on_seven(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row
 
 
-def main(job: dict[str, Any]) -> dict[str, Any]:
+def run(job: dict[str, Any]) -> dict[str, Any]:
     pipe = (
         AISSourceLister(job["urls"]).shuffle().load_tar().group_samples().shuffled(5).decode().to_tuple("cls")
     )
@@ -51,14 +50,17 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     return {"rank": dist.get_rank(), "epochs": epochs, "repeated": repeated, "states": states}
 
 
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    """Run a job; an error is an answer, too."""
+    try:
+        return run(job)
+    except (AISError, RuntimeError) as error:
+        return {"rank": dist.get_rank(), "error": f"{type(error).__name__}: {error}"}
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    try:
-        answer = main(json.loads(Path(sys.argv[1]).read_text()))
-    except AISError as error:
-        answer = {"rank": int(os.environ["RANK"]), "error": f"{type(error).__name__}: {error}"}
-    except RuntimeError as error:
-        answer = {"rank": int(os.environ["RANK"]), "error": f"{type(error).__name__}: {error}"}
+    answer = main(json.loads(Path(sys.argv[1]).read_text()))
     print("ANSWER " + json.dumps(answer), flush=True)
     if "error" not in answer:
         dist.barrier()

@@ -6,14 +6,23 @@ lines of the text, whatever traceback of a worker stands before them.
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais import (
+    AISFileLoader,
+    AISSourceLister,
+    MultiProcessingReadingService,
+    Retry,
+    StoreOptions,
+    ais_loader,
+)
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import (
     AISError,
     ConnectError,
@@ -24,7 +33,7 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.testing import shard_bytes
+from torchdata_ais.testing import example_shards, shard_bytes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -145,6 +154,7 @@ sys.modules["dill"] = None  # with dill, lambdas travel
 import warnings
 warnings.filterwarnings("ignore", message="(Lambda|Local) function is not supported")
 from torchdata_ais import AISFileLoader
+from torchdata_ais import ais_loader
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import ais_loader
 from torchdata_ais.testing import example_shards
@@ -158,7 +168,18 @@ except UsageError as error:
 """
 
 
-def test_a_lambda_under_worker_processes_says_what_to_do() -> None:
+@pytest.mark.skipif(importlib.util.find_spec("dill") is not None, reason="with dill, lambdas travel")
+@pytest.mark.filterwarnings("ignore:Lambda function is not supported")
+def test_a_lambda_under_worker_processes_says_what_to_do(tmp_path: Path) -> None:
+    pipe: Any = AISFileLoader(example_shards(tmp_path)).group_samples().map(lambda sample: sample)
+    with pytest.raises(UsageError, match="The pipe cannot be sent to worker processes: ") as caught:
+        with ais_loader(pipe, num_workers=2, multiprocessing_context="spawn") as loader:
+            list(loader)
+    assert 'pip install "torchdata-ais[lambda]"' in str(caught.value)
+
+
+@pytest.mark.ci
+def test_a_lambda_in_a_program_says_what_to_do() -> None:
     done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=50)
     assert done.stdout.startswith("The pipe cannot be sent to worker processes: "), done.stderr
     assert 'pip install "torchdata-ais[lambda]"' in done.stdout

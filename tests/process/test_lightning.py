@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore")]
-lightning = pytest.importorskip("lightning")
 
 
 def test_fit_and_resume_from_a_checkpoint_in_mid_epoch(tmp_path: Path) -> None:
+    lightning = pytest.importorskip(
+        "lightning"
+    )  # here, not above: whoever collects the tests would wait for it
     from torchdata_ais.examples.pets import make_shards
     from torchdata_ais.examples.train_lightning import Pets, PetsData, trainer
 

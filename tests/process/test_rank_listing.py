@@ -17,7 +17,7 @@ from forked_ranks import free_port, run_forked
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import ReadError
 from torchdata_ais.loaders import MultiProcessingReadingService, ais_loader, as_dataset
 from torchdata_ais.local import DropEntry, LocalCluster

@@ -46,8 +46,10 @@ def rows(batches: Any) -> list[list[int]]:
     ("engine", "workers", "steps"),
     [
         ("auto", 0, range(25)),
-        ("dataloader", 2, (0, 1, 6, 13)),
-        ("dataloader2", 2, (0, 1, 2, 7, 12, 16, 17)),
+        ("dataloader", 2, (1, 13)),
+        ("dataloader2", 2, (2, 12)),
+        pytest.param("dataloader", 2, (0, 6), marks=pytest.mark.ci),
+        pytest.param("dataloader2", 2, (0, 1, 7, 16, 17), marks=pytest.mark.ci),
         pytest.param("dataloader2", 3, (1, 5, 11), marks=pytest.mark.ci),
     ],
 )
@@ -84,12 +86,15 @@ def test_promise_5_twice_in_a_row(urls: list[str]) -> None:
     assert done == whole
 
 
+@pytest.mark.parametrize("steps", [(5,), pytest.param((1, 9), marks=pytest.mark.ci)], ids=["few", "more"])
 @pytest.mark.parametrize(
     ("before", "after"),
     [(0, 2), (2, 3), (3, 1), *(pytest.param(*pair, marks=pytest.mark.ci) for pair in ((2, 0), (1, 4)))],
 )
-def test_promise_5_other_workers_give_the_rest_exactly_once(urls: list[str], before: int, after: int) -> None:
-    for step in (1, 5, 9):
+def test_promise_5_other_workers_give_the_rest_exactly_once(
+    urls: list[str], before: int, after: int, steps: tuple[int, ...]
+) -> None:
+    for step in steps:
         with ais_loader(make_pipe(urls), num_workers=before, seed=1) as loader:
             head = rows(itertools.islice(loader, step))
             state = json.loads(json.dumps(state_to_json(loader.state_dict())))

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2, InProcessReadingService
+from torchdata_ais.dataloader2 import DataLoader2, InProcessReadingService
 from torchdata_ais.stage.pipe import ShardingFilter, upstream
 from torchdata_ais.testing import write_shard
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from light import LIGHT
 
 # A shell lets programs in the background ignore Ctrl-C; here it must count.
 PROGRAM = (
@@ -80,7 +81,12 @@ def test_a_port_in_use_is_an_error_that_says_so() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = str(holder.getsockname()[1])
-        done = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, timeout=50)
+        done = subprocess.run(
+            [sys.executable, "-c", LIGHT + PROGRAM, "serve", "--port", port],
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
     assert done.returncode == 1
     assert done.stdout == ""
     assert f"error: Port {port} on 127.0.0.1 is in use" in done.stderr

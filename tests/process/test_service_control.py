@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -14,8 +15,7 @@ import torch
 from service_pipes import Diary, NotReplicable, Tagged, numbers, uneven
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais.dataloader2 import graph
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2, graph
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers import process
@@ -70,6 +70,10 @@ def test_pipes_with_threads_of_their_own_can_be_paused_at_any_moment() -> None:
                 loader._pause()
                 loader._resume()
             assert sorted(seen) == list(range(10))
+
+
+def test_a_look_ahead_pipe_that_was_not_iterated_yet_can_be_paused() -> None:
+    graph.pause(pickle.loads(pickle.dumps(IterableWrapper(range(3)).prefetch(10))))
 
 
 def test_a_look_ahead_thread_that_is_about_to_end_is_not_waited_for() -> None:
@@ -161,8 +165,8 @@ def test_extras_work_without_worker_processes() -> None:
 
 def test_once_cuda_is_up_workers_are_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert process.start_context(None).get_start_method() == "forkserver"
-    assert process.start_context("fork").get_start_method() == "fork"  # asked for by name
+    assert process.start_context(None, "torchdata_ais").get_start_method() == "forkserver"
+    assert process.start_context("fork", "torchdata_ais").get_start_method() == "fork"  # asked for by name
 
 
 def inside_a_daemon(answers: Any) -> None:

@@ -18,6 +18,7 @@ from service_pipes import numbers
 from service_sessions import becomes_true, is_living, living_in, load, program, session, worker_pids
 
 from torchdata_ais.errors import LoaderError
+from torchdata_ais.workers import process as workers_process
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -34,6 +35,12 @@ def nothing_is_left_behind() -> Iterator[None]:
     gc.collect()
     assert threading.active_count() <= threads
     assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+
+
+@pytest.fixture
+def soon_out_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shrink the two seconds that a worker in the middle of an item is given."""
+    monkeypatch.setattr(workers_process, "_GRACE_S", 0.5)
 
 
 def untouched(loader: Any) -> None:
@@ -99,6 +106,7 @@ def ignore_terminate(pipe: Any, info: Any) -> Any:
     return pipe
 
 
+@pytest.mark.usefixtures("soon_out_of_patience")
 @pytest.mark.parametrize("options", [{}, {"worker_init_fn": ignore_terminate}], ids=["", "ignores-SIGTERM"])
 def test_promise_6_an_item_that_never_ends_is_terminated_then_killed(
     options: dict[str, Any], tmp_path: Path
@@ -122,6 +130,7 @@ def test_a_worker_whose_pipe_leaves_threads_behind_still_ends() -> None:
     assert not any(is_living(pid) for pid in pids)
 
 
+@pytest.mark.usefixtures("soon_out_of_patience")
 def test_promise_6_shutdown_in_one_thread_ends_the_wait_of_another(tmp_path: Path) -> None:
     arrived = tmp_path / "arrived"
     loader = load(numbers(50).map(partial(pipes.sleep_for_ever_at_six_and_say_so, said=arrived)))
@@ -143,6 +152,7 @@ def test_promise_6_shutdown_in_one_thread_ends_the_wait_of_another(tmp_path: Pat
     assert "shut down" in str(caught[0])
 
 
+@pytest.mark.usefixtures("soon_out_of_patience")
 def test_promise_6_shutdown_in_a_signal_handler_ends_the_wait(tmp_path: Path) -> None:
     arrived = tmp_path / "arrived"
     loader = load(numbers(50).map(partial(pipes.sleep_for_ever_at_six_and_say_so, said=arrived)))
@@ -217,7 +227,7 @@ def test_workers_hold_no_connection_of_another_loader() -> None:
 def read_for_ever(answers: Any, function: Any, prefetch: int, dispatch: bool) -> None:
     from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
-    pipe = numbers(1_000_000)
+    pipe = numbers(100_000)  # a millisecond each, at least
     if dispatch:
         pipe = pipe.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
     loader = load(pipe.map(function), 2, None, prefetch, prefetch)
@@ -269,8 +279,9 @@ def test_promise_6_scripts_that_never_shut_their_loader_down_end(how: str, metho
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_promise_6_ctrl_c_in_a_terminal_ends_a_script_with_one_traceback(method: str) -> None:
     with program("interrupt", method) as process:
         assert process.stdout is not None

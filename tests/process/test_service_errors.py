@@ -21,7 +21,7 @@ from service_sessions import becomes_true, is_living
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, LoaderError, TruncatedShardError, UsageError, WorkerDiedError
 from torchdata_ais.loaders import MultiProcessingReadingService
 

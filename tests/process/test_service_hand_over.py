@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
+import random
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 from service_pipes import numbers
+from service_sessions import session
 
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind
 from torchdata_ais.workers.memory import Lender, give_back_done
@@ -185,31 +187,25 @@ def test_few_free_files_are_kept() -> None:
     assert len(lender._files) <= 9
 
 
-CTRL_C = """
-import random, signal, sys
-import torch
-from torchdata_ais.workers.pickling import pack, unpack
-from torchdata_ais.workers.memory import Lender, give_back_done
-
-lost = []
-sys.unraisablehook = lost.append
-signal.signal(signal.SIGALRM, signal.default_int_handler)
-lender, met, dice = Lender(), 0, random.Random(0)
-for _ in range(150):
-    signal.setitimer(signal.ITIMER_REAL, 0.001 + dice.random() / 1000)
-    try:
-        for _ in range(10_000):
-            unpack(pack(torch.zeros(2000), lender))
-            give_back_done()
-    except KeyboardInterrupt:
-        met += 1
-print(met, len(lost))
-"""
+def give_back_until_interrupted(answers: Any) -> None:
+    lost: list[Any] = []
+    sys.unraisablehook = lost.append
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    lender, met, dice = Lender(), 0, random.Random(0)
+    for _ in range(150):
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + dice.random() / 1000)
+        try:
+            for _ in range(10_000):
+                unpack(pack(torch.zeros(2000), lender))
+                give_back_done()
+        except KeyboardInterrupt:
+            met += 1
+    answers.put((met, len(lost)))
 
 
 def test_promise_6_a_ctrl_c_while_memory_is_given_back_is_not_lost() -> None:
-    answer = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=50)
-    assert answer.stdout.split() == ["150", "0"], answer.stderr
+    with session(give_back_until_interrupted) as process:
+        assert process.answers.get() == (150, 0)
 
 
 def test_a_small_view_does_not_drag_its_whole_storage_along() -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2, InProcessReadingService
+from torchdata_ais.dataloader2 import DataLoader2, InProcessReadingService
 from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, ais_loader, stats
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, StallError
 from torchdata_ais.testing import example_shards
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("hatchling")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 BUILD = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
@@ -122,7 +122,6 @@ def run(command: list[Path | str], cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.ci
 def test_the_installed_wheel_is_what_is_imported_with_its_guides(installed: Path, tmp_path: Path) -> None:
     answer = json.loads(run([installed / "bin" / "python", "-c", PROGRAM], tmp_path))
     assert Path(answer["file"]).is_relative_to(site_packages(installed))
@@ -131,7 +130,6 @@ def test_the_installed_wheel_is_what_is_imported_with_its_guides(installed: Path
     assert run([installed / "bin" / "torchdata-ais", "--version"], tmp_path).strip()
 
 
-@pytest.mark.ci
 def test_readme_and_tests_pass_with_the_installed_wheel(built: Path, installed: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

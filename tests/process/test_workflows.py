@@ -168,6 +168,7 @@ def test_b_webdataset_reads_what_the_lister_gives(ais_bucket: Any) -> None:
     assert sum(len(classes) for classes, *_ in batches) == PETS
 
 
+@pytest.mark.ci
 def test_b_a_transform_in_the_listing_is_applied_by_the_cluster(etl_cluster: LocalCluster) -> None:
     bucket = filled(etl_cluster.client().bucket("pets").create())
     ensure_etl(etl_cluster.client(), "pets-small", shard_etl(decode="pil")(small))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from light import LIGHT
 
 from torchdata_ais.testing import example_shards
 from torchdata_ais.writing import convert
@@ -73,7 +74,7 @@ def test_a_killed_conversion_leaves_whole_shards_and_no_process_and_goes_on(tmp_
         (tmp_path / name).mkdir()
     example_shards(tmp_path / "in", counts=[150, 150])
     pattern, manifest = f"{tmp_path}/out/s-%02d.tar", f"{tmp_path}/m.json"
-    words = [sys.executable, "-c", PROGRAM, f"{tmp_path}/in", pattern, manifest, f"{tmp_path}/pids"]
+    words = [sys.executable, "-c", LIGHT + PROGRAM, f"{tmp_path}/in", pattern, manifest, f"{tmp_path}/pids"]
     process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         until(lambda: len(list((tmp_path / "out").glob("*.tar"))) >= 2)
@@ -106,7 +107,14 @@ def test_processes_in_the_middle_of_a_sample_end_with_the_main_one(tmp_path):
     for name in ("in", "pids"):
         (tmp_path / name).mkdir()
     example_shards(tmp_path / "in", counts=[60])
-    words = [sys.executable, "-c", STUCK, f"{tmp_path}/in", f"{tmp_path}/out/s-%d.tar", f"{tmp_path}/pids"]
+    words = [
+        sys.executable,
+        "-c",
+        LIGHT + STUCK,
+        f"{tmp_path}/in",
+        f"{tmp_path}/out/s-%d.tar",
+        f"{tmp_path}/pids",
+    ]
     process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         until(lambda: len(list((tmp_path / "pids").iterdir())) == 2)

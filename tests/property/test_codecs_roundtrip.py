@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
@@ -19,7 +20,7 @@ from torchdata_ais.codecs.handlers import gunzip
 from torchdata_ais.errors import DecodeError
 
 cbor2 = pytest.importorskip("cbor2")
-check = settings(deadline=None, max_examples=60)
+check = settings(deadline=None, max_examples=examples(60))
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXT
@@ -105,7 +106,7 @@ def test_ten(arrays: list[np.ndarray]) -> None:
     assert all(map(equal, arrays, back))
 
 
-@settings(check, max_examples=20)
+@settings(check, max_examples=examples(20))
 @given(ARRAYS.filter(lambda array: array.dtype.kind != "u" or array.itemsize == 1))
 def test_pt(array: np.ndarray) -> None:
     tensor = torch.from_numpy(array.copy())

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from differential_corpus import BLOCK, CASES, THREE, headers, tar
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,7 @@ MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(MEMBERS)
 def test_random_members_give_the_same_samples(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]

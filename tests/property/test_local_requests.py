@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +135,7 @@ def test_every_request_gets_an_answer_that_is_not_our_fault(cluster: LocalCluste
     asker.refill()
     before = resident(cluster)
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
     @given(requests_to(), st.integers(0, 1))
     def one(request: tuple[str, str, bytes, dict[str, str]], node: int) -> None:
         method, path, body, headers = request
@@ -226,7 +227,7 @@ def test_one_wrong_value_in_a_right_request_is_refused_or_right(cluster: LocalCl
     asker.refill()
     before = resident(cluster)
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
     @given(nearly_right())
     def one(request: tuple[str, str, bytes]) -> None:
         method, path, body = request

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from torchdata_ais.plan.mixture import DENOMINATOR
     n=st.one_of(st.integers(1, 300), st.integers(65_530, 65_545), st.integers(65_537, 300_000)),
     key=st.integers(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_promise_3_a_permutation_gives_each_value_once(n: int, key: int) -> None:
     values = Permutation(n, key).take(np.arange(n))
     assert values.min() == 0
@@ -98,7 +99,7 @@ def test_the_places_of_values_are_uniform() -> None:
     seed=st.integers(0, 2**70),
     epoch=st.integers(0, 5),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_runs_stay_together_and_the_short_one_is_last(samples: int, run: int, seed: int, epoch: int) -> None:
     values = Order(samples, seed, run=run).take(np.arange(epoch * samples, (epoch + 1) * samples))
     assert sorted(values.tolist()) == list(range(samples))
@@ -121,7 +122,7 @@ weights_of = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=100)
 
 
 @given(weights=weights_of)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_weights_are_rounded_by_largest_remainder(weights: list[float]) -> None:
     rounded = round_weights(weights)
     assert sum(rounded) == DENOMINATOR
@@ -132,7 +133,7 @@ def test_weights_are_rounded_by_largest_remainder(weights: list[float]) -> None:
 
 
 @given(shares=st.lists(st.integers(1, 400), min_size=1, max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_prefix_is_within_one_sample_of_the_weights(shares: list[int]) -> None:
     quota, period = Quota(shares), sum(shares)
     sources = quota.sources(np.arange(2 * period))
@@ -164,7 +165,7 @@ def test_a_hundred_weights_of_any_size_stay_within_one_sample_over_a_whole_perio
     stop=st.sampled_from(["first", "all"]),
     data=st.data(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_promise_3_a_mixture_draws_all_of_a_source_before_any_again(
     sizes: list[int], stop: str, data: st.DataObject
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from torchdata_ais.plan import Slots
 
 
 @given(length=st.integers(1, 400), batch=st.integers(1, 60), ranks=st.integers(1, 60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_promise_3_the_slices_of_the_ranks_are_each_position_once(
     length: int, batch: int, ranks: int
 ) -> None:
@@ -29,7 +30,7 @@ def test_promise_3_the_slices_of_the_ranks_are_each_position_once(
 
 
 @given(length=st.integers(1, 400), batch=st.integers(1, 60), ranks=st.integers(1, 60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_drop_and_pad_have_only_whole_batches(length: int, batch: int, ranks: int) -> None:
     ranks = min(ranks, batch)
     padded = Slots(length, batch, ranks, "pad")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def rule(name: str) -> tuple[str, str] | None:
 
 
 @given(NAMES)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_split_name_is_the_rule(name: str) -> None:
     assert split_name(name) == rule(name)
 
@@ -100,7 +101,7 @@ def test_promise_2_of_a_shard_that_breaks_off_a_run_is_passed_on_only_when_anoth
 
 
 @given(st.lists(MEMBERS, min_size=1, max_size=3), st.integers(1, 4), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_promise_2_the_chain_gives_the_model_for_whole_and_cut_shards_on_both_ways(
     shards: list[list[tuple[str, bytes]]], open_shards: int, data: Any
 ) -> None:

@@ -9,6 +9,7 @@ import lzma
 import tarfile
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from torchdata_ais.tar import Link, decompress, read_members
 
 zstandard = pytest.importorskip("zstandard")
 
-SHORT = settings.get_current_profile_name() == "same"  # the README's command
 
 V7 = "v7"
 FORMATS = (V7, tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -125,14 +125,14 @@ def test_the_oracle_sees_what_was_generated():
     assert oracle(built) == [("a/é.txt", b"1"), ("b", ("link", "a/é.txt", True))]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(members(), st.sampled_from(FORMATS), block_sizes, st.booleans())
 def test_members_are_those_of_tarfile(content, kind, cut_into, padded):
     archive = build(content, kind, padded=padded)
     assert ours(in_blocks(archive, cut_into)) == oracle(archive)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     members(), st.sampled_from(FORMATS), block_sizes, st.sampled_from(list(COMPRESSORS)), st.integers(1, 9000)
 )
@@ -143,7 +143,7 @@ def test_compressed_members_are_those_of_tarfile(content, kind, cut_into, compre
     assert ours(decompress(in_blocks(body, cut_into))) == oracle(archive)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(members(), st.sampled_from(FORMATS), block_sizes)
 def test_reading_begins_again_at_every_next_offset(content, kind, cut_into):
     archive = build(content, kind)
@@ -170,7 +170,7 @@ def whole_or_error(blocks, whole, *, prefix=True):
     return True
 
 
-@settings(max_examples=8 if SHORT else 25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(members(max_size=5), st.sampled_from(FORMATS), st.booleans())
 def test_promise_1_a_cut_at_every_offset_is_an_error_or_the_whole(content, kind, padded):
     archive = build(content, kind, padded=padded)
@@ -181,7 +181,7 @@ def test_promise_1_a_cut_at_every_offset_is_an_error_or_the_whole(content, kind,
         assert failed or cut >= last + 512, "whole only with an end marker"
 
 
-@settings(max_examples=4 if SHORT else 12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(members(max_size=4), st.sampled_from(FORMATS))
 def test_promise_1_a_flipped_bit_in_every_header_byte_is_an_error_or_the_whole(content, kind):
     archive = build(content, kind)
@@ -202,7 +202,7 @@ def headers_of(archive):
     return sorted(starts)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(members(max_size=4), st.sampled_from(FORMATS), st.sampled_from(list(COMPRESSORS)))
 def test_promise_1_a_cut_compressed_body_is_an_error_or_the_whole(content, kind, compression):
     archive = build(content, kind)
@@ -258,7 +258,7 @@ def test_promise_1_the_cut_is_seen_with_blocks_of_any_size(kind, block_size):
         assert failed or cut >= len(archive) - 512
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(members(max_size=5), st.sampled_from(FORMATS))
 def test_promise_1_a_wiped_header_is_an_error(content, kind):
     content = [(*member[:2], b"x" * len(member[2]), *member[3:]) for member in content]
@@ -269,7 +269,7 @@ def test_promise_1_a_wiped_header_is_an_error(content, kind):
                 ours([archive[:header] + bytes(512) + archive[header + 512 :]])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=3000), st.lists(st.integers(0, 3000), max_size=3))
 def test_any_bytes_are_an_error_of_this_package_or_an_archive(data, zeros):
     for at in zeros:
@@ -278,7 +278,7 @@ def test_any_bytes_are_an_error_of_this_package_or_an_archive(data, zeros):
     whole_or_error(decompress([data]), [])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(members(), st.sampled_from(FORMATS), st.data())
 def test_a_damaged_archive_is_never_another_kind_of_error(content, kind, data):
     archive = bytearray(build(content, kind))

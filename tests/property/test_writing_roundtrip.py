@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -64,7 +65,7 @@ def theirs(paths):
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     samples,
     st.integers(1, 5),
@@ -88,7 +89,7 @@ def test_a_series_holds_every_sample_once_in_order_within_its_limits(written, ma
             assert archive_size(content) <= maxsize or shard.samples == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(samples, st.data())
 def test_a_series_interrupted_anywhere_and_resumed_is_that_of_one_go(written, draw):
     stops = draw.draw(st.lists(st.integers(0, len(written)), max_size=3))

@@ -26,12 +26,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from torch.utils.data.datapipes.datapipe import IterDataPipe
+from typing_extensions import Unpack
 
 from torchdata_ais import pipes
 from torchdata_ais.stage.collate import Ragged
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.policy import OnError
-from torchdata_ais.store import Retry, StoreOptions
+from torchdata_ais.store import Cluster, ClusterNames, Retry
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import torchdata_ais.dataloader2
 from torchdata_ais.checking import Rate, Speed, diagnose, measure
 from torchdata_ais.checking import doctor as doctor_module
 from torchdata_ais.checking.speed import _advice
@@ -99,6 +100,7 @@ def test_a_broken_library_is_a_finding_and_no_crash(monkeypatch: pytest.MonkeyPa
         raise OSError("libnvrtc.so: cannot open shared object file\nmore")
 
     monkeypatch.setitem(doctor_module._LOCAL, "codecs", broken)
+    monkeypatch.delattr(torchdata_ais.dataloader2, "DataLoader2")
     monkeypatch.setitem(sys.modules, "torchdata_ais.dataloader2.torchdata_names", None)
     checks = {check.name: check for check in diagnose(StoreOptions())}
     assert checks["codecs"].state == "bad"

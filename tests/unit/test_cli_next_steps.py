@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light import LIGHT
 from typer.testing import CliRunner
 
 from torchdata_ais.checking import doctor
@@ -93,6 +94,7 @@ def test_doctor_shows_the_reason_and_no_object_of_a_library() -> None:
     assert "Connection(" not in check.text
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(60)
 def test_ctrl_c_ends_lint_while_a_node_sends_nothing(
     ais_bucket: Any, ais_cluster: Any, ais_faults: Any
@@ -101,8 +103,11 @@ def test_ctrl_c_ends_lint_while_a_node_sends_nothing(
     rule = ais_faults.add(Stall(at=100), bucket=ais_bucket.name)
     words = ["lint", f"ais://{ais_bucket.name}", "--endpoint", ais_cluster.endpoint]
     program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # off in a shell's background
-        "from torchdata_ais.cli import main; main()"
+        LIGHT
+        + (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # off in a shell's background
+            "from torchdata_ais.cli import main; main()"
+        )
     )
     command = [sys.executable, "-c", program, *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -9,6 +9,8 @@ import os
 import re
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import torchdata_ais.cli
 from torchdata_ais.cli import app
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.errors import NotFoundError
+from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSourceLister
 from torchdata_ais.store.naming import naming
 from torchdata_ais.tar import encode_archive
@@ -174,3 +177,24 @@ def test_errors_that_name_a_file_or_are_none_of_files_stay_as_they_are() -> None
     assert caught.value.filename == "/none/y"
     with pytest.raises(NotFoundError, match=r"^gone$"), naming("/x"):
         raise NotFoundError("gone")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls", "ais://pets"]])
+def test_the_command_imports_torch_only_for_what_needs_it(arguments: list[str], tmp_path: Path) -> None:
+    write_shard(tmp_path / "s.tar", {"a.cls": b"1"})
+    program = (
+        "import sys; sys.argv = ['torchdata-ais', *sys.argv[1:]]\n"
+        "from torchdata_ais.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(sorted({'torch', 'torchdata'} & set(sys.modules)))"
+    )
+    with LocalCluster() as cluster:
+        cluster.put_dir(tmp_path, "ais://pets")
+        ran = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "AIS_ENDPOINT": cluster.endpoint, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert ran.returncode == 0
+    assert ran.stdout.splitlines()[-1] == "[]", ran.stderr

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, ais_loader, as_dataset
-from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.display import contact_sheet, display_loader_images, display_shard_images
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.examples.pets import make_pets, make_shards

@@ -170,5 +170,5 @@ def test_there_is_one_text_for_a_cluster_that_nobody_named() -> None:
     ]
     assert {one.partition(":")[0] for one in said} == {"urls.py"}, said
     with pytest.raises(errors.UsageError) as caught:
-        parse_url("ais://b/x").require_endpoint("ais://b/x")
+        parse_url("ais://b/x").require_endpoint()
     assert caught.value.todo == no_cluster().todo

@@ -188,7 +188,7 @@ def test_names_for_a_cache_are_those_of_webdataset(url: str, folders: int) -> No
 def test_a_wrong_call_is_raised_whatever_the_handler_says(tmp_path: Path) -> None:
     class Keeper(FileKeeper):
         def fetch(self, url: Any, options: StoreOptions) -> Any:
-            raise UsageError.at("The call is wrong", url=url)
+            raise UsageError.at("The call is wrong", url=url.shown)
 
     keeper = Keeper(str(tmp_path), 1)
     kept = kept_web_files(iter(["http://h/s.tar"]), keeper, StoreOptions(), {}, wds.ignore_and_continue)

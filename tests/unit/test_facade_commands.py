@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -113,32 +114,34 @@ def test_a_command_leaves_no_process(tmp_path: Path, stay: int) -> None:
     wait_until_gone(tmp_path / "pids")
 
 
+def read_what_stays(file: Path) -> None:
+    tempfile.tempdir = str(file.parent)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off in the background
+    list(wds.WebDataset([wds.Command([sys.executable, "-c", STAY, str(file), "60"])]))
+
+
 _OTHERS = [pytest.param(number, marks=pytest.mark.ci) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, *_OTHERS])
 def test_a_command_ends_with_the_process_that_wants_its_shard(tmp_path: Path, number: int) -> None:
     file = tmp_path / "pids"
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"  # off in a shell's background
-        "import torchdata_ais.webdataset as wds, sys;"
-        "list(wds.WebDataset([wds.Command([sys.executable, '-c', *sys.argv[1:]])]))"
-    )
-    words = [sys.executable, "-c", program, STAY, str(file), "60"]
-    with subprocess.Popen(
-        words, env=os.environ | {"TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL
-    ) as reader:
-        try:
-            deadline = time.monotonic() + 40
-            while not file.exists():
-                assert reader.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            reader.send_signal(number)
-            reader.wait(20)
-            wait_until_gone(file)
-        finally:
-            reader.kill()
+    reader = multiprocessing.get_context("fork").Process(target=read_what_stays, args=(file,))
+    reader.start()
+    try:
+        deadline = time.monotonic() + 40
+        while not file.exists():
+            assert reader.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert reader.pid is not None
+        assert reader.pid > 1
+        os.kill(reader.pid, number)
+        reader.join(20)
+        wait_until_gone(file)
+    finally:
+        reader.kill()
+        reader.join(20)
 
 
 def test_a_command_shows_no_secret() -> None:

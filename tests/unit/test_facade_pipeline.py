@@ -161,7 +161,7 @@ class TestDataPipeline:
         options = _options_of(lister.map(str))
         assert options is not None
         assert options.token == "t0ken"
-        assert _with(wds.tarfile_to_samples(), options).kw["options"] is options
+        assert _with(wds.tarfile_to_samples(), options).kw["cluster"] is options
         assert "t0ken" not in repr(wds.WebDataset(lister))
 
 

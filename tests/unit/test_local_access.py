@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from aistore.sdk import Client
 from aistore.sdk.errors import AISError
-from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
+from etl_classes import Upper
 
 from torchdata_ais.errors import AuthError
 from torchdata_ais.etl import delete_etl, ensure_etl, etl_logs, list_etls
@@ -23,11 +23,6 @@ from torchdata_ais.jobs import JobError
 from torchdata_ais.local import LocalCluster
 
 pytestmark = pytest.mark.timeout(90)
-
-
-class Upper(HTTPMultiThreadedServer):
-    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
-        return data.upper()
 
 
 @pytest.fixture(scope="module")

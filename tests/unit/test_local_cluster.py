@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from light import LIGHT
 
 import torchdata_ais.local
 from torchdata_ais.errors import ConnectError, UsageError
@@ -154,7 +155,7 @@ OWNER = """
 @pytest.mark.parametrize("how", ["killed", "exit", "fork"])
 def test_the_cluster_dies_with_its_parent(how: str) -> None:
     """Also when a fork of the parent lives on and holds the pipe open; and the temporary folder goes, too."""
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(OWNER), how]
+    command = [sys.executable, "-W", "ignore", "-c", LIGHT + textwrap.dedent(OWNER), how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
         try:
             assert owner.stdout is not None

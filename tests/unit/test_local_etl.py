@@ -11,33 +11,13 @@ import pytest
 import requests
 from aistore.sdk.errors import AISError, ErrETLAlreadyExists, ErrETLNotFound
 from aistore.sdk.etl import ETLConfig
-from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
+from etl_classes import Broken, Doubled, Upper
 
 from torchdata_ais.local import LocalCluster
 
 pytestmark = pytest.mark.timeout(90)
 
 WAIT_S = 16
-
-
-class Upper(HTTPMultiThreadedServer):
-    def transform(self, data: bytes, _path: str, etl_args: str) -> bytes:
-        if data == b"bad":
-            raise ValueError("bad input")
-        return data.upper() + etl_args.encode()
-
-
-class Doubled(HTTPMultiThreadedServer):
-    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
-        return data * 2
-
-
-class Broken(HTTPMultiThreadedServer):
-    def __init__(self, **_: Any) -> None:
-        raise RuntimeError("cannot start, on purpose")
-
-    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
-        return data
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ class TestWithEpoch:
 
     @pytest.mark.timeout(90)
     def test_the_reading_service_goes_through_all_data(self, shards: list[str]) -> None:
-        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        from torchdata_ais.dataloader2 import DataLoader2
         from torchdata_ais.loaders import MultiProcessingReadingService
 
         pipe = EpochSetter(samples(shards), 10).map(key)

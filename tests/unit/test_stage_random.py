@@ -106,7 +106,7 @@ class TestMapSampleRng:
 
     @pytest.mark.timeout(120)
     def test_draws_do_not_depend_on_the_workers_of_a_reading_service(self, shards: list[str]) -> None:
-        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        from torchdata_ais.dataloader2 import DataLoader2
         from torchdata_ais.loaders import MultiProcessingReadingService
 
         found = []

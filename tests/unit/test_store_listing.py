@@ -6,7 +6,7 @@ import pytest
 
 from torchdata_ais.errors import ConnectError, NotFoundError, ReadError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, list_objects, resolve_options
-from torchdata_ais.store.listing import _options_of
+from torchdata_ais.store.listing import options_with
 from torchdata_ais.urls import ObjectURL, parse_url
 
 NAMES = ["a/s-1.tar", "a/s-2.tar", "b.tar", "b.tar.idx", "x ü?&#%+.bin", "z{1,2}.tar"]
@@ -90,9 +90,9 @@ def test_a_bucket_brings_its_own_token_and_else_has_that_of_the_options(monkeypa
         monkeypatch.delenv(name, raising=False)
 
     options = StoreOptions("http://h:1", token="theirs", ca_cert="theirs.pem")
-    own = _options_of(Client("http://h:2", token="own", ca_cert="own.pem").bucket("b"), options)
+    own = options_with(Client("http://h:2", token="own", ca_cert="own.pem"), options)
     assert (own.endpoint, own.token, own.ca_cert) == ("http://h:2", "own", "own.pem")
-    given = _options_of(Client("http://h:2").bucket("b"), options)
+    given = options_with(Client("http://h:2"), options)
     assert (given.endpoint, given.token, given.ca_cert) == ("http://h:2", "theirs", "theirs.pem")
 
 
@@ -195,7 +195,7 @@ def test_an_unreachable_endpoint_is_named_soon(bucket):
 
 def test_no_endpoint_is_a_usage_error():
     for source in ("ais://b", "ais://b/s-{0..1}.tar"):
-        with pytest.raises(UsageError, match=r"endpoint=.*client=.*AIS_ENDPOINT"):
+        with pytest.raises(UsageError, match=r"cluster=.*AIS_ENDPOINT"):
             list_objects(source, options=StoreOptions())
 
 

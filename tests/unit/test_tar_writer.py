@@ -6,6 +6,7 @@ import subprocess
 import tarfile
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ segments = st.text(st.sampled_from("ab.é\udcff \n="), min_size=1, max_size=8) |
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(st.lists(segments, min_size=1, max_size=4).map("/".join), st.binary(max_size=1100)))
 )

@@ -40,6 +40,7 @@ def test_mypy_accepts_the_programs_and_finds_each_mistake(tmp_path: Path) -> Non
     assert found == EXPECTED, done.stdout + done.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 def test_pyright_agrees() -> None:
     pytest.importorskip("pyright")

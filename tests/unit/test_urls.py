@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aistore.sdk import Client
 
-from torchdata_ais.urls import Location, bucket_place, object_url, parse_url
+from torchdata_ais.urls import Location, ObjectURL, bucket_place, object_url, parse_url
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,30 @@ def test_a_bucket_of_the_sdk_brings_provider_and_name_space() -> None:
     bucket = Client("http://h:1").bucket("b", provider="gcp", namespace=Namespace(uuid="u", name="n"))
     assert bucket_place(bucket) == Location("object", "", "b", "gcp", "@u#n")
     assert bucket_place("b", "s3", "@u#n") == Location("object", "", "b", "aws", "@u#n")
+
+
+def test_what_was_parsed_once_is_handed_down(monkeypatch):
+    """A shard's URL is parsed where it enters load_tar, and nowhere below."""
+    import torchdata_ais.urls as urls
+    from torchdata_ais import AISFileLoader
+    from torchdata_ais.testing import example_shards
+
+    parsed = []
+    really = urls._parse
+    monkeypatch.setattr(urls, "_parse", lambda url: parsed.append(url) or really(url))
+    shards = example_shards(counts=(2, 3))
+    assert len(list(AISFileLoader(shards).group_samples())) == 5
+    assert parsed == shards
+
+
+def test_a_location_keeps_what_was_written_and_known():
+    url = ObjectURL(
+        "http://me:pass@h:1/v1/objects/b/s.tar?provider=ais", size=7, checksum="c" * 16, version="3"
+    )
+    place = parse_url(url)
+    assert place.written is url
+    assert parse_url(place) is place
+    assert place.shown == "http://***@h:1/v1/objects/b/s.tar?provider=ais"
+    assert "pass" not in repr(place)
+    assert place.at("http://other") is place
+    assert parse_url("ais://b/s.tar").at("http://h").written == "ais://b/s.tar"

@@ -30,8 +30,8 @@ from torchdata_ais.errors import (
     WorkerDiedError,
 )
 from torchdata_ais.testing import example_shards, shard_bytes, write_shard
+from torchdata_ais.workers.ordered_pool import OrderedPool
 from torchdata_ais.writing import convert
-from torchdata_ais.writing.pool import OrderedPool
 
 ALL = [f"{number:05d}" for number in range(6)]  # the keys of example_shards()
 

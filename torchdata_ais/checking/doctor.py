@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
+from typing_extensions import Unpack
+
 from torchdata_ais.errors import AISError
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options
 from torchdata_ais.urls import redact
 from torchdata_ais.versions import versions
 
@@ -42,11 +44,12 @@ class Check:
     todo: str = ""
 
 
-def diagnose(options: StoreOptions | None = None) -> list[Check]:
+def diagnose(cluster: Cluster = None, **named: Unpack[ClusterNames]) -> list[Check]:
     """Look at everything a training needs. What fails is an answer, never an exception.
 
     Args:
-        options: The cluster to ask; default that of the environment, and a note if there is none.
+        cluster: The cluster to ask, see `torchdata_ais.store.Cluster`; a note if there is none.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Example:
         >>> checks = diagnose()
@@ -56,7 +59,7 @@ def diagnose(options: StoreOptions | None = None) -> list[Check]:
     found = [_safely("versions", _versions)]
     found += [_safely(name, look) for name, look in _LOCAL.items()]
     try:
-        options = options or resolve_options()
+        options = cluster_options(cluster, **named)
     except AISError as error:
         return [*found, Check("cluster", "bad", error.sentences)]
     if not options.endpoint:
@@ -87,7 +90,7 @@ def _torch() -> Check:
 
 def _loaders() -> Check:
     try:
-        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        from torchdata_ais.dataloader2 import DataLoader2
     except Exception as error:  # noqa: BLE001 - see above
         todo = 'pip install "torchdata<0.10"; until then use ais_loader(engine="dataloader") or torch\'s DataLoader'
         return Check("loaders", "note", f"DataLoader only: torchdata's {_first(error)}", todo)

@@ -12,13 +12,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import xxhash
+from typing_extensions import Unpack
 
 from torchdata_ais.checking.across import compared, unmatched
 from torchdata_ais.checking.report import LintReport, Problem, ShardReport, shown
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, SampleError, UsageError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.store import StoreOptions, list_objects, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
 
 __all__ = ["lint_shards", "sources"]
 
@@ -40,7 +41,8 @@ def lint_shards(
     only: Iterable[str] | str | None = None,
     jobs: int | None = None,
     progress: Callable[[int, int], object] | None = None,
-    options: StoreOptions | None = None,
+    cluster: Cluster = None,
+    **named: Unpack[ClusterNames],
 ) -> LintReport:
     """Read every shard to its end and report all that is wrong with it.
 
@@ -65,7 +67,8 @@ def lint_shards(
         only: Decode these fields only.
         jobs: How many shards to read at the same time; default one for each core, at most 8.
         progress: Called with (shards done, shards in all) after each.
-        options: Endpoint, token, retries; default those of the environment.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         NotFoundError: There is no such bucket, or no shard.
@@ -82,7 +85,7 @@ def lint_shards(
         NonAdjacentKeyError a 2048
     """
     began = time.monotonic()
-    options = options or resolve_options()
+    options = cluster_options(cluster, **named)
     urls = sources(source, options)
     wanted = tuple(require.split()) if isinstance(require, str) else tuple(require)
     only = tuple(only.split() if isinstance(only, str) else only or ())
@@ -173,7 +176,7 @@ def _lint_one(
         report.add(Problem.of(error, url))
         return True
 
-    members = AISFileLoader([url], on_error=noted, options=options)
+    members = AISFileLoader([url], on_error=noted, cluster=options)
     for sample in TarSampleGrouper(members, require=require, on_error=noted):
         if stop.is_set():
             break

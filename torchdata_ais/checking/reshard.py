@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import Unpack
+
 from torchdata_ais.checking.across import lacking
 from torchdata_ais.checking.report import LintReport, ShardReport
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import NEVER_SKIPPED, SampleError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options
 
 __all__ = ["Resharded", "reshard"]
 
@@ -44,7 +46,8 @@ def reshard(
     maxcount: int = 10_000,
     maxsize: float = 1e9,
     progress: Callable[[int, int], object] | None = None,
-    options: StoreOptions | None = None,
+    cluster: Cluster = None,
+    **named: Unpack[ClusterNames],
 ) -> Resharded:
     """Write the good samples of the shards of a report to new shards; the old ones stay as they are.
 
@@ -65,21 +68,22 @@ def reshard(
         maxcount: Most samples in a shard.
         maxsize: Most bytes of a shard.
         progress: Called with (shards done, shards in all) after each.
-        options: Endpoint, token, retries; default those of the environment.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         UsageError: `target` is no pattern, or there are shards of this pattern already.
         TransportError: A shard cannot be read or written at all.
     """
     from torchdata_ais.writing import ShardWriter
-    from torchdata_ais.writing._prepare import prepare
+    from torchdata_ais.writing.prepare import prepare
 
-    options = options or resolve_options()
+    options = cluster_options(cluster, **named)
     prepare(target, lambda: options, new=True)
     done = Resharded()
     codec = build_decoder() if decode else None
     keys: set[str] = set()
-    with ShardWriter(target, maxcount=maxcount, maxsize=maxsize, encoder=False, options=options) as writer:
+    with ShardWriter(target, maxcount=maxcount, maxsize=maxsize, encoder=False, cluster=options) as writer:
         for number, shard in enumerate(report.shards):
             for sample in _samples(shard, done, options):
                 missing = lacking(sample, report.required)
@@ -115,7 +119,7 @@ def _samples(shard: ShardReport, done: Resharded, options: StoreOptions) -> Iter
         return True
 
     parts: dict[str, list[dict[str, Any]]] = {}
-    members = AISFileLoader([shard.source], on_error=counted, options=options)
+    members = AISFileLoader([shard.source], on_error=counted, cluster=options)
     for sample in TarSampleGrouper(members, adjacent="split", on_error=counted):
         if sample["__key__"] in shard.scattered:
             parts.setdefault(sample["__key__"], []).append(sample)

@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from typing import Any
 
+from typing_extensions import Unpack
+
 from torchdata_ais.checking.lint import sources
 from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.store import StoreOptions, open_blocks, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
 
 __all__ = ["Rate", "Speed", "measure"]
 
@@ -99,7 +101,8 @@ def measure(
     spec: str = "torchrgb8",
     size: int = 224,
     progress: Callable[[str], object] | None = None,
-    options: StoreOptions | None = None,
+    cluster: Cluster = None,
+    **named: Unpack[ClusterNames],
 ) -> Speed:
     """Time the stages of a chain over these shards, each for a few seconds.
 
@@ -113,7 +116,8 @@ def measure(
         spec: How images are decoded.
         size: To this many pixels square.
         progress: Called with the name of each stage before it runs.
-        options: Endpoint, token, retries; default those of the environment.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Returns:
         Rates of the stages. With images, the chain is ``decode(spec, size=, only=image).to_tuple(image).batched(32)``,
@@ -128,7 +132,7 @@ def measure(
         >>> [rate.stage for rate in speed.rates]
         ['first read', 'raw', 'raw x4', 'members', 'samples', 'decoded', 'loader(0)']
     """
-    options = options or resolve_options()
+    options = cluster_options(cluster, **named)
     urls = sources(source, options)
     speed = Speed(cores=_cores())
     stages: dict[str, Callable[[], Rate]] = {
@@ -142,7 +146,7 @@ def measure(
         if progress is not None:
             progress(name)
         speed.rates.append(run())
-    first = next(iter(TarSampleGrouper(AISFileLoader(urls, options=options))), None)
+    first = next(iter(TarSampleGrouper(AISFileLoader(urls, cluster=options))), None)
     if first is None:
         raise NotFoundError.at("the shards hold no sample", todo="torchdata-ais lint says more", url=urls[0])
     grouped = speed.rates[-1]
@@ -200,7 +204,7 @@ def _raw_many(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
 def _members(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
     began = time.monotonic()
     total = 0
-    for _, data in AISFileLoader(urls, options=options):
+    for _, data in AISFileLoader(urls, cluster=options):
         total += len(data)
         if time.monotonic() - began > seconds:
             break
@@ -210,7 +214,7 @@ def _members(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
 def _samples(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
     began = time.monotonic()
     total = count = 0
-    for sample in TarSampleGrouper(AISFileLoader(urls, options=options)):
+    for sample in TarSampleGrouper(AISFileLoader(urls, cluster=options)):
         total += sum(len(value) for value in sample.values() if isinstance(value, bytes))
         count += 1
         if time.monotonic() - began > seconds:
@@ -220,7 +224,7 @@ def _samples(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
 
 def _chain(urls: list[str], options: StoreOptions, image: str | None, spec: str, size: int) -> Any:
     """Return a pipe of batches; `_loader` counts what is in them."""
-    samples: Any = TarSampleGrouper(AISFileLoader(urls, options=options), require=[image] if image else ())
+    samples: Any = TarSampleGrouper(AISFileLoader(urls, cluster=options), require=[image] if image else ())
     if image is None:
         return samples.decode().map(_one).batch(_BATCH)
     return samples.decode(spec, size=size, only=image).to_tuple(image).batched(_BATCH)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from torchdata_ais._interrupt import quit_at_once
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import ExitCodes
 from torchdata_ais.cli.bench import bench
@@ -18,6 +17,7 @@ from torchdata_ais.cli.lint import lint
 from torchdata_ais.cli.ls import ls
 from torchdata_ais.cli.put import put
 from torchdata_ais.cli.serve import serve
+from torchdata_ais.interrupt import quit_at_once
 
 __all__ = ["app", "main"]
 

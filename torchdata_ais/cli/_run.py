@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchdata_ais._interrupt import LINE, STATUS
 from torchdata_ais.cli._echo import echo, shown_line
+from torchdata_ais.interrupt import LINE, STATUS
 
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
@@ -33,6 +33,8 @@ _ARGUMENTS = {
     "overwrite=True": "--overwrite",
     "manifest=": "--manifest",
     "max_pixels=": "--max-pixels ",
+    ", or pass cluster=StoreOptions(endpoint, token)": "",
+    "cluster=": "--endpoint",
 }
 
 
@@ -124,7 +126,7 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
         named = options.endpoint and origin(options.endpoint) == origin(host)
         return replace(options, endpoint=host, token=options.token if named else None)
     if not options.endpoint:
-        raise no_cluster("--endpoint").noting("torchdata-ais serve starts one here")
+        raise no_cluster().noting("torchdata-ais serve starts one here")
     return options
 
 

@@ -136,7 +136,7 @@ def convert(
             overwrite=overwrite,
             on_error=on_error,  # type: ignore[arg-type]  # checked there
             progress=progress_of(stack, "convert"),
-            options=options,
+            cluster=options,
             maxcount=maxcount,
             maxsize=_bytes(maxsize),
             compress=compress or None,

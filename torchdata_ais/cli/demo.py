@@ -140,7 +140,7 @@ def _train(
     import torch
 
     from torchdata_ais.cli._progress import progress
-    from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+    from torchdata_ais.dataloader2 import DataLoader2
     from torchdata_ais.examples.pets import CLASSES
     from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
     from torchdata_ais.loaders import MultiProcessingReadingService

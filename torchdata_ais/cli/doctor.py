@@ -24,11 +24,10 @@ def doctor(
     with reported(False, "torchdata_ais.checking.doctor"):
         from torchdata_ais.checking.doctor import Check, diagnose
         from torchdata_ais.errors import AISError
-        from torchdata_ais.store import resolve_options
         from torchdata_ais.versions import versions
 
         try:
-            checks = diagnose(resolve_options(endpoint=endpoint) if endpoint else None)
+            checks = diagnose(endpoint or None)
         except AISError as error:
             checks = [Check("cluster", "bad", error.sentences)]
     if as_json:

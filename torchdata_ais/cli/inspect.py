@@ -84,7 +84,7 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
 
     where = parse_url(url)
     options = options_for(endpoint) if where.kind == "object" and not where.endpoint else None
-    loader = AISFileLoader([url], options=options)
+    loader = AISFileLoader([url], cluster=options)
 
     def noted() -> Iterator[Any]:
         for path, data in loader:

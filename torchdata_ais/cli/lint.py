@@ -92,7 +92,7 @@ def lint(
         if fix:
             make_bucket(fix, options)
             bar = progress_of(stack, "fix")
-            written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, options=options)
+            written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             stack.close()
         if as_json:
             answer = report.as_dict()
@@ -152,7 +152,7 @@ def _check_target(target: str, options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
     from torchdata_ais.errors import NotFoundError
     from torchdata_ais.store import resolve_options
-    from torchdata_ais.writing._prepare import prepare
+    from torchdata_ais.writing.prepare import prepare
 
     try:
         prepare(target, lambda: options or resolve_options(), new=True, todo="remove them or write elsewhere")

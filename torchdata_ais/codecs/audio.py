@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.handlers import extension, names
+from torchdata_ais.codecs.optional import require
 
 if TYPE_CHECKING:
     import torch

@@ -16,10 +16,10 @@ import numpy as np
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.codecs import tenbin
-from torchdata_ais.codecs._optional import require
 from torchdata_ais.codecs.encode_image import FORMATS, encode_image
 from torchdata_ais.codecs.fields import by_name
 from torchdata_ais.codecs.handlers import ends_with, extension
+from torchdata_ais.codecs.optional import require
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, EncodeError, EncodeUsageError, UsageError
 
 Encoder = Callable[[dict[str, Any]], dict[str, Any]]

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchdata_ais.dataloader2.graph import all_pipes
 from torchdata_ais.dataloader2.torchdata_names import FullSync
 from torchdata_ais.errors import LoaderError
+from torchdata_ais.stage.graph import all_pipes
 
 __all__ = ["notice_lost_ranks"]
 

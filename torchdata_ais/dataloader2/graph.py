@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from torch.utils.data.graph import traverse_dps
 from torch.utils.data.graph_settings import apply_sharding
 
 from torchdata_ais.dataloader2.torchdata_names import (
     PinMemory,
+    Prefetcher,
     find_dispatched,
     find_replicable_branches,
-    list_dps,
     replace_dp,
-    traverse_dps,
 )
 from torchdata_ais.errors import UsageError
-from torchdata_ais.workers.ends import Dispatched
+from torchdata_ais.stage.graph import all_pipes
+from torchdata_ais.workers.receivers import Dispatched
 
 __all__ = [
     "Parts",
-    "all_pipes",
     "cut",
     "pause",
     "refuse_second_sharding",
@@ -46,38 +46,40 @@ class Parts(NamedTuple):
     rest: Any | None
 
 
-def all_pipes(pipe: Any) -> list[Any]:
-    """Return every pipe of the graph, the last one first."""
-    return list(list_dps(traverse_dps(pipe)))
+@runtime_checkable
+class _Pauses(Protocol):
+    def pause(self) -> None: ...
+
+
+@runtime_checkable
+class _Resumes(Protocol):
+    def resume(self) -> None: ...
 
 
 def pause(pipe: Any) -> None:
     """Pause every pipe of the graph that knows how to."""
     for part in all_pipes(pipe):
-        if _can_pause(part):
-            _call(part, "pause")
+        if isinstance(part, _Pauses) and not _would_not_return(part):
+            part.pause()
 
 
 def resume(pipe: Any) -> None:
     """Let every pipe of the graph go on, the first one first."""
     for part in reversed(all_pipes(pipe)):
-        _call(part, "resume")
+        if isinstance(part, _Resumes):
+            part.resume()
 
 
-def _can_pause(pipe: Any) -> bool:
-    """Return whether `pause` of this pipe returns: torchdata's look-ahead threads have two ways not to.
+def _would_not_return(pipe: Any) -> bool:
+    """Return whether `pause` of this pipe is of those that never return: torchdata's look-ahead threads have two ways.
 
     ``prefetch`` waits for a sign of its thread, which gives none once its source is exhausted; ``pin_memory`` waits for
     a sign that its thread never gives. Neither has anything to stop then: no item comes from the paused workers.
     """
-    look_ahead = getattr(pipe, "prefetch_data", None)
-    return not isinstance(pipe, PinMemory) and not getattr(look_ahead, "stop_iteration", False)
-
-
-def _call(pipe: Any, name: str) -> None:
-    method = getattr(pipe, name, None)
-    if callable(method):
-        method()
+    if not isinstance(pipe, Prefetcher):
+        return False
+    ahead = vars(pipe).get("prefetch_data")  # not there in a copy that was not iterated yet
+    return isinstance(pipe, PinMemory) or (ahead is not None and ahead.stop_iteration)
 
 
 def cut(pipe: Any) -> Parts:
@@ -150,7 +152,7 @@ def _own_branches(pipe: Any) -> Iterator[Any]:
             if key in seen:
                 continue
             seen.add(key)
-            if not any(isinstance(part, Dispatched) for part in list_dps({key: (node, sources)})):
+            if not any(isinstance(part, Dispatched) for part in all_pipes(node)):
                 yield node
             else:
                 yield from search(sources)

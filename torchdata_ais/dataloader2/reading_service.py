@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils.data.graph import traverse_dps
 from typing_extensions import Self
 
 from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
@@ -25,6 +26,7 @@ from torchdata_ais.dataloader2.graph import (
     shard,
     shard_over_ranks,
 )
+from torchdata_ais.dataloader2.part import Reset, ServicePart
 from torchdata_ais.dataloader2.torchdata_names import (
     SeedGenerator,
     UpstreamService,
@@ -32,25 +34,22 @@ from torchdata_ais.dataloader2.torchdata_names import (
     attach_wrapper,
     replace_dp,
     set_graph_random_seed,
-    traverse_dps,
 )
 from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.workers.channel import Kind
-from torchdata_ais.workers.ends import WorkerItems
+from torchdata_ais.workers.hooks import EnvelopeSender, tell_pipes
+from torchdata_ais.workers.job import DISPATCHER, Job
 from torchdata_ais.workers.pool import Pool
 from torchdata_ais.workers.process import start_context
-from torchdata_ais.workers.worker import Job, Reset, tell_pipes
+from torchdata_ais.workers.receivers import WorkerItems
 from torchdata_ais.world import World, WorldOptions
 
-__all__ = ["DISPATCHER", "MultiProcessingReadingService"]
-
-DISPATCHER = -1
-"""The key of the dispatching process in `MultiProcessingReadingService.reset_extras`."""
-
+__all__ = ["MultiProcessingReadingService"]
 
 _STARTED: weakref.WeakSet[MultiProcessingReadingService] = weakref.WeakSet()
 """The services of this process that have a pipe."""
@@ -108,12 +107,13 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
 
     Attributes:
         epoch: The number of the next epoch, which pipes are told; set it to resume.
-        reset_extras: Worker id -> anything that pickles, for the next epoch only. Each pipe of a worker that has a
-            method ``_ais_reset`` gets ``_ais_reset(epoch=..., extras=...)`` after it was seeded.
+        reset_extras: Worker id (`workers.job.DISPATCHER` for the dispatching process) -> anything that pickles, for the
+            next epoch only. Each pipe of a worker that is a `workers.hooks.EpochListener`, which is to have a method
+            ``_ais_reset``, gets ``_ais_reset(epoch=..., extras=...)`` after it was seeded.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
-        >>> from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+        >>> from torchdata_ais.dataloader2 import DataLoader2
         >>> pipe = IterableWrapper(range(8)).shuffle().sharding_filter()
         >>> with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
         ...     sorted(loader)
@@ -187,14 +187,14 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
     def last_extras(self) -> Mapping[int, Any]:
         """Worker id -> what the last pipe's ``_ais_envelope()`` returned there for the worker's item last yielded.
 
-        The method is called in the worker right after the item was made, and once more after the last item, and may
-        return None for nothing. What it returns travels with the item, so the state of a worker is the state at the
-        item the caller has, however far ahead the worker is.
+        A pipe that has it is a `workers.hooks.EnvelopeSender`. It is called in the worker right after the item was
+        made, and once more after the last item, and may return None for nothing. What it returns travels with the
+        item, so the state of a worker is the state at the item the caller has, however far ahead the worker is.
         """
         if self._pool is not None:
             return self._pool.last_extras
-        envelope = getattr(self._end_datapipe, "_ais_envelope", None)
-        return {0: envelope()} if callable(envelope) else {}
+        pipe = self._end_datapipe
+        return {0: pipe._ais_envelope()} if isinstance(pipe, EnvelopeSender) else {}
 
     def stats_reports(self) -> list[Report]:
         """Return the last report of each worker; see `torchdata_ais.stats`."""
@@ -243,7 +243,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
                 "worker processes cannot be started inside a daemonic process",
                 todo="use num_workers=0 here, or start this process with daemon=False",
             )
-        self._pool = pool = Pool(start_context(self.multiprocessing_context), window, self._ranks)
+        self._pool = pool = Pool(start_context(self.multiprocessing_context, __name__), window, self._ranks)
         infos = [WorkerInfo(self.num_workers, worker_id) for worker_id in range(self.num_workers)]
         replica = attach_wrapper(parts.replica)
         with contextlib.ExitStack() as undo:
@@ -252,16 +252,14 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
             if parts.dispatched is not None:
                 outlets, sources = _socket_pairs(self.num_workers, undo)
                 pipe = attach_wrapper(parts.dispatched)
-                job = Job(pipe, infos[0], outlets=outlets, reset_fn=self.worker_reset_fn)
-                job.stall_after = self.stall_after
-                pool.launch(job, DISPATCHER)
+                part = ServicePart(pipe, infos[0], None, self.worker_reset_fn, dispatching=True)
+                pool.launch(Job(part, DISPATCHER, outlets=outlets, stall_after=self.stall_after))
             for info, source in zip(infos, sources, strict=True):
-                job = Job(replica, info, source, init_fn=self.worker_init_fn, reset_fn=self.worker_reset_fn)
-                job.stall_after = self.stall_after
-                pool.launch(job, info.worker_id)
+                part = ServicePart(replica, info, self.worker_init_fn, self.worker_reset_fn)
+                pool.launch(Job(part, info.worker_id, source, stall_after=self.stall_after))
             undo.pop_all()
         self._worker_processes = [(process, None, None) for process in pool.processes]
-        items = WorkerItems(pool)
+        items = WorkerItems(pool.items)
         self._worker_consumer_datapipe = items
         if parts.rest is None:
             return items
@@ -286,9 +284,9 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
                 pipe = iter_reset_fn(pipe)
             if self.worker_reset_fn is not None:
                 pipe = self.worker_reset_fn(pipe, WorkerInfo(1, 0), seeds)
-            tell_pipes(pipe, epoch, extras.get(0))
+            tell_pipes(all_pipes(pipe), epoch, extras.get(0))
             return None
-        tell_pipes(self._end_datapipe, epoch, None)
+        tell_pipes(all_pipes(self._end_datapipe), epoch, None)
         loads = [
             Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id))
             for worker_id in range(self.num_workers)

@@ -18,10 +18,8 @@ with warnings.catch_warnings():
     )
     from torchdata.dataloader2 import MultiProcessingReadingService as UpstreamService
     from torchdata.dataloader2.graph import (
-        list_dps,
         replace_dp,
         set_graph_random_seed,
-        traverse_dps,
     )
     from torchdata.dataloader2.graph._serialization import attach_wrapper, extract_wrapper
     from torchdata.dataloader2.graph.utils import _find_replicable_branches as find_replicable_branches
@@ -29,15 +27,15 @@ with warnings.catch_warnings():
     from torchdata.dataloader2.utils import WorkerInfo
     from torchdata.dataloader2.utils.dispatch import find_lca_round_robin_sharding_dp as find_dispatched
     from torchdata.dataloader2.utils.worker import process_reset_fn
-    from torchdata.datapipes.iter import FullSync, IterDataPipe, PinMemory
+    from torchdata.datapipes.iter import FullSync, PinMemory, Prefetcher
 
 __all__ = [
     "DataLoader2",
     "DistributedReadingService",
     "FullSync",
     "InProcessReadingService",
-    "IterDataPipe",
     "PinMemory",
+    "Prefetcher",
     "SeedGenerator",
     "SequentialReadingService",
     "UpstreamService",
@@ -46,9 +44,7 @@ __all__ = [
     "extract_wrapper",
     "find_dispatched",
     "find_replicable_branches",
-    "list_dps",
     "process_reset_fn",
     "replace_dp",
     "set_graph_random_seed",
-    "traverse_dps",
 ]

@@ -18,7 +18,7 @@ from torchdata_ais.display.rows import rows_of
 from torchdata_ais.display.sheet import contact_sheet
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.store import resolve_options
+from torchdata_ais.store import Cluster, cluster_options
 from torchdata_ais.urls import object_url
 
 __all__ = ["display_loader_images", "display_shard_images"]
@@ -27,7 +27,7 @@ _PREFETCH_BYTES = 4 << 20  # a few samples are wanted, not the shard
 
 
 def display_shard_images(
-    client: Any,
+    client: Cluster,
     bucket: Any,
     shard: str,
     objects: int = 4,
@@ -39,7 +39,7 @@ def display_shard_images(
     """Return a contact sheet of the first samples of a shard, read no further than that.
 
     Args:
-        client: SDK client, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        client: See `torchdata_ais.store.Cluster`.
         bucket: ``ais://bucket`` (``gcp://``, ``s3://``, ...), a bucket's name, or an SDK bucket.
         shard: The object's name.
         objects: The most samples.
@@ -61,9 +61,8 @@ def display_shard_images(
         ...     display_shard_images(cluster.client(), "ais://pets", "s.tar", objects=4).size
         (670, 190)
     """
-    options = resolve_options(endpoint=client) if isinstance(client, str) else resolve_options(client=client)
     url = object_url(client, bucket, shard, etl_name=etl_name, etl_args=etl_args)
-    loader = AISFileLoader([url], options=options, prefetch_bytes=_PREFETCH_BYTES)
+    loader = AISFileLoader([url], cluster=cluster_options(client), prefetch_bytes=_PREFETCH_BYTES)
     samples = iter(TarSampleGrouper(loader))
     try:
         first = list(islice(samples, objects))

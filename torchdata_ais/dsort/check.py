@@ -71,7 +71,7 @@ def digest(sample: Sample) -> int:
 
 
 def _samples(url: ObjectURL, options: StoreOptions) -> Iterator[Sample]:
-    return iter(TarSampleGrouper(AISFileLoader([url], options=options)))
+    return iter(TarSampleGrouper(AISFileLoader([url], cluster=options)))
 
 
 def _tell(progress: OnProgress | None, done: int, total: int) -> None:

@@ -15,8 +15,8 @@ from torchdata_ais.dsort.check import check_samples
 from torchdata_ais.dsort.names import Names, inputs_of, outputs_of
 from torchdata_ais.dsort.spec import DsortSpec, check_spec, load_spec, translate_spec
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
-from torchdata_ais.store import StoreOptions, delete_object, put_object
+from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, known_cluster, wait_for_job
+from torchdata_ais.store import Cluster, StoreOptions, delete_object, put_object
 from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_client
 from torchdata_ais.urls import ObjectURL, parse_url
 
@@ -43,7 +43,7 @@ class DsortResult:
 
 
 def run_dsort(
-    cluster: Any,
+    cluster: Cluster,
     spec: DsortSpec | Mapping[str, Any] | str | Path,
     *,
     check: bool = False,
@@ -54,7 +54,7 @@ def run_dsort(
     """Run a dSort job and wait until it is done.
 
     Args:
-        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: See `torchdata_ais.store.Cluster`.
         spec: A `DsortSpec`; or a specification as the ``ais`` command takes it, of any age, as a dict or the path of
             its JSON or YAML file.
         check: Read the old and the new shards, and compare: the same samples, whole, each as often as before.
@@ -90,7 +90,7 @@ def run_dsort(
         >>> result.samples, len(result.shards) > 1
         (6, True)
     """
-    options = cluster_options(cluster)
+    options = known_cluster(cluster)
     key_map = spec.key_map if isinstance(spec, DsortSpec) else None
     if isinstance(spec, DsortSpec):
         wanted = spec.to_server()

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.etl.cluster import logs_of
-from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, cluster_options, wait_for_job
-from torchdata_ais.store import StoreOptions, list_objects
+from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, known_cluster, wait_for_job
+from torchdata_ais.store import Cluster, StoreOptions, list_objects
 from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_bucket, sdk_client
 from torchdata_ais.store.wire import not_aistore
 from torchdata_ais.urls import bucket_place
@@ -37,7 +37,7 @@ class TransformResult:
 
 
 def transform_bucket(
-    cluster: Any,
+    cluster: Cluster,
     etl_name: str,
     source: Any,
     target: Any,
@@ -52,7 +52,7 @@ def transform_bucket(
     """Put all objects of a bucket through a transform and store what comes out, and wait until it is done.
 
     Args:
-        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: See `torchdata_ais.store.Cluster`.
         etl_name: The transform. (Arguments of requests are for reading: the server takes none here.)
         source: ``ais://bucket`` or ``ais://bucket/prefix``, or an SDK bucket.
         target: ``ais://bucket``, or ``ais://bucket/prefix`` for a text before each name; made if it is missing.
@@ -82,7 +82,7 @@ def transform_bucket(
         ...     transform_bucket(cluster, name, "ais://b", "ais://copy").objects
         3
     """
-    options = cluster_options(cluster)
+    options = known_cluster(cluster)
     place, to = bucket_place(source), bucket_place(target)
     if (place.bucket, place.provider, place.namespace) == (
         to.bucket,

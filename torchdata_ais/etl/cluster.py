@@ -11,8 +11,8 @@ from typing import Any
 
 from torchdata_ais.errors import AISError, NotFoundError, TransportError, UsageError
 from torchdata_ais.etl.make import fingerprint
-from torchdata_ais.jobs import JobError, cluster_options
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.jobs import JobError, known_cluster
+from torchdata_ais.store import Cluster, StoreOptions
 from torchdata_ais.store.sdk import call, sdk_client
 
 __all__ = ["delete_etl", "ensure_etl", "etl_logs", "list_etls", "logs_of"]
@@ -27,7 +27,7 @@ _PAYLOAD_BYTES = 120_000  # Linux passes no more than 128 KiB in one environment
 
 
 def ensure_etl(
-    cluster: Any,
+    cluster: Cluster,
     name: str,
     server: Any,
     *,
@@ -43,7 +43,7 @@ def ensure_etl(
     Made if it is missing, started if it was stopped, left alone if it runs with the same code.
 
     Args:
-        cluster: SDK client, `LocalCluster`, or ``http://proxy:51080``; None for that of ``AIS_ENDPOINT``.
+        cluster: See `torchdata_ais.store.Cluster`.
         name: 6 to 32 of ``a-z 0-9 -``.
         server: What `shard_etl` returns, or any server class of the SDK.
         replace_other: Replace a transform of this name that runs other code. Otherwise that is an error. (Compared is
@@ -68,7 +68,7 @@ def ensure_etl(
         ...     ensure_etl(cluster, "no-change", shard_etl(lambda sample: sample))
         'no-change'
     """
-    options = cluster_options(cluster)
+    options = known_cluster(cluster)
     mark = fingerprint(server)
     with sdk_client(options) as client:
         etl = _named(client, name)
@@ -98,13 +98,13 @@ def ensure_etl(
     return name
 
 
-def list_etls(cluster: Any) -> list[dict[str, Any]]:
+def list_etls(cluster: Cluster) -> list[dict[str, Any]]:
     """Return name, stage, and what went through, of each transform of the cluster.
 
     Returns:
         ``[{"name": str, "stage": str, "objects": int, "in_bytes": int, "out_bytes": int}, ...]``, by name.
     """
-    options = cluster_options(cluster)
+    options = known_cluster(cluster)
     with sdk_client(options) as client:
 
         def ask() -> list[dict[str, Any]]:
@@ -123,22 +123,22 @@ def list_etls(cluster: Any) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def delete_etl(cluster: Any, name: str) -> None:
+def delete_etl(cluster: Cluster, name: str) -> None:
     """Stop a transform and take it away. One that is not there is fine."""
-    options = cluster_options(cluster)
+    options = known_cluster(cluster)
     with sdk_client(options) as client:
         etl = _named(client, name)
         if _running(etl, options) is not None:
             _delete(etl, options)
 
 
-def etl_logs(cluster: Any, name: str, lines: int = 40) -> str:
+def etl_logs(cluster: Cluster, name: str, lines: int = 40) -> str:
     """Return the last lines that the pods of a transform have logged, each target's after its name.
 
     Raises:
         NotFoundError: There is no such transform.
     """
-    options = cluster_options(cluster)
+    options = known_cluster(cluster)
     with sdk_client(options) as client:
         return logs_of(client, options, name, lines)
 

@@ -34,7 +34,7 @@ def pets_pipe(
     Yields:
         ``(images, labels, keys)``: uint8 of shape ``(n, 3, size, size)``, int64 of shape ``(n,)``, list of strings.
     """
-    shards: Any = AISSourceLister(source, endpoint=endpoint)
+    shards: Any = AISSourceLister(source, cluster=endpoint)
     if shuffle:
         shards = shards.shuffle()
     samples = shards.load_tar().group_samples()

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from typing_extensions import Unpack
+
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index import (
     IndexWriter,
@@ -18,9 +20,9 @@ from torchdata_ais.index import (
     StoredIndex,
 )
 from torchdata_ais.indexing.shard import index_shard
-from torchdata_ais.store import StoreOptions, list_objects, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
 from torchdata_ais.urls import ObjectURL, parse_url
-from torchdata_ais.writing.pool import OrderedPool
+from torchdata_ais.workers.ordered_pool import OrderedPool
 
 __all__ = ["build_index"]
 
@@ -29,23 +31,23 @@ def build_index(
     sources: Any,
     *,
     where: str | os.PathLike[str] | None = None,
-    endpoint: str | None = None,
-    options: StoreOptions | None = None,
+    cluster: Cluster = None,
     processes: int = 0,
     previous: SampleIndex | None = None,
     on_shard: Callable[[str, int], None] | None = None,
+    **named: Unpack[ClusterNames],
 ) -> SampleIndex:
     """Read shards, and make the index of their samples.
 
     Args:
         sources: What `.list_ais()` takes: prefixes, templates, paths, folders, one or several.
         where: A folder to store the index in; None keeps it in memory.
-        endpoint: The cluster; default ``AIS_ENDPOINT``.
-        options: Transport settings in place of `endpoint`.
+        cluster: See `torchdata_ais.store.Cluster`.
         processes: Read in so many processes; 0 reads in this one.
         previous: An index of an earlier time. Shards that it has with the same size and the same checksum (or, where
             there is none, version) are taken from it and not read.
         on_shard: Called with the name of each shard and the number of its samples when it is done.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Order: that of the listing.
 
@@ -61,13 +63,13 @@ def build_index(
         >>> build_index(example_shards(counts=(3, 2)))  # doctest: +ELLIPSIS
         SampleIndex(5 samples of 2 shards, proof='bytes', digest='...')
     """
-    settings = options or resolve_options(endpoint=endpoint)
-    named = [sources] if not isinstance(sources, list | tuple) else sources
-    urls = [url for source in named for url in list_objects(source, options=settings)]
+    options = cluster_options(cluster, **named)
+    several = [sources] if not isinstance(sources, list | tuple) else sources
+    urls = [url for source in several for url in list_objects(source, options=options)]
     _check_once(urls)
     folder = MemoryFolder() if where is None else LocalFolder(where)
     writer = IndexWriter(folder)
-    for entry, samples in _indexed(urls, settings, processes, previous):
+    for entry, samples in _indexed(urls, options, processes, previous):
         writer.add(entry, samples)
         if on_shard is not None:
             on_shard(entry.name, len(samples.keys))

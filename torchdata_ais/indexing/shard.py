@@ -70,7 +70,7 @@ def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSampl
     location = parse_url(url)
     samples = ShardSamples([], [], [], [], [], [])
     seen: set[str] = set()
-    with open_blocks(url, options) as source:
+    with open_blocks(location, options) as source:
         passing = _Passing(_plain(source, location.uri))
         reader = TarReader(passing, url=url)
         for run in whole_runs(reader, url=url):

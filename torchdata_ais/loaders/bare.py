@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdata_ais.loaders.instance import pack_state
-from torchdata_ais.loaders.state import check_single, make_state
-from torchdata_ais.stage.checkpoint import restore, stage_names
+from torchdata_ais.loaders.state import check_single
+from torchdata_ais.stage.checkpoint import restore, save, stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.saved import read_saved
+from torchdata_ais.state import StreamState, to_plain
 
 __all__ = ["load_state_dict", "state_dict"]
 
@@ -34,16 +33,11 @@ def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
         >>> [sample["cls"] for sample in pipe]
         [2, 3, 4, 5]
     """
-    packed = pack_state(pipe)
-    return make_state(
-        stages=stage_names(pipe),
-        seed=0,
-        epoch=0,
-        rank=0,
-        ranks=1,
-        workers=1,
-        instances=None if packed is None else [packed],
-    )
+    state = StreamState(stages=stage_names(pipe))
+    stands = save(pipe)
+    if stands is not None:
+        state.instances = [stands]
+    return to_plain(state)
 
 
 def load_state_dict(pipe: IterDataPipe[Any], state: dict[str, Any]) -> None:
@@ -56,6 +50,6 @@ def load_state_dict(pipe: IterDataPipe[Any], state: dict[str, Any]) -> None:
     Raises:
         StateError: It is none, damaged, of another pipeline, or of several workers.
     """
-    state = check_single(state, stage_names(pipe))
-    if state["instances"] is not None:
-        restore(pipe, [read_saved(state["instances"][0])])
+    instances = check_single(state, stage_names(pipe)).instances
+    if instances is not None:
+        restore(pipe, instances[0])

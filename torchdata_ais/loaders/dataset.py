@@ -9,13 +9,14 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.loaders.instance import InstancePlan, begin, pack_fresh, pack_state
-from torchdata_ais.loaders.state import check_single, make_state
+from torchdata_ais.loaders.instance import InstancePlan, begin
+from torchdata_ais.loaders.state import check_single
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.ranks.sharding import shard_instance
-from torchdata_ais.stage.checkpoint import stage_names
+from torchdata_ais.stage.checkpoint import save, stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.state import Part, StreamState, pack, to_plain, unpack
 from torchdata_ais.world import WorldOptions, instance_of
 
 __all__ = ["PipeDataset", "as_dataset"]
@@ -87,7 +88,7 @@ class PipeDataset(IterableDataset[Any]):
         # In shared memory, so that set_epoch reaches workers that live on between epochs.
         self._epoch = torch.full((1,), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._plan: InstancePlan | None = None
-        self._pending: dict[str, Any] | None = None
+        self._pending: StreamState | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; without it each iteration counts as one."""
@@ -107,7 +108,7 @@ class PipeDataset(IterableDataset[Any]):
         self._runs += 1
         plan = InstancePlan(epoch_seed, number, instance)
         if self._pending is not None:
-            plan, self._pending = self._resumed(self._pending, number, instance), None
+            plan, self._pending = self._resumed(self._pending, plan), None
         shard_instance(self._pipe, number, instance)
         self._plan = plan
         begin(self._pipe, plan)
@@ -130,18 +131,21 @@ class PipeDataset(IterableDataset[Any]):
             StateError: A stage that a checkpoint cannot pass through; names it.
         """
         number, instance, _ = self._where()
-        packed = None
-        if self._plan is not None:
-            packed = pack_state(self._pipe) or pack_fresh(number, instance)
-        return make_state(
-            stages=stage_names(self._pipe),
-            seed=self._plan.epoch_seed if self._plan is not None else 0,
-            epoch=self._runs,
-            rank=instance,
-            ranks=number,
-            workers=1,
-            shards=self._listing.digest,
-            instances=None if packed is None else [packed],
+        plan, instances = self._plan, None
+        if plan is not None:
+            stands: Part = save(self._pipe) or unpack(plan.not_begun())
+            instances = [stands]
+        return to_plain(
+            StreamState(
+                stages=stage_names(self._pipe),
+                seed=0 if plan is None else plan.epoch_seed,
+                epoch=self._runs,
+                user_epoch=self._runs,
+                rank=instance,
+                ranks=number,
+                shards=self._listing.digest,
+                instances=instances,
+            )
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -150,15 +154,15 @@ class PipeDataset(IterableDataset[Any]):
         Raises:
             StateError: It is none, damaged, of another pipeline, or of several workers.
         """
-        state = check_single(state, stage_names(self._pipe))
-        self._runs = state["epoch"]
-        self._pending = state if state["instances"] is not None else None
+        single = check_single(state, stage_names(self._pipe))
+        self._runs = single.epoch
+        self._pending = single if single.instances is not None else None
 
-    def _resumed(self, state: dict[str, Any], number: int, instance: int) -> InstancePlan:
-        if (state["ranks"], state["rank"]) != (number, instance):
+    def _resumed(self, state: StreamState, plan: InstancePlan) -> InstancePlan:
+        if (state.ranks, state.rank) != (plan.number, plan.instance) or state.instances is None:
             raise StateError.at(
-                f"the state is of instance {state['rank']} of {state['ranks']}, this is {instance} of {number}",
+                f"the state is of instance {state.rank} of {state.ranks}, this is {plan.instance} of {plan.number}",
                 todo="resume a StatefulDataLoader with the same ranks and workers; ais_loader can change both",
             )
-        digests = (state["shards"], self._listing.digest)
-        return InstancePlan(state["seed"], number, instance, state["instances"], digests=digests)
+        digests = (state.shards, self._listing.digest)
+        return InstancePlan(state.seed, plan.number, plan.instance, pack(state.instances[0]), digests)

@@ -1,4 +1,4 @@
-"""Which engine runs the pipe of an `ais_loader`, and how."""
+"""What the engines of `ais_loader` are told: which of them runs which pipe, and how."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.engines import DataLoader2Engine, DataLoaderEngine, Engine, InProcessEngine
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.world import World
 
-__all__ = ["EngineName", "EngineOptions", "make_engine"]
+__all__ = ["EngineName", "EngineOptions", "EngineSettings"]
 
 EngineName = Literal["auto", "dataloader2", "dataloader"]
 
@@ -19,6 +18,13 @@ EngineName = Literal["auto", "dataloader2", "dataloader"]
 @dataclass(frozen=True)
 class EngineOptions:
     """How to run a pipe; the fields are the arguments of `ais_loader`.
+
+    Attributes:
+        num_workers: Worker processes; 0 runs the pipe in this one.
+        prefetch: Items each worker makes ahead.
+        engine: Which engine; "auto" is DataLoader2 where torchdata has it.
+        context: Start method of the processes.
+        stall_after: Seconds an item may take.
 
     Raises:
         UsageError: A value that cannot work.
@@ -41,35 +47,20 @@ class EngineOptions:
             raise UsageError.at(f"stall_after={self.stall_after}", todo="use seconds, more than 0, or None")
 
 
-def make_engine(
-    pipe: IterDataPipe[Any], stateful: bool, how: EngineOptions, listing: Listing, world: World
-) -> Engine:
-    """Return a new engine for `pipe`.
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine runs, and how.
 
-    Args:
+    Attributes:
         pipe: The pipe.
         stateful: Whether to give the state with each item.
-        how: Which engine, and its settings.
-        listing: What the pipe's sources give.
+        listing: What the pipe's sources give; workers begin with it.
         world: The ranks.
+        options: The rest.
     """
-    if how.num_workers == 0:
-        return InProcessEngine(pipe, stateful, listing, how.stall_after)
-    name = how.engine
-    if name == "auto":
-        name = "dataloader2" if _has_dataloader2() else "dataloader"
-    if name == "dataloader":
-        return DataLoaderEngine(
-            pipe, stateful, listing, how.num_workers, how.prefetch, how.context, how.stall_after
-        )
-    return DataLoader2Engine(
-        pipe, stateful, listing, world, how.num_workers, how.prefetch, how.context, how.stall_after
-    )
 
-
-def _has_dataloader2() -> bool:
-    try:
-        from torchdata_ais.dataloader2 import torchdata_names  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    pipe: IterDataPipe[Any]
+    stateful: bool
+    listing: Listing
+    world: World
+    options: EngineOptions

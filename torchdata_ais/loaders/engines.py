@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.lifetime import end_with
+from torchdata_ais.loaders.engine_options import EngineSettings
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.observe.collect import Report, report_of
-from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
@@ -31,7 +31,15 @@ from torchdata_ais.workers.pulse import GRACE_S, Patience, Pulse, is_stopped
 from torchdata_ais.workers.stall import Watchdog
 from torchdata_ais.world import World
 
-__all__ = ["DataLoader2Engine", "DataLoaderEngine", "Engine", "InProcessEngine", "Step"]
+__all__ = [
+    "DataLoader2Engine",
+    "DataLoaderEngine",
+    "Engine",
+    "InProcessEngine",
+    "Step",
+    "make_engine",
+    "pinned",
+]
 
 Step = tuple[Any, int, "bytes | None"]
 """An item, the worker that made it, and where that worker stood after it (None: not known, or ask the engine)."""
@@ -59,37 +67,30 @@ class Engine(Protocol):
 class InProcessEngine:
     """Runs the pipe in this process.
 
-    Args:
-        pipe: The pipe.
-        stateful: Whether to give the state with each item. Where the caller asks for no item ahead of the one the
-            user has, `state` costs nothing until it is wanted.
-        listing: What the pipe's sources give.
+    Where the caller asks for no item ahead of the one the user has, `state` gives at no cost, when it is wanted, what
+    `EngineSettings.stateful` would have it give with each item.
     """
 
-    def __init__(
-        self, pipe: IterDataPipe[Any], stateful: bool, listing: Listing, stall_after: float | None = None
-    ) -> None:
-        self._pipe = pipe
-        self._stateful = stateful
-        self._listing = listing
-        self._stall_after = stall_after
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
 
     def state(self) -> bytes | None:
         """Return where the pipe stands now."""
-        return pack_or_refuse(self._pipe)
+        return pack_or_refuse(self._settings.pipe)
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; the state of each is taken right after it."""
         (plan,) = plans
-        shard_instance(self._pipe, plan.number, plan.instance)
-        begin(self._pipe, plan)
-        with self._listing.on(self._pipe):
-            for item in _watched(self._pipe, self._stall_after, "this process", None):
-                yield item, 0, pack_or_refuse(self._pipe) if self._stateful else None
+        pipe, stateful = self._settings.pipe, self._settings.stateful
+        shard_instance(pipe, plan.number, plan.instance)
+        begin(pipe, plan)
+        with self._settings.listing.on(pipe):
+            for item in _watched(pipe, self._settings.options.stall_after, "this process", None):
+                yield item, 0, pack_or_refuse(pipe) if stateful else None
 
     def reports(self) -> list[Report]:
         """Return the counts of the pipe."""
-        return [report_of(self._pipe)]
+        return [report_of(self._settings.pipe)]
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -156,55 +157,31 @@ def _as_it_is(item: Any) -> Any:
 
 
 class DataLoaderEngine:
-    """Runs the pipe in the workers of torch's DataLoader.
+    """Runs the pipe in the workers of torch's DataLoader: new ones each epoch."""
 
-    Args:
-        pipe: The pipe.
-        stateful: Whether a checkpoint can be taken of it.
-        listing: What the pipe's sources give; the workers begin with it.
-        num_workers: Worker processes, at least 1; new ones each epoch.
-        prefetch: Items each worker makes ahead.
-        context: Start method of the processes.
-        stall_after: Seconds an item may take.
-    """
-
-    def __init__(
-        self,
-        pipe: IterDataPipe[Any],
-        stateful: bool,
-        listing: Listing,
-        num_workers: int,
-        prefetch: int,
-        context: str | None,
-        stall_after: float | None = None,
-    ) -> None:
-        self._pipe = pipe
-        self._stateful = stateful
-        self._listing = listing
-        self._num_workers = num_workers
-        self._prefetch = prefetch
-        self._context = context
-        self._stall_after = stall_after
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
         self._running: Any = None
         self._past: list[Report] = []
         self._reports: dict[int, Report] = {}
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; ends when every worker has."""
-        pulses = [] if self._stall_after is None else [Pulse(self._stall_after) for _ in plans]
+        pipe, options = self._settings.pipe, self._settings.options
+        pulses = [] if options.stall_after is None else [Pulse(options.stall_after) for _ in plans]
         loader: Any = DataLoader(
-            _Workers(self._pipe, plans, self._stateful, self._stall_after, pulses),
+            _Workers(pipe, plans, self._settings.stateful, options.stall_after, pulses),
             batch_size=None,
-            num_workers=self._num_workers,
-            prefetch_factor=max(1, self._prefetch),
+            num_workers=options.num_workers,
+            prefetch_factor=max(1, options.prefetch),
             collate_fn=_as_it_is,
-            multiprocessing_context=self._context,
+            multiprocessing_context=options.context,
             timeout=_LOOK_ROUND_S,
         )
         self.close()
         self._past = [ended(report) for report in self.reports()]
         self._reports.clear()
-        with self._listing.on(self._pipe):  # for the copies that the workers are started with
+        with self._settings.listing.on(pipe):  # for the copies that the workers are started with
             self._running = iter(loader)
         idle = 0
         try:
@@ -218,15 +195,16 @@ class DataLoaderEngine:
                     yield step[:3]
                     continue
                 idle += 1
-                if idle == self._num_workers:  # a whole round of them: nobody has anything left
+                if idle == options.num_workers:  # a whole round of them: nobody has anything left
                     return
         finally:
             self.close()
 
     def _patiently(self, running: Any, pulses: Sequence[Pulse]) -> Iterator[Any]:
         """Yield what torch's loader yields, and look after its workers while nothing comes."""
+        stall_after = self._settings.options.stall_after
         patience = [
-            Patience(f"worker process {worker}", worker, process.pid, self._stall_after, pulse)
+            Patience(f"worker process {worker}", worker, process.pid, stall_after, pulse)
             for (worker, process), pulse in zip_longest(enumerate(running._workers), pulses)
         ]
         waited_s = 0.0
@@ -247,9 +225,9 @@ class DataLoaderEngine:
             waited_s += _LOOK_ROUND_S if all(pulse.beats for pulse in pulses) else 0.0
             # The worker has noticed by then, and has told its log where it stands; unless it does not run.
             runs = all(one.silent_s < GRACE_S for one in patience)
-            if self._stall_after is not None and waited_s >= self._stall_after + GRACE_S and runs:
+            if stall_after is not None and waited_s >= stall_after + GRACE_S and runs:
                 raise StallError.at(
-                    f"a worker process made no item for {self._stall_after:g} s",
+                    f"a worker process made no item for {stall_after:g} s",
                     todo="its log says in which stage it stands; look there, or raise stall_after=",
                 )
 
@@ -299,40 +277,23 @@ class _Tail(Pipe[Any]):
 
 
 class DataLoader2Engine:
-    """Runs the pipe under torchdata's DataLoader2 with this package's reading service.
-
-    Args:
-        pipe: The pipe.
-        stateful: Whether a checkpoint can be taken of it.
-        listing: What the pipe's sources give; the workers begin with it.
-        world: The ranks.
-        num_workers: Worker processes, at least 1; they live as long as the loader.
-        prefetch: Items each worker makes ahead.
-        context: Start method of the processes.
-        stall_after: Seconds an item may take.
+    """Runs the pipe under torchdata's DataLoader2 with this package's reading service; the workers live as long as it.
 
     Raises:
         UsageError: The pipe does not pickle.
     """
 
-    def __init__(
-        self,
-        pipe: IterDataPipe[Any],
-        stateful: bool,
-        listing: Listing,
-        world: World,
-        num_workers: int,
-        prefetch: int,
-        context: str | None,
-        stall_after: float | None = None,
-    ) -> None:
-        from torchdata_ais.dataloader2.reading_service import MultiProcessingReadingService
-        from torchdata_ais.dataloader2.torchdata_names import DataLoader2
+    def __init__(self, settings: EngineSettings) -> None:
+        from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 
         # The ranks share no seeds: with a fixed number of steps they do not begin epochs together.
-        service = MultiProcessingReadingService(num_workers, context, prefetch, 0, stall_after=stall_after)
-        service.joined = (World(world.rank, world.size), listing)
-        self._loader = _or_explain(lambda: DataLoader2(_Tail(pipe, stateful), reading_service=service))
+        how, world = settings.options, settings.world
+        service = MultiProcessingReadingService(
+            how.num_workers, how.context, how.prefetch, 0, stall_after=how.stall_after
+        )
+        service.joined = (World(world.rank, world.size), settings.listing)
+        tail = _Tail(settings.pipe, settings.stateful)
+        self._loader = _or_explain(lambda: DataLoader2(tail, reading_service=service))
         self._closed = False
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
@@ -355,6 +316,24 @@ class DataLoader2Engine:
         if not self._closed:
             self._closed = True
             self._loader.shutdown()
+
+
+def make_engine(settings: EngineSettings) -> Engine:
+    """Return a new engine, of the kind that the options name."""
+    name = settings.options.engine
+    if settings.options.num_workers == 0:
+        return InProcessEngine(settings)
+    if name == "dataloader" or (name == "auto" and not _has_dataloader2()):
+        return DataLoaderEngine(settings)
+    return DataLoader2Engine(settings)
+
+
+def _has_dataloader2() -> bool:
+    try:
+        from torchdata_ais.dataloader2 import DataLoader2  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _or_explain(make: Callable[[], Any]) -> Any:

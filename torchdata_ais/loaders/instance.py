@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from torchdata_ais.errors import StateError
-from torchdata_ais.stage.checkpoint import begin_epoch, fresh, restore, save
+from torchdata_ais.stage.checkpoint import begin_epoch, restore, save
 from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.saved import read_saved
 from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.state import InstanceState, ReaderState, Refused, pack, unpack
 
-__all__ = [
-    "InstancePlan",
-    "begin",
-    "pack_fresh",
-    "pack_or_refuse",
-    "pack_share",
-    "pack_state",
-    "raise_if_refused",
-]
+__all__ = ["InstancePlan", "begin", "pack_or_refuse", "pack_state"]
 
 
 @dataclass(frozen=True)
@@ -33,16 +22,15 @@ class InstancePlan:
         epoch_seed: The same in all instances.
         number: Instances in the epoch: ranks times workers.
         instance: Which one this is.
-        states: Packed states whose rest is to be shared out; empty to begin the epoch.
-        share: Which part of that rest; ``(0, 1)`` of a single state is its exact continuation.
-        digests: Those of the shards when the states were taken, and now; empty where that is not known.
+        state: Where it stands, packed: what an instance reported, or its share of what several did; None for one that
+            reads its part of a whole epoch.
+        digests: Those of the shards when the state was taken, and now; empty where that is not known.
     """
 
     epoch_seed: int
     number: int
     instance: int
-    states: Sequence[bytes] = ()
-    share: tuple[int, int] = (0, 1)
+    state: bytes | None = None
     digests: tuple[str, str] = ("", "")
 
     @classmethod
@@ -50,16 +38,20 @@ class InstancePlan:
         """Return the plan of a fresh epoch."""
         return cls(mix_seed(seed, "epoch", epoch), number, instance)
 
+    def not_begun(self) -> bytes:
+        """Return the state of an instance that was given this plan, and has not begun."""
+        return self.state or pack(InstanceState(ReaderState(self.number, self.instance)))
+
 
 def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
     """Prepare the next iteration of `tail` as `plan` says."""
     begin_epoch(tail, plan.epoch_seed, plan.number, plan.instance)
-    if plan.states:
-        states = [read_saved(state) for state in plan.states]
-        if plan.share == (0, 1) and "load" in states[0]:
+    if plan.state is not None:
+        part = unpack(plan.state)
+        if isinstance(part, InstanceState):
             # Continued to the letter: the instance draws as the one did that it continues.
-            begin_epoch(tail, plan.epoch_seed, states[0]["load"]["n"], states[0]["load"]["i"])
-        restore(tail, states, plan.share, plan.digests)
+            begin_epoch(tail, plan.epoch_seed, part.reader.instances, part.reader.instance)
+        restore(tail, part, plan.digests)
 
 
 def pack_state(tail: IterDataPipe[Any]) -> bytes | None:
@@ -69,10 +61,7 @@ def pack_state(tail: IterDataPipe[Any]) -> bytes | None:
         StateError: A stage through which a checkpoint cannot pass.
     """
     state = save(tail)
-    return None if state is None else msgspec.msgpack.encode(state)
-
-
-_REFUSED = b"!"
+    return None if state is None else pack(state)
 
 
 def pack_or_refuse(tail: IterDataPipe[Any]) -> bytes | None:
@@ -80,22 +69,4 @@ def pack_or_refuse(tail: IterDataPipe[Any]) -> bytes | None:
     try:
         return pack_state(tail)
     except StateError as error:
-        return _REFUSED + msgspec.msgpack.encode((error.what, error.todo, error.place))
-
-
-def raise_if_refused(state: bytes) -> bytes:
-    """Return `state`, or raise the `StateError` that `pack_or_refuse` met."""
-    if state.startswith(_REFUSED):
-        what, todo, place = msgspec.msgpack.decode(state[len(_REFUSED) :])
-        raise StateError(what, todo=todo, place=place)
-    return state
-
-
-def pack_fresh(number: int, instance: int) -> bytes:
-    """Return the state of an instance that has not begun."""
-    return msgspec.msgpack.encode(fresh(number, instance))
-
-
-def pack_share(plan: InstancePlan) -> bytes:
-    """Return the state of an instance that was to resume its share of others and has not begun."""
-    return msgspec.msgpack.encode({"of": [read_saved(state) for state in plan.states], "share": plan.share})
+        return pack(Refused(error.what, error.todo, error.place))

@@ -8,63 +8,34 @@ of all ranks, merged.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Iterable, Sequence
-from itertools import count, islice, pairwise
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count, islice, pairwise, zip_longest
 from typing import Any
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan
-from torchdata_ais.loaders.state_check import FORMAT, VERSION, cut, read_state, same_epoch, seal
-from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.state import (
+    MergedState,
+    PlanState,
+    SharedState,
+    State,
+    StreamState,
+    cut,
+    from_plain,
+    pack,
+    to_plain,
+)
 from torchdata_ais.world import instance_of
 
 __all__ = [
     "check_single",
     "check_state",
-    "make_state",
     "merge_states",
     "plans_for",
     "state_from_json",
     "state_to_json",
 ]
-
-
-def make_state(
-    *, stages: list[str], seed: int, epoch: int, rank: int, ranks: int, workers: int,
-    instances: list[bytes] | None, turn: int = 0, user_epoch: int | None = None, step: int = 0,
-    shards: str = "",
-) -> dict[str, Any]:  # fmt: skip
-    """Return the state of one rank.
-
-    Args:
-        stages: Names of the stages, last first.
-        seed: The loader's seed.
-        epoch: The epoch of the data: which order of the shards.
-        rank: This rank.
-        ranks: Ranks there are.
-        workers: Workers of this rank (1 for none).
-        instances: A packed state for each worker; None means that the epoch has not begun.
-        turn: The worker that yields next.
-        user_epoch: The epoch as the user counts; differs from `epoch` with a fixed number of steps.
-        step: Batches of it that were given out.
-        shards: The digest of the shards that were listed; empty where nothing was.
-    """
-    return seal({
-        "format": FORMAT,
-        "version": VERSION,
-        "stages": stages,
-        "seed": int(seed),
-        "epoch": int(epoch),
-        "user_epoch": int(epoch if user_epoch is None else user_epoch),
-        "step": step,
-        "rank": rank,
-        "ranks": ranks,
-        "workers": workers,
-        "turn": turn,
-        "shards": shards,
-        "instances": instances,
-    })  # fmt: skip
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -78,7 +49,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         StateError: One is none or damaged; they are of different pipelines, epochs or steps, or of one rank twice.
 
     Example:
-        >>> one = make_state(stages=["load_tar()"], seed=0, epoch=1, rank=0, ranks=1, workers=1, instances=None)
+        >>> one = to_plain(StreamState(stages=["load_tar()"], instances=None))
         >>> len(merge_states([one])["merged"])
         1
     """
@@ -87,39 +58,29 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
             f"this is no list of states, but of type {type(states).__name__}",
             todo="pass the state_dict() of every rank in a list",
         )
-    parts = [part for state in states for part in _parts(read_state(state))]
+    parts = [part for state in states for part in _of_streams(from_plain(state)).parts]
     if not parts:
         raise StateError.at("there is no state to merge", todo="pass the state_dict() of every rank")
-    first = parts[0]
-    for part in parts[1:]:
-        differs = same_epoch(first, part)
+    for part in parts:
+        differs = parts[0].difference(part)
         if differs is not None:
-            one, other = (cut(repr(state[differs]), 100) for state in (first, part))
+            name, one, other = differs
             raise StateError.at(
-                f"the states of ranks {first['rank']} and {part['rank']} differ in {differs!r}: {one} and {other}",
+                f"the states of ranks {parts[0].rank} and {part.rank} differ in {name!r}: {cut(repr(one), 100)} and "
+                f"{cut(repr(other), 100)}",
                 todo="merge the states of one loader, taken at the same step on all ranks",
             )
-    ranks = sorted(part["rank"] for part in parts)
+    ranks = sorted(part.rank for part in parts)
     twice = [rank for rank, following in pairwise(ranks) if rank == following]
     if twice:
         raise StateError.at(
             f"a rank is there twice: {cut(repr(twice), 100)}", todo="pass one state of every rank"
         )
-    return seal({
-        "format": FORMAT,
-        "version": VERSION,
-        "stages": first["stages"],
-        "seed": first["seed"],
-        "epoch": first["epoch"],
-        "user_epoch": first["user_epoch"],
-        "step": first["step"],
-        "shards": first["shards"],
-        "merged": sorted(parts, key=lambda part: int(part["rank"])),
-    })  # fmt: skip
+    return to_plain(MergedState(sorted(parts, key=lambda part: part.rank)))
 
 
-def check_state(state: Any, stages: list[str]) -> dict[str, Any]:
-    """Return a copy of `state` that can be used.
+def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
+    """Return `state` as it can be used.
 
     Args:
         state: What `state_dict` or `merge_states` returned, if it is whole.
@@ -128,28 +89,26 @@ def check_state(state: Any, stages: list[str]) -> dict[str, Any]:
     Raises:
         StateError: It is no state, of another version, damaged, or of a pipeline with other stages.
     """
-    state = read_state(state)
-    theirs, ours = state["stages"][::-1], stages[::-1]
+    checked = _of_streams(from_plain(state))
+    theirs, ours = checked.parts[0].stages[::-1], stages[::-1]
     if theirs != ours:
-        pairs = zip(theirs, ours, strict=False)
-        index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(theirs), len(ours)))
-        there = theirs[index] if index < len(theirs) else "nothing"
-        here = ours[index] if index < len(ours) else "nothing"
+        pairs = zip_longest(theirs, ours, fillvalue="nothing")
+        there, here = next(pair for pair in pairs if pair[0] != pair[1])
         raise StateError.at(
             f"the state is of another pipeline: it has {cut(there)} where this one has {cut(here)}",
             todo=f"build the pipeline as it was: {cut(' -> '.join(theirs))}",
         )
-    return dict(state)
+    return checked
 
 
-def check_single(state: Any, stages: list[str]) -> dict[str, Any]:
+def check_single(state: Any, stages: list[str]) -> StreamState:
     """Return `check_state`, for what resumes one instance alone.
 
     Raises:
         StateError: As `check_state`; also for a state of several workers or ranks.
     """
     single = check_state(state, stages)
-    if "merged" in single or single["workers"] != 1:
+    if isinstance(single, MergedState) or single.workers != 1:
         raise StateError.at(
             "the state is of several workers or ranks",
             todo="resume it with ais_loader, or pass what state_dict() of the same kind of loader returned",
@@ -157,8 +116,17 @@ def check_single(state: Any, stages: list[str]) -> dict[str, Any]:
     return single
 
 
+def _of_streams(state: State) -> StreamState | MergedState:
+    if isinstance(state, PlanState):
+        raise StateError.at(
+            "the state is of reading by index, not of streams of shards",
+            todo="resume it with the pipeline it was taken of; it is the same on all ranks, and needs no merging",
+        )
+    return state
+
+
 def plans_for(
-    state: dict[str, Any], rank: int, ranks: int, workers: int, digest: str = ""
+    state: StreamState | MergedState, rank: int, ranks: int, workers: int, digest: str = ""
 ) -> list[InstancePlan]:
     """Return how each worker of `rank` goes on.
 
@@ -172,86 +140,51 @@ def plans_for(
     Raises:
         StateError: The topology has changed and states of other ranks are missing.
     """
-    parts = _parts(state)
-    digests = (parts[0]["shards"], digest)
-    epoch_seed = mix_seed(parts[0]["seed"], "epoch", parts[0]["epoch"])
+    parts = state.parts
+    first = parts[0]
+    digests = (first.shards, digest)
     number = ranks * workers
-    plans = [InstancePlan(epoch_seed, number, instance_of(rank, ranks, worker)) for worker in range(workers)]
-    if all(part["instances"] is None for part in parts):
-        return plans
-    mine = next((part for part in parts if part["rank"] == rank and part["ranks"] == ranks), None)
-    if mine is not None and mine["workers"] == workers:
+    fresh = InstancePlan.of(first.seed, first.epoch, number, 0)
+    own = [instance_of(rank, ranks, worker) for worker in range(workers)]
+    if all(part.instances is None for part in parts):
+        return [replace(fresh, instance=instance) for instance in own]
+    mine = next((part for part in parts if part.rank == rank and part.ranks == ranks), None)
+    if mine is not None and mine.workers == workers and mine.instances is not None:
         # The worker whose turn it was goes first: the round over the workers goes on where it stood.
+        turns = [(mine.turn + worker) % workers for worker in range(workers)]
         return [
-            InstancePlan(
-                plan.epoch_seed,
-                number,
-                instance_of(rank, ranks, turn),
-                [mine["instances"][turn]],
-                digests=digests,
-            )
-            for plan, turn in ((plan, (mine["turn"] + worker) % workers) for worker, plan in enumerate(plans))
+            replace(fresh, instance=own[turn], state=pack(mine.instances[turn]), digests=digests)
+            for turn in turns
         ]
-    there = {part["rank"] for part in parts}
-    if len(there) != parts[0]["ranks"]:
+    there = {part.rank for part in parts}
+    if len(there) != first.ranks:
         # However many ranks a state says there were: only the first missing ones are named.
-        missing = list(
-            islice((one for one in count() if one not in there), min(8, parts[0]["ranks"] - len(there)))
-        )
+        missing = list(islice((one for one in count() if one not in there), min(8, first.ranks - len(there))))
         raise StateError.at(
-            f"the state is of {parts[0]['ranks']} ranks and lacks those of {missing}; now there are {ranks} ranks with"
+            f"the state is of {first.ranks} ranks and lacks those of {missing}; now there are {ranks} ranks with"
             f" {workers} workers",
             todo="gather the state_dict() of all ranks and pass merge_states([...])",
         )
-    states = [packed for part in parts for packed in part["instances"] or ()]
+    left = [instance for part in parts for instance in part.instances or ()]
     return [
-        InstancePlan(plan.epoch_seed, number, plan.instance, states, (plan.instance, number), digests)
-        for plan in plans
+        replace(fresh, instance=instance, state=pack(SharedState(left, instance, number)), digests=digests)
+        for instance in own
     ]
 
 
 def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return `state` with its packed parts as base64 text, for ``json.dumps``.
+    """Return a copy of `state` for ``json.dumps``, if it is whole. It can be kept as it is, too.
 
     Raises:
         StateError: It is none, or damaged.
     """
-    plain: dict[str, Any] = _convert(read_state(state), lambda packed: base64.b64encode(packed).decode())
-    return plain
+    return to_plain(from_plain(state))
 
 
 def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what `state_to_json` was given.
+    """Return what `state_to_json` was given, if it is whole.
 
     Raises:
         StateError: It is something else, or damaged.
     """
-    return read_state(_convert(state, _from_text))
-
-
-def _from_text(text: Any) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (TypeError, ValueError):
-        raise StateError.at(
-            "the state is damaged: a packed part of it is no base64 text",
-            todo="pass what state_to_json returned, as it was saved",
-        ) from None
-
-
-def _convert(state: Any, change: Callable[[Any], Any]) -> Any:
-    """Return `state` with its packed parts changed; what is none of ours is left for `read_state` to refuse."""
-    if not isinstance(state, dict):
-        return state
-    merged, instances = state.get("merged"), state.get("instances")
-    if isinstance(merged, list) and not any(isinstance(part, dict) and "merged" in part for part in merged):
-        return {**state, "merged": [_convert(part, change) for part in merged]}
-    if isinstance(instances, list):
-        return {**state, "instances": [change(packed) for packed in instances]}
-    return state
-
-
-def _parts(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the ranks' states in `state`."""
-    parts: list[dict[str, Any]] = state.get("merged", [state])
-    return parts
+    return to_plain(from_plain(state))

@@ -184,13 +184,11 @@ def _on_state(pipe: IterDataPipe[Any]) -> str:
     except StateError as error:
         return f"checkpoints: none can be taken: {error}"
     for index, stage in enumerate(stages):
-        dropping = next(
-            (above for above in stages[index + 1 :] if not stage_of(above).effect().keeps_place), None
-        )
-        if stage_of(stage).effect().mixes and dropping is not None:
+        dropping = next((above for above in stages[index + 1 :] if not above.effect().keeps_place), None)
+        if stage.effect().mixes and dropping is not None:
             return (
-                f"checkpoints: none can be taken: {stage!r} holds items of {dropping!r}, which do not know their place "
-                "in the data set. put it before that stage"
+                f"checkpoints: none can be taken: {stage.describe()} holds items of {dropping.describe()}, which do"
+                " not know their place in the data set. put it before that stage"
             )
     return "checkpoints: can be taken at every batch, with ais_loader"
 

@@ -6,11 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, stage
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import StoreOptions, list_objects
+from torchdata_ais.store import (
+    Cluster,
+    ClusterNames,
+    StoreOptions,
+    given_options,
+    list_objects,
+    options_with,
+    resolve_options,
+)
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 
 __all__ = ["AISSourceLister"]
@@ -54,12 +64,10 @@ class AISSourceLister(Pipe[str]):
         etl_name: Name of that transform, if it takes no arguments.
         template: Brace template of names, expanded in each bucket instead of listing it.
         regex: Only names in which this regular expression is found.
-        endpoint: ``http://proxy:51080``. Default: the client's, then ``AIS_ENDPOINT``.
-        client: SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token. Default: the client's, then ``AIS_AUTHN_TOKEN``. It goes to the endpoint and its nodes
-            only. Given here beside object URLs of one host, and without `endpoint` or `client`, it is meant for that
-            host.
+        cluster: See `torchdata_ais.store.Cluster`. Default: that of the SDK buckets, then of ``AIS_ENDPOINT``.
         allow_empty: Whether a source without objects is fine.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``. A `token` alone, beside
+            object URLs of one host, is meant for that host.
 
     Yields:
         `ObjectURL`: the object's http URL, a ``str`` with ``.size``, ``.checksum`` and ``.version`` where the listing
@@ -80,7 +88,7 @@ class AISSourceLister(Pipe[str]):
         UsageError: A source of another kind, or no endpoint known.
 
     Example:
-        >>> list(AISSourceLister("ais://pets/train-{0..1}.tar", endpoint="http://h:51080"))
+        >>> list(AISSourceLister("ais://pets/train-{0..1}.tar", cluster="http://h:51080"))
         ['http://h:51080/v1/objects/pets/train-0.tar?provider=ais', 'http://h:51080/v1/objects/pets/train-1.tar?provider=ais']
     """
 
@@ -95,11 +103,9 @@ class AISSourceLister(Pipe[str]):
         etl_name: str | None = None,
         template: str | None = None,
         regex: str | None = None,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
+        cluster: Cluster = None,
         allow_empty: bool = False,
-        options: StoreOptions | None = None,
+        **named: Unpack[ClusterNames],
     ) -> None:
         named_by = ais_sources if isinstance(ais_sources, IterDataPipe) else None
         super().__init__(named_by)
@@ -112,17 +118,14 @@ class AISSourceLister(Pipe[str]):
             self._sources = _Sources(
                 list(ais_sources) if isinstance(ais_sources, (list, tuple)) else [ais_sources]
             )
-            if client is None and endpoint is None:
-                client = next((item.client for item in self._sources.items if hasattr(item, "client")), None)
         self._prefix = prefix
         self._etl = etl
         self._etl_name = etl_name
         self._template = template
         self._regex = regex
         self._allow_empty = allow_empty
-        if token is not None and endpoint is None and client is None and self._sources is not None:
-            endpoint = _one_host(self._sources.items)
-        self.transport = StageTransport(options, client, endpoint, token)
+        items = [] if self._sources is None else self._sources.items
+        self.transport = StageTransport(_options_of(items, cluster, named))
         self._given: _Given | None = None
 
     def memory_bound(self) -> MemoryBound:
@@ -214,6 +217,18 @@ def _key_of(source: Any) -> str | None:
     if type(source).__name__ == "Bucket":
         return f"{getattr(source, 'provider', '')}://{getattr(source, 'namespace', '')}/{getattr(source, 'name', '')}"
     return None
+
+
+def _options_of(sources: list[Any], cluster: Cluster, named: ClusterNames) -> StoreOptions | None:
+    """Return how to reach the cluster that is named; what is not said of it, the sources may say."""
+    given = given_options(cluster, **named)
+    bucket = next((source for source in sources if hasattr(source, "client")), None)
+    token = named.get("token")
+    if given is not None and (token is None or named.get("endpoint") or named.get("client")):
+        return options_with(bucket.client, given) if bucket is not None and not given.endpoint else given
+    if bucket is not None:
+        return resolve_options(client=bucket.client, token=token)
+    return given if token is None else resolve_options(endpoint=_one_host(sources), token=token)
 
 
 def _one_host(sources: list[Any]) -> str | None:

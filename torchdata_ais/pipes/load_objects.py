@@ -6,20 +6,26 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.load_state import url_of
+from torchdata_ais.stage.load_state import place_of
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import BlockSource, Retry, StoreOptions, open_blocks
-from torchdata_ais.urls import ObjectURL, shown_url
+from torchdata_ais.store import (
+    BlockSource,
+    Cluster,
+    ClusterNames,
+    Retry,
+    given_options,
+    open_blocks,
+)
 
 __all__ = ["AISObjectLoader"]
 
@@ -32,7 +38,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
 
     Args:
         source: Pipe of URLs, as `load_tar` takes them.
-        endpoint: As for `load_tar`; so are `client`, `token`, `prefetch_bytes`, `retry`, `verify`, `pin`, `options`.
+        cluster: As for `load_tar`; so are `prefetch_bytes`, `retry`, `verify`, `pin` and version 0.1's names.
         open_objects: Objects requested at the same time; order is kept.
         max_object_bytes: A larger object is a `SampleError`.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the object is skipped.
@@ -70,9 +76,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         self,
         source: Any,
         *,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
+        cluster: Cluster = None,
         open_objects: int = 4,
         max_object_bytes: int | None = 1 << 30,
         prefetch_bytes: int | None = None,
@@ -81,7 +85,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         pin: bool | None = None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        options: StoreOptions | None = None,
+        **named: Unpack[ClusterNames],
     ) -> None:
         super().__init__(source)
         check_number(open_objects, 1, "open_objects")
@@ -90,10 +94,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         self._open_objects = open_objects
         self._max_object_bytes = max_object_bytes
         self.transport = StageTransport(
-            options,
-            client,
-            endpoint,
-            token,
+            given_options(cluster, **named),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
             verify=verify,
@@ -112,15 +113,13 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
 
     def _items(self) -> Iterator[tuple[str, bytes]]:
         store = self.transport.resolve(self)
-        urls = map(url_of, self._source)
+        places = map(place_of, self._source)
         queue: deque[tuple[str, BlockSource]] = deque()
         self._live = queue
         try:
             while True:
-                while len(queue) < self._open_objects and (url := next(urls, None)) is not None:
-                    known = url if isinstance(url, ObjectURL) else ObjectURL(url)
-                    queue.append((url, open_blocks(
-                        url, store, version=known.version, checksum=known.checksum, size=known.size)))  # fmt: skip
+                while len(queue) < self._open_objects and (place := next(places, None)) is not None:
+                    queue.append((place.shown, open_blocks(place, store)))
                 if not queue:
                     self._policy.at_end(self.stats, "load_objects")
                     return
@@ -137,13 +136,13 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                     queue.popleft()
                     done = blocks.stats
                     self.stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
-                yield shown_url(url), data
+                yield url, data
         finally:
             for _, blocks in queue:
                 blocks.close()
 
     def busy_with(self) -> dict[str, Any]:
-        return {"url": shown_url(self._live[0][0])} if self._live else {}
+        return {"url": self._live[0][0]} if self._live else {}
 
     @override
     def counts(self) -> StageStats:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
-from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.contract import Effect, Reader
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
 from torchdata_ais.stage.pipe import Pipe, stage
@@ -22,7 +22,8 @@ from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import ObjectCache, Retry, StoreOptions
+from torchdata_ais.state import Part, ReaderState
+from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["AISFileLoader"]
@@ -31,7 +32,7 @@ _UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
 
 
 @stage("load_tar")
-class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
+class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     """Stream tar shards and yield their members, only those of whole samples (``.load_tar()``).
 
     A sharding filter is put in front of every path that has none, so that ranks and workers read different
@@ -44,9 +45,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
     Args:
         source: Pipe of URLs: object URLs, ``ais://`` and other providers' URIs, ``file://`` and local paths, or
             mappings ``{"url": ...}``.
-        endpoint: ``http://proxy:51080`` for URIs without host. Default: the lister's, then ``AIS_ENDPOINT``.
-        client: An SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token. Default: the lister's, then ``AIS_AUTHN_TOKEN``.
+        cluster: See `torchdata_ais.store.Cluster`. Default: the lister's, then that of ``AIS_ENDPOINT``.
         open_shards: Shards read at the same time, one sample from each in turn: mixes shards, and fills a link
             that one connection cannot.
         rename_files: Function applied to member names before anything else looks at them.
@@ -65,7 +64,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         seed: Seed of torch's ``.shuffle()`` above this stage, where no loader sends one.
         cache_dir: Folder to keep whole shards in, for a cluster far away; see `torchdata_ais.store.ObjectCache`.
         cache_bytes: How much to keep there.
-        options: All transport settings at once, instead of the single ones.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Yields:
         ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
@@ -112,9 +111,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         self,
         source: Any,
         *,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
+        cluster: Cluster = None,
         open_shards: int = 1,
         rename_files: Callable[[str], str] | None = None,
         select_files: Callable[[str], bool] | None = None,
@@ -130,7 +127,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
         seed: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = 10 << 30,
-        options: StoreOptions | None = None,
+        **named: Unpack[ClusterNames],
     ) -> None:
         super().__init__(source)
         check_number(open_shards, 1, "open_shards")
@@ -148,10 +145,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             require_end, max_sample_bytes, max_ratio, rename_files, select_files, cache
         )
         self.transport = StageTransport(
-            options,
-            client,
-            endpoint,
-            token,
+            given_options(cluster, **named),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
             verify=verify,
@@ -235,15 +229,11 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]]):
             for shard in (*queue, *filter(None, [live.ahead])):
                 self._close(shard)
 
-    def save_state(self) -> dict[str, Any] | None:
-        return None if self._live is None else self._live.save()
+    def save_position(self, held: Iterable[int]) -> ReaderState | None:
+        return None if self._live is None else self._live.save(held)
 
-    def _versions(self, shards: set[int]) -> list[list[Any]]:
-        return [] if self._live is None else self._live.versions(shards)
-
-    @override
-    def load_state(self, state: Any, held: int, below: int) -> None:
-        self._resume = state
+    def resume(self, part: Part, digests: tuple[str, str]) -> None:
+        self._resume = part, digests
 
     def _close(self, shard: OpenShard) -> None:
         if self._live is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.state import StageState
 
 __all__ = ["NonEmpty"]
 
@@ -56,6 +57,6 @@ class NonEmpty(Pipe[Any]):
                 todo="check what the sources match and what the stages before drop; use no more workers than shards",
             )
 
-    def load_state(self, state: Any, held: int, below: int) -> None:
-        del state, held, below
+    def load_state(self, state: StageState, below: int) -> None:
+        del state, below
         self._resumed = True  # the items may all have come before the checkpoint

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
+from torchdata_ais.state import GeneratorState, StageState, damaged
 
 __all__ = ["Reservoir", "Shuffler", "shuffled_through"]
 
@@ -101,31 +102,28 @@ class Shuffler(Pipe[Any]):
             yield from islice(source, below)  # shuffled before, and held by a stage below
             for item in islice(source, held):
                 live.put(item)
-            live.rng.setstate((*state, None))
+            live.rng.setstate(state)
         yield from shuffled_through(live, source, self._bufsize, self._initial)
 
     def held_places(self) -> list[int]:
         return self._live.places if self._live is not None else []
 
-    def save_state(self) -> dict[str, Any] | None:
+    def save_state(self) -> GeneratorState | None:
         if self._live is None:
             return None
         version, words, _ = self._live.rng.getstate()
-        return {"version": version, "rng": array("I", words).tobytes()}
+        return GeneratorState(version, array("I", words).tobytes())
 
-    def load_state(self, state: Any, held: int, below: int) -> None:
-        if state is None:
-            self._resume = None
+    def load_state(self, state: StageState, below: int) -> None:
+        self._resume = None
+        if state.generator is None:
             return
         try:
-            words = tuple(array("I", state["rng"]))
-            random.Random().setstate((state["version"], words, None))
-        except (TypeError, ValueError, KeyError, OverflowError) as error:
-            raise StateError.at(
-                f"the state is damaged: {self!r} cannot take it up ({type(error).__name__})",
-                todo="pass the checkpoint as it was saved, or another one",
-            ) from None
-        self._resume = (state["version"], words), held, below
+            saved = state.generator.version, tuple(array("I", state.generator.words)), None
+            random.Random().setstate(saved)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise damaged(f"{self!r} cannot take it up ({type(error).__name__})") from None
+        self._resume = saved, state.held, below
 
 
 class Reservoir:

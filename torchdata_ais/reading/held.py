@@ -10,7 +10,7 @@ from torchdata_ais.errors import StateError
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import Run, unpack_place
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import shown_url
+from torchdata_ais.urls import parse_url, shown_url
 
 __all__ = ["held_runs"]
 
@@ -52,7 +52,13 @@ def held_runs(
         for sweep in _sweeps(sorted(offsets)):
             version, checksum = versions.get(shard, (None, None))
             begun = OpenShard(
-                urls[shard], shard, store, options, start=sweep[0], version=version, checksum=checksum
+                parse_url(urls[shard]),
+                shard,
+                store,
+                options,
+                start=sweep[0],
+                version=version,
+                checksum=checksum,
             )
             found.update(_read(sweep, begun))
     for place in places:
@@ -84,7 +90,7 @@ def _read(offsets: list[int], shard: OpenShard) -> dict[tuple[int, int], Run]:
         raise StateError.at(
             "a sample named by the checkpoint is not there any more: the shard has changed",
             todo="begin the epoch anew, or restore the shard as it was",
-            url=str(shard.url),
+            url=shard.name,
             offset=min(wanted),
         )
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError, StateError, TransportError
@@ -12,7 +12,7 @@ from torchdata_ais.samples import Run, is_apple_double, whole_runs
 from torchdata_ais.shard_names import is_plain_tar
 from torchdata_ais.store import BlockSource, Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
-from torchdata_ais.urls import ObjectURL, shown_url
+from torchdata_ais.urls import Location, ObjectURL
 
 __all__ = ["OpenShard", "ShardOptions"]
 
@@ -57,7 +57,7 @@ class OpenShard:
     """A shard being read.
 
     Args:
-        url: Object URL or path.
+        place: Where it is.
         position: Its place in the epoch's order, before the split over ranks and workers.
         store: Transport settings.
         options: See `ShardOptions`.
@@ -68,6 +68,7 @@ class OpenShard:
         before_its_turn: Whether another shard is still being read: only the first block is fetched then.
 
     Attributes:
+        place: As given, with the version and checksum that must be met.
         name: The URL as samples and errors show it: without secrets.
         next_offset: Where the next run begins: reading can start again there.
         passed_on: Whole samples given out so far. A later stage may still hold some of them, or have left them out.
@@ -75,7 +76,7 @@ class OpenShard:
 
     def __init__(
         self,
-        url: str,
+        place: Location,
         position: int,
         store: StoreOptions,
         options: ShardOptions,
@@ -85,8 +86,10 @@ class OpenShard:
         checksum: str | None = None,
         before_its_turn: bool = False,
     ) -> None:
-        self.url = url
-        self.name = shown_url(url)
+        known = place.written
+        known = ObjectURL(known, known.size, checksum or known.checksum, version or known.version)
+        self.place = replace(place, written=known)
+        self.name = place.shown
         self.position = position
         self.next_offset = start
         self.near_end = sys.maxsize
@@ -95,13 +98,12 @@ class OpenShard:
         self.first_byte_s: float | None = None
         self.wait_s = 0.0
         self.closed = False
-        known = url if isinstance(url, ObjectURL) else ObjectURL(url)
-        self._known = ObjectURL(url, known.size, checksum or known.checksum, version or known.version)
         self._store = store
         self._options = options
         self._start = start
         self._before_its_turn = before_its_turn
-        self._entered = start if _looks_plain(url) else 0
+        self._is_plain = _looks_plain(place)
+        self._entered = start if self._is_plain else 0
         self.blocks: BlockSource | None = None
         self._kept: Kept | None = None
         # Fetching begins here, ahead of the first run; into a cache only when the shard has its turn.
@@ -110,27 +112,24 @@ class OpenShard:
     @property
     def version(self) -> str | None:
         """The version being read, once it is known."""
-        return self._known.version or (self.blocks.version if self.blocks is not None else None)
+        return self.place.written.version or (self.blocks.version if self.blocks is not None else None)
 
     @property
     def checksum(self) -> str | None:
         """The checksum of the whole object, once it is known."""
-        return self._known.checksum or (self.blocks.checksum if self.blocks is not None else None)
+        return self.place.written.checksum or (self.blocks.checksum if self.blocks is not None else None)
 
     def _open(self) -> Iterator[Run]:
         options = self._options
-        kept = self._kept = None if options.cache is None else options.cache.open(self._known, self._store)
+        kept = self._kept = None if options.cache is None else options.cache.open(self.place, self._store)
         if kept is not None:
-            self._known = kept.known
+            self.place = replace(self.place, written=kept.known)
             self.refetched += kept.refetched
         self.closed = False
         blocks = self.blocks = open_blocks(
-            self.url,
+            self.place,
             self._store,
             start=self._entered,
-            version=self._known.version,
-            checksum=self._known.checksum,
-            size=self._known.size,
             before_its_turn=self._before_its_turn,
             copy=None if kept is None else kept.file,
         )
@@ -153,7 +152,7 @@ class OpenShard:
             # In its place, not on top of it: a traceback shows one error, with its own frames and cause.
             raise noted.with_traceback(error.__traceback__) from error.__cause__
         if run is not None:
-            if self.next_offset == self._start and self.blocks is not None and _looks_plain(self.url):
+            if self.next_offset == self._start and self.blocks is not None and self._is_plain:
                 self.near_end = (self.blocks.size or sys.maxsize) - _LITTLE
             self.next_offset = run.end
             self.passed_on += run.key is not None and run.error is None
@@ -187,7 +186,7 @@ class OpenShard:
             raise StateError.at(
                 f"the checkpoint goes on at byte {self._start} of the shard, where no sample ends",
                 todo="begin the epoch anew, or restore the shard as it was",
-                url=self.url,
+                url=self.name,
                 offset=self._start,
             )
         return run
@@ -211,9 +210,7 @@ def _blames(kept: Kept, error: AISError) -> bool:
     return isinstance(error, ShardError) and not kept.proven
 
 
-def _looks_plain(url: str) -> bool:
+def _looks_plain(place: Location) -> bool:
     """Return whether the name says that the shard can be entered at an offset: plain tar, not transformed."""
-    if "://" not in url:
-        return is_plain_tar(url)
-    parts = urlsplit(url)
-    return is_plain_tar(parts.path) and "etl_name=" not in parts.query
+    path = urlsplit(place.name).path if place.kind == "http" else place.name
+    return is_plain_tar(path) and "etl_name" not in place.params

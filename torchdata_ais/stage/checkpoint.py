@@ -12,27 +12,26 @@ Only a straight chain of known stages can be saved: a stage that keeps items bac
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, Mapper
-
 from torchdata_ais.errors import StateError
-from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.samples import SHARD_SHIFT
-from torchdata_ais.stage.load_state import Resume
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
+from torchdata_ais.stage.contract import Reader, Stage
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.pipe import IterDataPipe, parents, upstream
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.shard_order import find_sharder
 from torchdata_ais.stage.shared_seed import SharedSeed
+from torchdata_ais.state import InstanceState, Part, StageState
 
-__all__ = ["Obstacle", "begin_epoch", "chain_of", "fresh", "obstacle_of", "restore", "save", "stage_names"]
+__all__ = ["Obstacle", "begin_epoch", "chain_of", "obstacle_of", "restore", "save", "stage_names"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object stands in memory: another one in each process."""
 
-_CORE = (Mapper, Filter, Batcher, Collator)
+
+Chain = tuple[list[Stage], Reader]
+"""The stages of a pipe up to its reader, last first, and the reader."""
 
 
 class Obstacle(NamedTuple):
@@ -47,8 +46,8 @@ class Obstacle(NamedTuple):
     error: StateError
 
 
-def chain_of(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileLoader]:
-    """Return the stages from `tail` up to, and the `load_tar` stage itself.
+def chain_of(tail: IterDataPipe[Any]) -> Chain:
+    """Return the stages from `tail` up to the reader (`load_tar`), and it.
 
     Raises:
         StateError: A stage that a checkpoint cannot pass through; names it.
@@ -65,10 +64,10 @@ def obstacle_of(tail: IterDataPipe[Any]) -> Obstacle | None:
     return found if isinstance(found, Obstacle) else None
 
 
-def _walk(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileLoader] | Obstacle:
-    stages: list[IterDataPipe[Any]] = []
+def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
+    stages: list[Stage] = []
     pipe = tail
-    while not isinstance(pipe, AISFileLoader):
+    while not isinstance(pipe, Reader):
         above = parents(pipe)
         if len(above) != 1:
             why = StateError.at(
@@ -76,27 +75,29 @@ def _walk(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileLoad
                 todo="take checkpoints of list_ais, load_tar, group_samples and stages chained below them",
             )
             return Obstacle(pipe, why)
-        if not (type(pipe) in _CORE or (isinstance(pipe, Pipe) and pipe.resumable)):
+        stage = stage_of(pipe)
+        if not stage.resumable:
             why = StateError.at(
                 f"the stage {pipe!r} may hold items that a checkpoint would lose",
                 todo="use this package's stages and torch's map, filter, batch and collate, or take no checkpoint",
             )
             return Obstacle(pipe, why)
-        stages.append(pipe)
+        stages.append(stage)
         pipe = above[0]
-    for above_load in upstream(pipe._source):
+    (source,) = parents(pipe)
+    for above_load in upstream(source):
         if isinstance(above_load, SharedSeed):
             continue
         own_order = (
             hasattr(above_load, "set_seed") and type(above_load).__module__.partition(".")[0] != "torch"
         )
-        if own_order or getattr(type(above_load), "repeats", False):
+        if own_order or stage_of(above_load).repeats:
             why = StateError.at(
                 f"the stage {above_load!r} orders or repeats shards in its own way",
                 todo="shuffle shards with torch's .shuffle(), and let the loader count epochs",
             )
             return Obstacle(above_load, why)
-    if find_sharder(pipe._source) is None:
+    if find_sharder(source) is None:
         why = StateError.at(
             "the sharding filter above load_tar is not the only one, or filtering stages follow it",
             todo="leave .sharding_filter() out, load_tar brings its own; filter shards before it",
@@ -105,90 +106,62 @@ def _walk(tail: IterDataPipe[Any]) -> tuple[list[IterDataPipe[Any]], AISFileLoad
     return stages, pipe
 
 
-def fresh(number: int, instance: int) -> dict[str, Any]:
-    """Return the state of an instance that has not begun its epoch."""
-    return {
-        "load": {
-            "n": number, "i": instance, "next": 0, "left": None,
-            "open": [], "seen": [], "held": b"", "versions": [],
-        }
-    }  # fmt: skip
-
-
 def stage_names(tail: IterDataPipe[Any]) -> list[str]:
-    """Return the stages from `tail` to `load_tar` as texts: what makes two pipelines the same for a state."""
-    stages, loader = chain_of(tail)
-    return [_ADDRESS.sub("", _stage_name(pipe)) for pipe in [*stages, loader]]
+    """Return the stages from `tail` to the reader as texts: what makes two pipelines the same for a state."""
+    stages, reader = chain_of(tail)
+    said = (
+        f"{stage.functional_name or type(stage).__name__}({stage.identity()})" for stage in (*stages, reader)
+    )
+    return [_ADDRESS.sub("", text) for text in said]
 
 
-def _stage_name(pipe: IterDataPipe[Any]) -> str:
-    if isinstance(pipe, Pipe):
-        return f"{pipe.functional_name or type(pipe).__name__}({pipe.identity()})"
-    name = str(getattr(pipe, "functional_name", "") or type(pipe).__name__)
-    return f"{name}({pipe.batch_size})" if isinstance(pipe, Batcher) else name
-
-
-def save(tail: IterDataPipe[Any]) -> dict[str, Any] | None:
-    """Return where the pipe stands, as plain values; None if it was not begun.
+def save(tail: IterDataPipe[Any]) -> InstanceState | None:
+    """Return where the pipe stands; None if it was not begun.
 
     Call it between two items: after one was received and before the next is asked for.
     """
-    stages, loader = chain_of(tail)
-    load = loader.save_state()
-    if load is None:
-        return None
-    held = array("Q")
-    saved: list[list[Any]] = []
-    for pipe in stages:
-        places = list(pipe.held_places()) if isinstance(pipe, Pipe) else []
+    stages, reader = chain_of(tail)
+    held: list[int] = []
+    saved: list[StageState] = []
+    for stage in stages:
+        places = list(stage.held_places())
         if any(place < 0 for place in places):
             raise StateError.at(
-                f"the stage {pipe!r} holds samples whose place in the data set is not known",
+                f"the stage {stage!r} holds samples whose place in the data set is not known",
                 todo="put it before stages that make new items, such as to_tuple and map",
             )
         held.extend(places)
-        saved.append([len(places), pipe.save_state() if isinstance(pipe, Pipe) else None])
-    held.frombytes(load["held"])
-    load["held"] = held.tobytes()
-    load["versions"] = loader._versions({place >> SHARD_SHIFT for place in held})
-    seeds = [pipe.epoch_seed.save() for pipe in _seeded(tail)]
-    return {"load": load, "stages": saved, "seeds": seeds}
+        saved.append(StageState(len(places), stage.save_state()))
+    position = reader.save_position(held)
+    if position is None:
+        return None
+    return InstanceState(position, saved, [seed.save() for _, seed in _seeded(tail)])
 
 
-def restore(
-    tail: IterDataPipe[Any],
-    states: Sequence[dict[str, Any]],
-    share: tuple[int, int] = (0, 1),
-    digests: tuple[str, str] = ("", ""),
-) -> None:
-    """Make the next iteration of `tail` go on where `states` stood.
+def restore(tail: IterDataPipe[Any], part: Part, digests: tuple[str, str] = ("", "")) -> None:
+    """Make the next iteration of `tail` go on where `part` stood.
 
     Args:
         tail: The pipe.
-        states: What `save` gave in each instance whose rest is to be shared.
-        share: ``(instance, instances)``. One state with ``(0, 1)`` is continued to the letter; otherwise the rest
-            of all is dealt out, and the stages begin with empty buffers.
-        digests: Those of the shards when the states were taken, and now.
+        part: What `save` gave is continued to the letter; of a share of others the stages begin with empty buffers.
+        digests: Those of the shards when the state was taken, and now.
     """
-    stages, loader = chain_of(tail)
-    exact = len(states) == 1 and share == (0, 1) and "stages" in states[0]
-    seeded = _seeded(tail)
-    if exact and (len(states[0]["stages"]), len(states[0]["seeds"])) != (len(stages), len(seeded)):
-        raise StateError.at(
-            f"the state is of another pipeline: it has {len(states[0]['stages'])} stages and"
-            f" {len(states[0]['seeds'])} seeds, this one {len(stages)} and {len(seeded)}",
-            todo="build the pipeline as it was",
-        )
-    loader.load_state(Resume(states, share, digests), 0, 0)
-    below = 0
-    for index, pipe in enumerate(stages):
-        if exact and isinstance(pipe, Pipe):
-            held, state = states[0]["stages"][index]
-            pipe.load_state(state, held, below)
-            below += held
-    if exact:
-        for pipe, seed in zip(seeded, states[0]["seeds"], strict=True):
-            pipe.epoch_seed.restore(seed)
+    stages, reader = chain_of(tail)
+    if isinstance(part, InstanceState) and part.stages is not None:
+        seeded = list(_seeded(tail))
+        if (len(part.stages), len(part.seeds)) != (len(stages), len(seeded)):
+            raise StateError.at(
+                f"the state is of another pipeline: it has {len(part.stages)} stages and {len(part.seeds)} seeds, this"
+                f" one {len(stages)} and {len(seeded)}",
+                todo="build the pipeline as it was",
+            )
+        below = 0
+        for stage, state in zip(stages, part.stages, strict=True):
+            stage.load_state(state, below)
+            below += state.held
+        for (_, seed), saved in zip(seeded, part.seeds, strict=True):
+            seed.restore(saved)
+    reader.resume(part, digests)
 
 
 def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance: int) -> None:
@@ -197,10 +170,13 @@ def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance:
     Stages that draw per item (``shuffled``) get one that also depends on which `instance` of `number` this is; what
     must be the same in all instances (the order of the shards) depends on `epoch_seed` alone.
     """
-    for index, pipe in enumerate(_seeded(tail)):
-        own = (index, number, instance) if pipe.seed_per_instance else (index,)
-        pipe.epoch_seed.send(mix_seed(epoch_seed, *own))
+    for index, (stage, seed) in enumerate(_seeded(tail)):
+        own = (index, number, instance) if stage.seed_per_instance else (index,)
+        seed.send(mix_seed(epoch_seed, *own))
 
 
-def _seeded(tail: IterDataPipe[Any]) -> list[Any]:
-    return [pipe for pipe in upstream(tail) if isinstance(vars(pipe).get("epoch_seed"), EpochSeed)]
+def _seeded(tail: IterDataPipe[Any]) -> Iterator[tuple[Stage, EpochSeed]]:
+    for pipe in upstream(tail):
+        stage = stage_of(pipe)
+        if stage.epoch_seed is not None:
+            yield stage, stage.epoch_seed

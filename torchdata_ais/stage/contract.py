@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from torchdata_ais.stage.seed import EpochSeed
     from torchdata_ais.stage.stats import StageStats
     from torchdata_ais.stage.transport import StageTransport
+    from torchdata_ais.state import GeneratorState, Part, ReaderState, StageState
 
-__all__ = ["Effect", "Stage"]
+__all__ = ["Effect", "Reader", "Stage"]
 
 
 class Effect(NamedTuple):
@@ -117,15 +118,26 @@ class Stage:
         """Return the places of the samples taken in and not yet given out, in the order they were taken."""
         return ()
 
-    def save_state(self) -> Any:
-        """Return what else the running iterator is, as plain values."""
+    def save_state(self) -> GeneratorState | None:
+        """Return where the generator of the running iterator stands, if it draws by one."""
         return None
 
-    def load_state(self, state: Any, held: int, below: int) -> None:
-        """Take up what `save_state` gave, for the next iteration.
+    def load_state(self, state: StageState, below: int) -> None:
+        """Take up what was saved, for the next iteration.
 
         Args:
-            state: What `save_state` gave.
-            held: How many items the stage held then: they come again, after those of the stages below.
+            state: What `save_state` gave, and how many items the stage held: they come after those of stages below.
             below: How many items the stages below held: they come first, and have passed this stage before.
         """
+
+
+class Reader(Stage):
+    """A stage that reads shards, and can say where it stands in them: a checkpoint's chain begins with it."""
+
+    def save_position(self, held: Iterable[int]) -> ReaderState | None:
+        """Return where the running iterator stands, if there is one; `held` are the places stages below hold."""
+        raise NotImplementedError
+
+    def resume(self, part: Part, digests: tuple[str, str]) -> None:
+        """Begin the next iteration with what `part` has left; `digests` of all shards: then, and now."""
+        raise NotImplementedError

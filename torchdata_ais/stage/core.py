@@ -44,6 +44,10 @@ class CoreStage(Stage):
         """Return its name: the arguments of a foreign stage may hold anything."""
         return self.functional_name
 
+    def identity(self) -> str:
+        """Return what says which items come."""
+        return "" if self._batch is None else f"{self._batch}{', drop_last' if self._drop_last else ''}"
+
     def effect(self) -> Effect:
         """Return what the stage does to items."""
         if self._batch is not None:

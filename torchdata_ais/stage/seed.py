@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import xxhash
 from torch.utils.data.datapipes.iter import Shuffler
 
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.state import SeedState
 
 __all__ = ["EpochSeed", "mix_seed", "seed_shufflers"]
 
@@ -51,16 +51,16 @@ class EpochSeed:
         self.epoch += 1
         return self._current
 
-    def save(self) -> list[int]:
+    def save(self) -> SeedState:
         """Return what `restore` needs to give the current epoch its seed again."""
-        return [self.epoch, self._current]
+        return SeedState(self.epoch, self._current)
 
-    def restore(self, state: Sequence[int]) -> None:
+    def restore(self, state: SeedState) -> None:
         """Make the next epoch the one that was current when `save` was called, if one had begun."""
-        if not state[0]:
+        if not state.epochs:
             return
-        self.epoch = state[0] - 1
-        self._next = state[1]
+        self.epoch = state.epochs - 1
+        self._next = state.seed
         self.was_sent = True
 
 

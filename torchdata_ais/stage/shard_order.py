@@ -15,6 +15,7 @@ from typing import Any
 from torch.utils.data.datapipes.iter import Collator, Mapper
 
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents
+from torchdata_ais.state import ReaderState
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -103,17 +104,15 @@ class ShardOrder:
                 total, number, number - total,
             )  # fmt: skip
 
-    def state(self, last_is_left: bool = False) -> dict[str, Any]:
-        """Return what is left as plain values: ``n``, ``i`` and ``next`` of a fresh epoch, else the bitmap.
+    def save(self, last_is_left: bool = False) -> tuple[int, int, int, bytes | None]:
+        """Return instances, instance, begun and left of a `ReaderState`.
 
         Args:
             last_is_left: Whether the last position that was given out belongs to what is left.
         """
-        number, instance = self._instances()
         if self._left is None:
-            return {"n": number, "i": instance, "next": self._count - last_is_left, "left": None}
-        left = self._left | (last_is_left << self._last)
-        return {"n": number, "i": instance, "next": self._count, "left": _bytes_of(left)}
+            return *self._instances(), self._count - last_is_left, None
+        return *self._instances(), self._count, _bytes_of(self._left | (last_is_left << self._last))
 
     def _instances(self) -> tuple[int, int]:
         return (
@@ -127,11 +126,11 @@ def _bytes_of(bits: int) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-def left_of(state: dict[str, Any], total: int) -> Iterable[int]:
-    """Return the positions a saved `ShardOrder.state` has still to read, of `total` in the epoch."""
-    if state["left"] is not None:
-        return positions_of(state["left"])
-    return range(state["next"] * state["n"] + state["i"], total, state["n"])
+def left_of(reader: ReaderState, total: int) -> Iterable[int]:
+    """Return the positions of the shards that `reader` has still to begin, of `total` in the epoch."""
+    if reader.left is not None:
+        return positions_of(reader.left)
+    return range(reader.begun * reader.instances + reader.instance, total, reader.instances)
 
 
 def unsharded(source: IterDataPipe[Any], sharder: ShardingFilter | None) -> Iterator[Any]:

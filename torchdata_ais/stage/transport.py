@@ -7,7 +7,7 @@ from typing import Any
 
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
-from torchdata_ais.store import Retry, StoreOptions, resolve_options
+from torchdata_ais.store import Retry, StoreOptions, cluster_options
 
 __all__ = ["StageTransport"]
 
@@ -20,28 +20,12 @@ class StageTransport:
     client: the stage pickles, and each process makes its own connections.
 
     Args:
-        options: All settings at once.
-        client: An SDK client.
-        endpoint: ``http://proxy:51080``.
-        token: Bearer token.
+        given: Those of the arguments that name a cluster; None if none does.
         **overrides: Fields of `StoreOptions`; None means not given.
     """
 
-    def __init__(
-        self,
-        options: StoreOptions | None = None,
-        client: Any = None,
-        endpoint: str | None = None,
-        token: str | None = None,
-        **overrides: Any,
-    ) -> None:
-        if options is not None and not isinstance(options, StoreOptions):
-            raise UsageError.at(
-                f"options= was given a {type(options).__name__}", todo="pass StoreOptions(endpoint, ...)"
-            )
-        self.given = options
-        if client is not None or endpoint is not None or token is not None:
-            self.given = resolve_options(client=client, endpoint=endpoint, token=token)
+    def __init__(self, given: StoreOptions | None, **overrides: Any) -> None:
+        self.given = given
         self._overrides = {name: value for name, value in overrides.items() if value is not None}
         if not isinstance(self._overrides.get("retry", Retry()), Retry):
             raise UsageError.at(
@@ -68,8 +52,4 @@ class StageTransport:
             transport = vars(above).get("transport")
             if given is None and isinstance(transport, StageTransport):
                 given = transport.given
-        if given is None:
-            given = resolve_options()
-        elif not given.endpoint:
-            given = replace(given, endpoint=resolve_options().endpoint)
-        return replace(given, **self._overrides) if self._overrides else given
+        return replace(cluster_options(given), **self._overrides)

@@ -2,7 +2,8 @@
 
 from torchdata_ais.store.budget import held_now
 from torchdata_ais.store.cache import Kept, ObjectCache
-from torchdata_ais.store.listing import list_objects
+from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store.listing import list_objects, options_with
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
 from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
 from torchdata_ais.store.reader import Stats
@@ -10,18 +11,23 @@ from torchdata_ais.store.source import BlockSource, open_blocks
 
 __all__ = [
     "BlockSource",
+    "Cluster",
+    "ClusterNames",
     "Endpoint",
     "Kept",
     "ObjectCache",
     "Retry",
     "Stats",
     "StoreOptions",
+    "cluster_options",
     "delete_object",
+    "given_options",
     "head_object",
     "held_now",
     "list_objects",
     "object_exists",
     "open_blocks",
+    "options_with",
     "put_object",
     "resolve_options",
 ]

@@ -28,7 +28,7 @@ from torchdata_ais.store.facts import Hash, hash_named, hash_of_length
 from torchdata_ais.store.objects import head_object
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.source import open_blocks
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import Location, ObjectURL, parse_url
 
 __all__ = ["Kept", "ObjectCache", "delete_oldest"]
 
@@ -95,7 +95,7 @@ class ObjectCache:
         if self.max_bytes < 1:
             raise UsageError.at(f"cache_bytes={self.max_bytes}", todo="give the cache some bytes")
 
-    def fetch(self, url: ObjectURL, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
+    def fetch(self, url: str | Location, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
         """Return the local file with the object, downloaded if needed, and what is known of the object.
 
         Others may delete the file as soon as this has returned; `open` gives what stays readable.
@@ -118,14 +118,15 @@ class ObjectCache:
         kept.file.close()
         return kept.path, kept.known
 
-    def open(self, url: ObjectURL, options: StoreOptions) -> Kept | None:
+    def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
         """Return the object's file open for reading; else as `fetch`."""
         place = parse_url(url)
         if place.kind != "object" or place.params:
             return None
-        if url.checksum is None or url.version is None:
-            url = head_object(url, options)
-        return self._kept(repr((place.uri, url.version, url.checksum, url.size)), url, options)
+        known = place.written
+        if known.checksum is None or known.version is None:
+            known = head_object(place, options)
+        return self._kept(repr((place.uri, known.version, known.checksum, known.size)), known, options)
 
     @staticmethod
     def forget(kept: Kept) -> None:
@@ -196,9 +197,7 @@ class ObjectCache:
         part = Path(name)
         file = FileIO(handle, "r+")
         try:
-            with open_blocks(
-                url, options, version=url.version, checksum=url.checksum, size=url.size
-            ) as blocks:
+            with open_blocks(url, options) as blocks:
                 for block in blocks:  # to the end: only then size and checksum are checked
                     _write(file, block)
             os.fsync(handle)  # or after a power cut the name would be there without the bytes

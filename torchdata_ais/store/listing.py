@@ -16,9 +16,9 @@ from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store.options import StoreOptions, resolve_options
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call_once
-from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url, redact
+from torchdata_ais.urls import Location, ObjectURL, bucket_place, expand_template, parse_url, redact
 
-__all__ = ["list_objects"]
+__all__ = ["list_objects", "options_with"]
 
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 
@@ -122,7 +122,7 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         # A subclass with a listing of its own is asked for it, like any other source.
         method = getattr(type(source), "list_urls", None)
         if isinstance(source, Bucket) and method is Bucket.list_urls:
-            return _of_bucket(_place_of(source), wanted, _options_of(source, options))
+            return _of_bucket(_place_of(source), wanted, options_with(source.client, options))
         if isinstance(source, ObjectGroup) and method is ObjectGroup.list_urls:
             return _of_group(source, wanted, options)
     if not hasattr(source, "list_urls"):
@@ -137,7 +137,7 @@ def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[t
     place = parse_url(text).at(options.endpoint)
     is_uri = place.kind == "object" and not text.lower().startswith(("http://", "https://"))
     if is_uri:
-        place.require_endpoint(text)
+        place.require_endpoint()
     if is_uri and "{" not in place.name:
         yield from _of_bucket(place, wanted, options)
         return
@@ -196,7 +196,7 @@ def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator
     place = _place_of(group.bck)
     items = call_once(
         lambda: list(group.list_all_objects_iter(prefix=wanted.prefix, props=None)),
-        _options_of(group.bck, options),
+        options_with(group.bck.client, options),
         _describe(group),
     )
     for item in items:
@@ -222,15 +222,12 @@ def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
 
 def _place_of(bucket: Any) -> Location:
     """Return where an SDK bucket is."""
-    client = resolve_options(client=bucket.client)
-    provider = str(getattr(bucket.provider, "value", bucket.provider))
-    namespace = bucket.namespace.get_path() if bucket.namespace else ""
-    return Location("object", "", bucket.name, provider, namespace, client.endpoint)
+    return bucket_place(bucket).at(resolve_options(client=bucket.client).endpoint)
 
 
-def _options_of(bucket: Any, options: StoreOptions) -> StoreOptions:
+def options_with(client: Any, options: StoreOptions) -> StoreOptions:
     """Return `options` with what the client of an SDK bucket says about reaching its cluster."""
-    own = resolve_options(client=bucket.client)
+    own = resolve_options(client=client)
     return replace(
         options,
         endpoint=own.endpoint,

@@ -30,7 +30,11 @@ _Body = Callable[[], Iterator[bytes]]
 
 
 def put_object(
-    url: str, data: bytes | BinaryIO | Iterable[bytes], options: StoreOptions, *, size: int | None = None
+    url: str | Location,
+    data: bytes | BinaryIO | Iterable[bytes],
+    options: StoreOptions,
+    *,
+    size: int | None = None,
 ) -> ObjectURL:
     """Store an object, and have the cluster keep the checksum of what was meant to arrive.
 
@@ -74,7 +78,7 @@ def put_object(
     return ObjectURL(target, length, checksum, response.headers.get("Ais-Version"))
 
 
-def head_object(url: str, options: StoreOptions) -> ObjectURL:
+def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
     """Return the object's URL with its size, checksum and version.
 
     Raises:
@@ -127,11 +131,11 @@ def delete_object(url: str, options: StoreOptions, *, missing_ok: bool = False) 
             raise
 
 
-def _place(url: str, options: StoreOptions) -> tuple[Location, str]:
+def _place(url: str | Location, options: StoreOptions) -> tuple[Location, str]:
     place = parse_url(url).at(options.endpoint)
     if place.kind != "object" or not place.name:
-        raise UsageError.at(f"{place.uri} names no object", todo="write ais://bucket/name", url=redact(url))
-    place.require_endpoint(url)
+        raise UsageError.at(f"{place.uri} names no object", todo="write ais://bucket/name", url=place.shown)
+    place.require_endpoint()
     return place, place.url()
 
 

@@ -231,8 +231,8 @@ def _from_client(client: Any) -> dict[str, Any]:
     base_url = getattr(request, "base_url", None)
     if base_url is None:
         raise UsageError.at(
-            f"client= is a {type(client).__name__}, not an AIStore client",
-            todo="pass aistore.sdk.Client(endpoint)",
+            f"a {type(client).__name__} names no cluster",
+            todo="pass http://host:51080, aistore.sdk.Client(endpoint), or StoreOptions(endpoint, token)",
         )
     values: dict[str, Any] = {
         "endpoint": str(base_url).rstrip("/").removesuffix("/v1"),
@@ -262,7 +262,7 @@ def _clean_token(token: str | None) -> str | None:
     if wrong:
         raise UsageError.at(
             f"the token has {wrong} in it, which no header can carry",
-            todo="give token= or AIS_AUTHN_TOKEN the token alone, as one line",
+            todo="give AIS_AUTHN_TOKEN, or StoreOptions(endpoint, token), the token alone, as one line",
         )
     return token or None
 
@@ -290,7 +290,7 @@ def _clean_endpoint(endpoint: str) -> Endpoint:
     if not valid or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f\\]", endpoint):
         raise UsageError.at(
             f"the endpoint {redact(endpoint)!r} is no address of a cluster",
-            todo="write endpoint= or AIS_ENDPOINT as http://host:51080",
+            todo="write the address as http://host:51080, in cluster= or AIS_ENDPOINT",
         )
     user, at, host = parts.netloc.rpartition("@")
     if at:

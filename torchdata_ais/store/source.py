@@ -28,7 +28,7 @@ from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import FileReader
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.reader import Reader, Stats
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import Location, parse_url
 
 __all__ = ["BlockSource", "open_blocks"]
 
@@ -52,12 +52,12 @@ class _Channel:
 
     def __init__(
         self,
-        url: str,
+        place: Location,
         options: StoreOptions,
         make_reader: Callable[[Cancel, Stats], Reader],
         before_its_turn: bool,
     ) -> None:
-        self.url = url
+        self._place = place
         self.pid = os.getpid()
         self.stats = Stats()
         self._cancel = Cancel()
@@ -181,7 +181,7 @@ class _Channel:
         if self._one_block:
             self._one_block = self._ahead = False
         if self._closed:
-            raise UsageError.at("the source was closed", todo="open it again", url=redact(self.url))
+            raise UsageError.at("the source was closed", todo="open it again", url=self._place.shown)
         if self._blocks:
             return self._blocks.popleft()
         if self._done:
@@ -192,7 +192,7 @@ class _Channel:
         """Wait for what the thread reads. Called with the lock held."""
         if not self._thread.is_alive():
             raise ReadError.at(
-                "the fetching thread is gone", todo="open the object again", url=redact(self.url)
+                "the fetching thread is gone", todo="open the object again", url=self._place.shown
             )
         if self._reading and not self._alone_since:
             self._ahead = False  # the consumer was faster
@@ -204,7 +204,7 @@ class _Channel:
             self._reading = False
             if not self._done:
                 self._done = True
-                self._error = ReadError.at(_INTERRUPTED, todo="open it again", url=redact(self.url))
+                self._error = ReadError.at(_INTERRUPTED, todo="open it again", url=self._place.shown)
             self._ready.notify_all()
 
     def _weigh(self, begin: float, size: int) -> None:
@@ -233,7 +233,7 @@ class _Channel:
             return StopIteration()
         if isinstance(error, AISError | MemoryError) or not isinstance(error, Exception):
             return error
-        unexpected = ReadError.at(f"{type(error).__name__}: {error}", url=redact(self.url))
+        unexpected = ReadError.at(f"{type(error).__name__}: {error}", url=self._place.shown)
         unexpected.__cause__ = error
         return unexpected
 
@@ -261,7 +261,6 @@ class BlockSource:
     would be.
 
     Attributes:
-        url: The object.
         stats: ``retries``, ``bytes``, ``first_byte_s``, ``wait_s``.
 
     Memory: this object's part of ``prefetch_bytes``, at least one block, and the block in your hand.
@@ -269,13 +268,13 @@ class BlockSource:
 
     def __init__(
         self,
-        url: str,
+        place: Location,
         options: StoreOptions,
         make_reader: Callable[[Cancel, Stats], Reader],
         before_its_turn: bool = False,
     ) -> None:
-        self.url = url
-        self._channel = _Channel(url, options, make_reader, before_its_turn)
+        self._place = place
+        self._channel = _Channel(place, options, make_reader, before_its_turn)
         self._finalizer = weakref.finalize(self, _Channel.cancel, self._channel)
         self._channel.start()
 
@@ -312,7 +311,7 @@ class BlockSource:
             raise UsageError.at(
                 "the source was opened in another process",
                 todo="open objects in the process that reads them",
-                url=redact(self.url),
+                url=self._place.shown,
             )
         try:
             return self._channel.take()
@@ -349,25 +348,20 @@ def _keep_memory() -> None:
 
 
 def open_blocks(
-    url: str,
+    url: str | Location,
     options: StoreOptions,
     *,
     start: int = 0,
-    version: str | None = None,
-    checksum: str | None = None,
-    size: int | None = None,
     before_its_turn: bool = False,
     copy: FileIO | None = None,
 ) -> BlockSource:
     """Open an object, a web file, a local file or standard input, and begin to fetch it.
 
     Args:
-        url: Whatever `torchdata_ais.urls.parse_url` understands; an `ObjectURL` brings size, checksum and version.
+        url: Whatever `torchdata_ais.urls.parse_url` understands, or what it returned. Size, checksum and version of an
+            `ObjectURL` must be met.
         options: Where and how.
         start: The first byte wanted. Not verified by checksum, as that is the whole object's.
-        version: What the object must be; else what `url` says.
-        checksum: Likewise.
-        size: Likewise.
         before_its_turn: Fetch no more than the first block until the first is asked for.
         copy: An open local file with the same bytes, which are taken from there; it is closed in the end. Errors
             name the object.
@@ -389,30 +383,30 @@ def open_blocks(
         ...         list(source)
         [b'12', b'34', b'5']
     """
-    location = parse_url(url).at(options.endpoint)
+    place = parse_url(url).at(options.endpoint)
+    known = place.written
     if start < 0:
-        raise UsageError.at(f"start={start} is no offset", todo="pass 0 or more", url=redact(url))
-    if location.kind == "object" and copy is None:
-        if not location.name:
+        raise UsageError.at(f"start={start} is no offset", todo="pass 0 or more", url=place.shown)
+    if place.kind == "object" and copy is None:
+        if not place.name:
             raise UsageError.at(
-                f"{location.uri} names a bucket, not an object",
-                todo=f"list it first (.list_ais(), or: torchdata-ais ls {location.uri})",
-                url=redact(url),
+                f"{place.uri} names a bucket, not an object",
+                todo=f"list it first (.list_ais(), or: torchdata-ais ls {place.uri})",
+                url=place.shown,
             )
-        location.require_endpoint(url)
-    checksum = checksum or getattr(url, "checksum", None)
-    known = Facts(
-        size=getattr(url, "size", None) if size is None else size,
-        version=None if copy is not None else version or getattr(url, "version", None),
-        checksum=checksum.lower() if checksum else None,
+        place.require_endpoint()
+    facts = Facts(
+        size=known.size,
+        version=None if copy is not None else known.version,
+        checksum=known.checksum.lower() if known.checksum else None,
     )
 
     def make_reader(cancel: Cancel, stats: Stats) -> Reader:
         if copy is not None:
-            return FileReader(location.uri, options, start, known, cancel, stats, copy)
-        if location.kind in ("file", "stdin"):
-            return FileReader(location.name, options, start, known, cancel, stats)
-        return HTTPReader(location, options, start, known, cancel, stats)
+            return FileReader(place.uri, options, start, facts, cancel, stats, copy)
+        if place.kind in ("file", "stdin"):
+            return FileReader(place.name, options, start, facts, cancel, stats)
+        return HTTPReader(place, options, start, facts, cancel, stats)
 
     _keep_memory()
-    return BlockSource(str(url), options, make_reader, before_its_turn)
+    return BlockSource(place, options, make_reader, before_its_turn)

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from typing_extensions import Unpack
+
 from torchdata_ais.errors import NEVER_SKIPPED, UsageError
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.store.cache import delete_oldest
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
@@ -95,7 +97,8 @@ class FileCache(StreamingOpen):
         handler: Called when a shard cannot be fetched.
         cache_size: Most bytes to keep; -1 for no limit.
         cache_cleanup_interval: No effect: the limit holds after each download.
-        options: Transport settings.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         TransportError, ChecksumError: An object could not be fetched whole.
@@ -112,20 +115,21 @@ class FileCache(StreamingOpen):
         handler: Handler = reraise_exception,
         cache_size: int = -1,
         cache_cleanup_interval: float = 30,
-        options: StoreOptions | None = None,
+        cluster: Cluster = None,
+        **named: Unpack[ClusterNames],
     ) -> None:
         del url_to_name, cache_cleanup_interval
         super().__init__(verbose, handler)
         self.cache_dir = os.fspath(cache_dir or "_cache")
         self.validator = validator
-        self.options = options
+        self.options = given_options(cluster, **named)
         self._cache = FileKeeper(self.cache_dir, 1 << 62 if cache_size < 0 else cache_size)
 
     def get_file(self, url: str) -> str | None:
         """Return the file with the shard, fetched if it is an object; None for a shard that is not kept."""
         path = super().get_file(url)
         if path is None and not isinstance(url, Command):
-            kept = self._cache.fetch(ObjectURL(url), self.options or resolve_options())
+            kept = self._cache.fetch(url, cluster_options(self.options))
             path = None if kept is None else str(kept[0])
             if path is not None and self.validator is not None and not self.validator(path):
                 Path(path).unlink(missing_ok=True)

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
+from typing_extensions import Unpack
+
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store import BlockSource, StoreOptions, open_blocks, resolve_options
+from torchdata_ais.store import BlockSource, Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.webdataset.commands import EXPLANATION, Command, direct_url, refuse_local_file, shown
 from torchdata_ais.webdataset.left_out import explaining
@@ -82,7 +84,12 @@ def rewrite_url(url: str) -> str:
 
 
 def gopen(
-    url: str, mode: str = "rb", bufsize: int = 8192, *, options: StoreOptions | None = None
+    url: str,
+    mode: str = "rb",
+    bufsize: int = 8192,
+    *,
+    cluster: Cluster = None,
+    **named: Unpack[ClusterNames],
 ) -> BinaryIO:
     """Open a file, object, web page or ``-`` as a binary stream.
 
@@ -91,7 +98,8 @@ def gopen(
             file that the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
         bufsize: Bytes read at once.
-        options: Transport settings.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         UsageError: Another mode, or nothing that can be opened. Other errors come with the first read.
@@ -105,7 +113,7 @@ def gopen(
         ...     stream.read()
         b'abc'
     """
-    store = resolve_options() if options is None else options
+    store = cluster_options(cluster, **named)
     if mode == "wb":
         if url.startswith("pipe:"):
             raise UsageError.at(EXPLANATION, todo="write to a file or to ais://bucket/name", url=shown(url))

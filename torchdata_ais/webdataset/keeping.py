@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torchdata_ais.errors import NEVER_SKIPPED, AISError
 from torchdata_ais.store import Kept, ObjectCache, StoreOptions, open_blocks
-from torchdata_ais.urls import ObjectURL, parse_url, redact
+from torchdata_ais.urls import Location, ObjectURL, parse_url
 from torchdata_ais.webdataset.handlers import Handler
 
 __all__ = ["FileKeeper", "kept_web_files"]
@@ -26,26 +26,26 @@ class FileKeeper(ObjectCache):
 
     said: set[str] = field(default_factory=set, repr=False, compare=False)
 
-    def open(self, url: ObjectURL, options: StoreOptions) -> Kept | None:
+    def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
         """Return the open file, downloaded if needed, with what is known of the object; None for what is not kept."""
         place = parse_url(url)
         if place.kind != "http":
             if place.kind == "object" and place.params:
-                self._say("what a transform makes of an object is", url)
-            return super().open(url, options)
-        with open_blocks(url, options) as blocks:
+                self._say("what a transform makes of an object is", place)
+            return super().open(place, options)
+        with open_blocks(place, options) as blocks:
             next(blocks, None)
-            known = ObjectURL(url, blocks.size, blocks.checksum, blocks.version)
+            known = ObjectURL(place.written, blocks.size, blocks.checksum, blocks.version)
         if known.version is None:
-            self._say("a web file of which the server tells neither ETag nor Last-Modified is", url)
+            self._say("a web file of which the server tells neither ETag nor Last-Modified is", place)
             return None
-        return self._kept(repr((str(url), known.version, known.size)), known, options)
+        return self._kept(repr((str(place.written), known.version, known.size)), known, options)
 
-    def _say(self, what: str, url: str) -> None:
+    def _say(self, what: str, place: Location) -> None:
         if what not in self.said:
             self.said.add(what)
             text = "%s not kept in cache_dir=%s, but read anew each time: %s"
-            logger.warning(text, what, self.folder, redact(url))
+            logger.warning(text, what, self.folder, place.shown)
 
 
 def kept_web_files(
@@ -65,7 +65,7 @@ def kept_web_files(
         place = parse_url(shard)
         if place.kind == "http" or place.params:
             try:
-                kept = keeper.fetch(ObjectURL(shard), options)
+                kept = keeper.fetch(place, options)
             except NEVER_SKIPPED:
                 raise
             except AISError as error:

@@ -16,7 +16,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.stage.seed import seed_shufflers
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import ClusterNames, StoreOptions
 from torchdata_ais.webdataset.currying import Stage
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
@@ -261,11 +261,10 @@ def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
 
 def _with(stage: Any, options: StoreOptions) -> Any:
     """Return the stage that reads shards with transport settings, where it has none of its own."""
-    given = set(stage.kw) & {"options", "client", "endpoint", "token"} if isinstance(stage, Stage) else set()
-    if given:
+    if isinstance(stage, Stage) and set(stage.kw) & {"cluster", *ClusterNames.__annotations__}:
         return stage
     return Stage(
-        tarfile_samples, getattr(stage, "args", ()), {**getattr(stage, "kw", {}), "options": options}
+        tarfile_samples, getattr(stage, "args", ()), {**getattr(stage, "kw", {}), "cluster": options}
     )
 
 

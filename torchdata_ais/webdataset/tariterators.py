@@ -12,7 +12,7 @@ from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.reading.open_shard import ShardOptions
 from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
-from torchdata_ais.store import resolve_options
+from torchdata_ais.store import ClusterNames, cluster_options
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
@@ -59,7 +59,7 @@ def tarfile_samples(
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
         keeper: Where web files are kept; by default made of ``cache_dir=`` and ``cache_bytes=`` for each pass.
         **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry require_end
-            max_errors cache_dir cache_bytes endpoint client token options ...``.
+            max_errors cache_dir cache_bytes cluster ...``.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``. One with a field ``__bad__`` that is
@@ -69,7 +69,10 @@ def tarfile_samples(
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
     if loading.get("cache_dir") is not None:
         keeper = keeper or FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
-        shards = kept_web_files(shards, keeper, loading.get("options") or resolve_options(), names, handler)
+        where = {
+            name: loading[name] for name in ("cluster", *ClusterNames.__annotations__) if name in loading
+        }
+        shards = kept_web_files(shards, keeper, cluster_options(**where), names, handler)
     first = next(shards, None)
     if first is None:
         return

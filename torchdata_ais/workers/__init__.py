@@ -1,17 +1,21 @@
-"""The machinery under `MultiProcessingReadingService`: processes, channels between them, and who speaks when.
+"""Worker processes: what runs in them, the channels between them, and who speaks when. No torchdata in here.
 
 ::
 
-    codec     objects <-> bytes and file descriptors; tensors and large buffers in shared memory
-    memory    that memory, used again when the receiver has done with it
-    channel   messages over a socket pair, never blocking without watching the other side
-    failure   an exception as data: caught in one process, raised again in another
-    graph     which part of a pipe runs where; sharding and its one rule
-    worker    the process that runs a replica of the pipe, and the one that dispatches
-    source    the pipes that stand where the graph was cut and read the other side's items
-    pool      the main process's hold on its processes: start, receive, pause, stop
-    ranks     what the ranks of a distributed job tell each other, over a store of torch.distributed
-    fullsync  torchdata's fullsync, made to notice that a rank is gone
+    pool          the main process's hold on its processes: start, reset, take items, pause, stop
+    process       one of them as the main process sees it: what it sent, whether it lives, how it ended
+    job           what a process is started with; `Part` is what a loader brings: the pipe, and how it begins an epoch
+    worker        the process itself, from its start to its end
+    producer      its loop: iterate the pipe, send items in turn, as far as there is credit
+    receivers     the pipes that stand where the graph was cut and give the items of the other side
+    hooks         what a pipe may have to hear of epochs, and to send something along with its items
+    channel       messages over a socket pair, never blocking without watching the other side
+    pickling      objects <-> bytes and file descriptors; tensors and large buffers in shared memory
+    memory        that memory, used again when the receiver has done with it
+    failure       an exception as data: caught in one process, raised again in another
+    counts        what a worker tells of its pipe's statistics
+    pulse, stall  whether a process still runs; whether an item takes too long, and in which stage
+    ordered_pool  a function in several processes, results in order: for writing and indexing, without torch
 
 Flow control is by credit: a process may send as many items as it was given credit for, and credit is given back as
 items are taken. That bounds what is under way, and needs no thread in the main process.

@@ -18,11 +18,12 @@ from torchdata_ais.errors import LoaderError, WorkerDiedError
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
+from torchdata_ais.workers.job import DISPATCHER, Job
 from torchdata_ais.workers.memory import forget_all, give_back_done
 from torchdata_ais.workers.pickling import Packed, pack
 from torchdata_ais.workers.process import Peer, holding_sigint, stop
 from torchdata_ais.workers.pulse import Pulse
-from torchdata_ais.workers.worker import Job, run_job
+from torchdata_ais.workers.worker import run_job
 
 __all__ = ["Pool"]
 
@@ -76,14 +77,14 @@ class Pool:
         """The running processes, workers first."""
         return [peer.process for peer in self._peers]
 
-    def launch(self, job: Job, worker_id: int) -> None:
+    def launch(self, job: Job) -> None:
         """Start one process. The job's `control` is made here, its other sockets are closed here afterwards."""
         channel, theirs = Channel.pair()
         job.control = theirs
         job.pulse = None if job.stall_after is None else Pulse(job.stall_after)
-        peer = Peer(job.name, worker_id, channel)
+        peer = Peer(job.name, job.worker_id, channel)
         self._peers.append(peer)
-        if worker_id < 0:
+        if job.worker_id == DISPATCHER:
             self._dispatcher = peer
         else:
             self._workers.append(peer)
@@ -95,10 +96,10 @@ class Pool:
             raise WorkerDiedError.at(
                 f"{job.name} ended while it was being started",
                 todo="its own output above may say why",
-                worker=worker_id,
+                worker=job.worker_id,
             ) from error
         finally:
-            for sock in (theirs, job.source, *(job.outlets or ())):
+            for sock in (theirs, job.source, *job.outlets):
                 if sock is not None:
                     sock.close()
         peer.wait_with(job.stall_after, job.pulse)
@@ -108,8 +109,8 @@ class Pool:
         """Begin an epoch: what is under way of the last one is dropped.
 
         Args:
-            loads: The `Reset` of each worker.
-            dispatched_load: That of the dispatching process.
+            loads: What `Part.begin` of each worker gets.
+            dispatched_load: And that of the dispatching process.
         """
         self._epoch += 1
         with self._held():

@@ -25,9 +25,6 @@ _GRACE_S = 2.0
 _FAILED_GRACE_S = 0.5
 """The same when one has failed, and the caller waits for the error."""
 
-_PRELOAD = "torchdata_ais.workers.worker"
-"""What a fork server imports before it forks: all that workers need, torch above all."""
-
 _HINTS = {
     -signal.SIGKILL: "when nobody killed it, the machine's or container's memory ran out: use fewer workers, smaller "
     "batches or smaller prefetch counts",
@@ -190,21 +187,26 @@ def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
         poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
 
-def start_context(method: str | None) -> Any:
-    """Return the context to start workers in; a fork server of it imports torch once for all of them."""
+def start_context(method: str | None, preload: str) -> Any:
+    """Return the context to start workers in; a fork server of it imports torch once for all of them.
+
+    Args:
+        method: "fork", "spawn", "forkserver" or None.
+        preload: The module that a fork server imports before it forks: all that workers need.
+    """
     context = safe_context(method)
     if context.get_start_method() == "forkserver":
-        _preload_fork_server(context)
+        _preload_fork_server(context, preload)
     return context
 
 
-def _preload_fork_server(context: Any) -> None:
+def _preload_fork_server(context: Any, preload: str) -> None:
     """Have the fork server import torch once, instead of every worker by itself, unless the user has had a say."""
     from multiprocessing import forkserver
 
     server: Any = getattr(forkserver, "_forkserver", None)
     if getattr(server, "_preload_modules", None) == ["__main__"]:
-        context.set_forkserver_preload(["__main__", _PRELOAD])
+        context.set_forkserver_preload(["__main__", preload])
 
 
 @contextlib.contextmanager

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
-from torchdata_ais.dataloader2.graph import pause, resume
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.meter import iterate
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.counts import Counts
-from torchdata_ais.workers.ends import Dispatched
 from torchdata_ais.workers.failure import Failure
+from torchdata_ais.workers.hooks import EnvelopeSender
+from torchdata_ais.workers.job import Part
 from torchdata_ais.workers.memory import Lender
 from torchdata_ais.workers.pickling import Packed, pack
+from torchdata_ais.workers.receivers import Dispatched
 from torchdata_ais.workers.stall import Watchdog
 
 __all__ = ["Outlet", "Producer"]
@@ -102,11 +103,11 @@ class Producer:
     """Runs a pipe, epoch after epoch, for one consumer or for several in turn.
 
     Args:
-        pipe: What to iterate.
+        pipe: What to iterate, if an epoch begins with no other.
+        part: What is done with it when an epoch begins, and for a pause.
         control: The channel that gives orders; its end ends the process.
         outlets: Who gets the items, round robin. A worker's only outlet is the control channel.
         name: How errors name this process.
-        begin: Called with the pipe and the payload of a reset; returns the pipe to iterate.
         sources: The pipes of the graph that read from the dispatching process.
         watchdog: Watches the time an item takes, if somebody wants that.
     """
@@ -114,18 +115,18 @@ class Producer:
     def __init__(
         self,
         pipe: Any,
+        part: Part,
         control: Channel,
         outlets: list[Outlet],
         name: str,
-        begin: Callable[[Any, Any], Any],
         sources: Sequence[Dispatched] = (),
         watchdog: Watchdog | None = None,
     ) -> None:
         self._pipe = pipe
+        self._part = part
         self._control = control
         self._outlets = outlets
         self._name = name
-        self._begin = begin
         self._sources = sources
         self._watchdog = watchdog or Watchdog(None, name, None, None)
         self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
@@ -188,9 +189,8 @@ class Producer:
         for source in self._sources:
             source.begin(message.epoch)
         with self._watchdog:
-            self._pipe = self._begin(self._pipe, message.load())
-        envelope = getattr(self._pipe, "_ais_envelope", None)
-        self._envelope = envelope if callable(envelope) else None
+            self._pipe = self._part.begin(self._pipe, message.load())
+        self._envelope = self._pipe._ais_envelope if isinstance(self._pipe, EnvelopeSender) else None
         self._iterator = self._watchdog.watch(iterate(self._pipe))
 
     def _adjust(self, message: Message) -> None:
@@ -198,11 +198,11 @@ class Producer:
         function, *arguments = message.load()
         if message.kind is Kind.PAUSE:
             self._paused = True
-            pause(self._pipe)
+            self._part.pause(self._pipe)
         if function is not None:
             self._pipe = function(self._pipe, *arguments)
         if message.kind is Kind.RESUME:
-            resume(self._pipe)
+            self._part.resume(self._pipe)
             self._paused = False
 
     def _produce(self) -> None:

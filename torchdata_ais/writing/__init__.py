@@ -4,37 +4,6 @@
 folders of images, tables and existing shards into such a series.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torchdata_ais.writing.conversion import Conversion, convert
-    from torchdata_ais.writing.manifest import Manifest, ShardInfo
-    from torchdata_ais.writing.shard_writer import ShardWriter
-    from torchdata_ais.writing.tar_writer import TarWriter
-
-__all__ = ["Conversion", "Manifest", "ShardInfo", "ShardWriter", "TarWriter", "convert"]
-
-_LAZY = {
-    "Conversion": "torchdata_ais.writing.conversion",
-    "Manifest": "torchdata_ais.writing.manifest",
-    "ShardInfo": "torchdata_ais.writing.manifest",
-    "ShardWriter": "torchdata_ais.writing.shard_writer",
-    "TarWriter": "torchdata_ais.writing.tar_writer",
-    "convert": "torchdata_ais.writing.conversion",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

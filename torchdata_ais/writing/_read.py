@@ -11,7 +11,7 @@ from torchdata_ais.errors import DuplicateFieldError, NonAdjacentKeyError
 from torchdata_ais.samples import whole_runs
 from torchdata_ais.store import StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
-from torchdata_ais.urls import shown_url
+from torchdata_ais.urls import parse_url
 
 __all__ = ["read_samples"]
 
@@ -36,8 +36,9 @@ def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator
         [(2048, '00001'), (4096, '00002'), (6144, '00003')]
     """
     seen: set[int] = set()
-    opened, url = url, shown_url(url)
-    with open_blocks(opened, options) as blocks:
+    place = parse_url(url)
+    url = place.shown
+    with open_blocks(place, options) as blocks:
         reader = TarReader(decompress(blocks, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
         for run in whole_runs(reader, url=url, max_bytes=_MAX_SAMPLE_BYTES):
             if run.error is not None:

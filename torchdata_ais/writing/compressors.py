@@ -9,7 +9,7 @@ import sys
 import zlib
 from typing import Any, Protocol
 
-from torchdata_ais.codecs._optional import require
+from torchdata_ais.codecs.optional import require
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import COMPRESSIONS
 

@@ -13,17 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torchdata_ais.arguments import check_function
+from torchdata_ais.arguments import check_function, taken
 from torchdata_ais.codecs import build_decoder, build_encoder
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, given_options
 from torchdata_ais.urls import parse_url
-from torchdata_ais.writing._options import store_options
-from torchdata_ais.writing._prepare import prepare
+from torchdata_ais.workers.ordered_pool import OrderedPool
 from torchdata_ais.writing._transform import Outcome, Transform
 from torchdata_ais.writing.image_folder import image_folder
 from torchdata_ais.writing.manifest import ShardInfo
-from torchdata_ais.writing.pool import OrderedPool
+from torchdata_ais.writing.prepare import prepare
 from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources import ShardSource, Source, find_shards, is_table, shards_in
 from torchdata_ais.writing.table import table
@@ -86,10 +85,7 @@ def convert(
     overwrite: bool = False,
     on_error: OnError = "raise",
     progress: Progress | None = None,
-    endpoint: str | None = None,
-    client: Any = None,
-    token: str | None = None,
-    options: StoreOptions | None = None,
+    cluster: Cluster = None,
     **writer: Any,
 ) -> Conversion:
     """Convert a folder of images, a table or existing shards into a series of shards.
@@ -139,10 +135,7 @@ def convert(
         on_error: ``"raise"``; or ``"warn"``, ``"skip"``: count samples that cannot be loaded, decoded, mapped or
             encoded, log the first of each kind, and go on. A source shard that is not sound always raises.
         progress: Called now and then with what is done, the total, and the unit (``image``, ``row``, ``shard``).
-        endpoint: ``http://proxy:51080``; default ``AIS_ENDPOINT``.
-        client: An SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token.
-        options: All transport settings at once.
+        cluster: See `torchdata_ais.store.Cluster`.
         **writer: Further arguments of `ShardWriter`: ``maxcount maxsize post start_shard compress mtime ...``.
 
     Raises:
@@ -174,7 +167,8 @@ def convert(
         if function is not None and not (name == "decode" and isinstance(function, str)):
             check_function(function, count, f"convert({name}=)")
     encode = build_encoder(encoder, allow_pickle=allow_pickle, quality=quality)
-    store = partial(store_options, options, endpoint, client, token)
+    given = given_options(cluster, **taken(writer, ClusterNames))
+    store = partial(cluster_options, given)
     found = _open(source, kind, store, columns, root)
     if shuffle:
         found.shuffle(random.Random(f"{seed}/shuffle").shuffle)
@@ -193,10 +187,7 @@ def convert(
         target,
         manifest=manifest,
         resume=resume,
-        endpoint=endpoint,
-        client=client,
-        token=token,
-        options=options,
+        cluster=given,
         encoder=False,
         **writer,
     ) as shards:

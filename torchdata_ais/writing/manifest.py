@@ -43,7 +43,7 @@ class ShardInfo:
         place = parse_url(self.name)
         if place.kind == "object":
             try:
-                found = head_object(self.name, options())
+                found = head_object(place, options())
             except NotFoundError:
                 return False
             return found.checksum == self.checksum and found.size in (None, self.size)
@@ -113,9 +113,9 @@ class Manifest:
         Raises:
             StateError: What is there is no manifest.
         """
-        store = options() if parse_url(where).kind == "object" else StoreOptions()
+        place = parse_url(where)
         try:
-            with open_blocks(where, store) as blocks:
+            with open_blocks(place, options() if place.kind == "object" else StoreOptions()) as blocks:
                 text = b"".join(blocks)
         except NotFoundError:
             return None

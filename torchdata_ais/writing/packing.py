@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from torchdata_ais.codecs import EncodeError, build_encoder
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
@@ -12,7 +12,7 @@ from torchdata_ais.samples import split_name
 from torchdata_ais.tar import TarBuilder
 from torchdata_ais.tar.writer import Buffer
 
-__all__ = ["Packed", "SamplePacker", "key_of"]
+__all__ = ["Packed", "PackingNames", "SamplePacker", "key_of"]
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -34,6 +34,19 @@ class Packed(NamedTuple):
     blocks: list[Buffer]
     size: int
     payload: int
+
+
+class PackingNames(TypedDict, total=False):
+    """The arguments of `SamplePacker`."""
+
+    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None
+    keep_meta: bool
+    allow_pickle: bool
+    quality: int
+    user: str
+    group: str
+    mode: int
+    mtime: float | None
 
 
 class SamplePacker:

@@ -5,26 +5,32 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import xxhash
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
+from torchdata_ais.arguments import taken
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.urls import redact
-from torchdata_ais.writing._options import check_format, store_options
+from torchdata_ais.writing._options import check_format
 from torchdata_ais.writing._replay import Replay, finished_shards
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
-from torchdata_ais.writing.packing import SamplePacker
+from torchdata_ais.writing.packing import PackingNames, SamplePacker
 from torchdata_ais.writing.targets import StreamTarget, Target, open_target
 
 __all__ = ["ShardWriter"]
 
 logger = logging.getLogger("torchdata_ais")
+
+
+class PackedInto(PackingNames, ClusterNames, total=False):
+    """How samples are packed, and parts of ``cluster=`` by version 0.1's names."""
 
 
 class ShardWriter:
@@ -59,12 +65,11 @@ class ShardWriter:
         resume: Take the shards of `manifest` as written, if they are still there: `write` passes over as many samples
             as they hold, and checks that their keys are the same. Where `post` may have moved them, they are taken as
             they are said to be.
-        endpoint: ``http://proxy:51080``; default ``AIS_ENDPOINT``.
-        client: An SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token.
-        options: All transport settings at once.
-        **tarwriter: Further arguments of `TarWriter`: ``user group mode compress encoder keep_meta mtime format
-            allow_pickle quality``.
+        cluster: See `torchdata_ais.store.Cluster`.
+        compress: As in `TarWriter`.
+        format: As in `TarWriter`.
+        **named: Further arguments of `TarWriter`: ``user group mode encoder keep_meta mtime allow_pickle quality``, and
+            parts of `cluster` by version 0.1's names.
 
     Attributes:
         shards: A `ShardInfo` for each finished shard.
@@ -103,13 +108,10 @@ class ShardWriter:
         *,
         manifest: str | None = None,
         resume: bool = False,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
-        options: StoreOptions | None = None,
+        cluster: Cluster = None,
         compress: bool | str | None = None,
         format: Any = None,  # noqa: A002 - webdataset's name
-        **tarwriter: Any,
+        **named: Unpack[PackedInto],
     ) -> None:
         self._pattern = pattern
         self._compression = compression_for(self._name(start_shard), compress)
@@ -123,14 +125,15 @@ class ShardWriter:
         if resume and manifest is None:
             raise UsageError.at("resume=True needs to know what was written", todo="pass manifest=")
         check_format(format)
+        packing: dict[str, Any] = {**named}
+        self._options = partial(cluster_options, given_options(cluster, **taken(packing, ClusterNames)))
         try:
-            self._pack = SamplePacker(**tarwriter)
+            self._pack = SamplePacker(**packing)
         except TypeError as error:
             raise UsageError.at(f"ShardWriter: {error}", todo="see the arguments of TarWriter") from error
         self._maxcount, self._maxsize = maxcount, maxsize
         self._post, self._opener = post, opener
         self._level = logging.INFO if verbose else logging.DEBUG
-        self._store = (options, endpoint, client, token)
         self._archive: OpenArchive | None = None
         self._keys = xxhash.xxh64()
         self._is_open = True
@@ -290,9 +293,6 @@ class ShardWriter:
             self.close()
         else:
             self.discard()
-
-    def _options(self) -> StoreOptions:
-        return store_options(*self._store)
 
     def _name(self, number: int) -> str:
         try:

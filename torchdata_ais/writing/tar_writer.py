@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from torchdata_ais.store import StoreOptions
-from torchdata_ais.writing._options import check_format, store_options
+from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.writing._options import check_format
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.packing import SamplePacker
@@ -50,10 +51,8 @@ class TarWriter:
         format: USTAR always, with PAX headers for what it cannot say; named here only to be checked.
         allow_pickle: Let ``pkl`` fields be pickled.
         quality: For JPEG and WebP, 1 to 100.
-        endpoint: ``http://proxy:51080``; default ``AIS_ENDPOINT``.
-        client: An SDK client to take endpoint, token and TLS settings from.
-        token: Bearer token.
-        options: All transport settings at once.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Attributes:
         count: Samples written.
@@ -91,10 +90,8 @@ class TarWriter:
         *,
         allow_pickle: bool = False,
         quality: int = 100,
-        endpoint: str | None = None,
-        client: Any = None,
-        token: str | None = None,
-        options: StoreOptions | None = None,
+        cluster: Cluster = None,
+        **named: Unpack[ClusterNames],
     ) -> None:
         check_format(format)
         name = os.fspath(fileobj) if isinstance(fileobj, str | os.PathLike) else fileobj
@@ -109,7 +106,7 @@ class TarWriter:
             mode=mode,
             mtime=mtime,
         )
-        target = open_target(name, lambda: store_options(options, endpoint, client, token))
+        target = open_target(name, partial(cluster_options, given_options(cluster, **named)))
         self._archive = OpenArchive(target, compression)
 
     @property

@@ -21,7 +21,7 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.naming import name_file, naming
 from torchdata_ais.tar.writer import Buffer
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import Location, parse_url, redact
 
 __all__ = ["FileTarget", "ObjectTarget", "StreamTarget", "Target", "open_target"]
 
@@ -121,22 +121,22 @@ class ObjectTarget(Target):
     The cluster takes an object with its length and checksum or not at all. A killed process leaves nothing behind.
 
     Args:
-        url: ``ais://bucket/name``, another provider's URI, or an object URL.
+        place: Where it will be.
         options: The cluster.
 
     Raises:
         UsageError: The URL names no object, or no cluster is named.
     """
 
-    def __init__(self, url: str, options: StoreOptions) -> None:
-        super().__init__(redact(url))
-        place = parse_url(url).at(options.endpoint)
+    def __init__(self, place: Location, options: StoreOptions) -> None:
+        super().__init__(place.shown)
+        place = place.at(options.endpoint)
         if place.kind != "object" or not place.name or place.name.endswith("/"):
             raise UsageError.at(
                 "the URL names no object to write", todo="write ais://bucket/name.tar", url=self.name
             )
-        place.require_endpoint(url)
-        self._url, self._options = url, options
+        place.require_endpoint()
+        self._place, self._options = place, options
         self._folder = tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), self.name, self._file)
@@ -154,7 +154,7 @@ class ObjectTarget(Target):
         with self._file as file:
             with naming(self._folder):
                 file.seek(0)  # writes what is left
-            put_object(self._url, file, self._options, size=self.size)
+            put_object(self._place, file, self._options, size=self.size)
 
     def discard(self) -> None:
         """Drop the temporary file."""
@@ -225,7 +225,7 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
         name = os.fsdecode(name)
     place = parse_url(name)
     if place.kind == "object":
-        return ObjectTarget(name, options())
+        return ObjectTarget(place, options())
     if place.kind == "stdin":
         return StreamTarget(sys.stdout.buffer)
     if place.kind == "http":

@@ -1,17 +1,15 @@
-"""The pipes that stand where the graph was cut: they give the items of the processes on the other side."""
+"""The pipes that receive: they stand where the graph was cut, and give the items of the processes on the other side."""
 
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from torchdata_ais.dataloader2.torchdata_names import IterDataPipe
+from torch.utils.data.datapipes.datapipe import IterDataPipe
+
 from torchdata_ais.errors import LoaderError, UsageError, WorkerDiedError
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
-
-if TYPE_CHECKING:
-    from torchdata_ais.workers.pool import Pool
 
 __all__ = ["Dispatched", "WorkerItems"]
 
@@ -26,7 +24,7 @@ which serves all workers in turn, never has to wait for one of them to read.
 _DISPATCHER_GONE = "the dispatching process ended"
 
 
-class _Live(IterDataPipe):  # type: ignore[misc]
+class _Live(IterDataPipe[Any]):
     """A pipe whose connection belongs to this process and never travels."""
 
     _live: Any = None
@@ -38,14 +36,14 @@ class _Live(IterDataPipe):  # type: ignore[misc]
 
 
 class WorkerItems(_Live):
-    """Yields the items of the worker processes, in turn, as long as each has some."""
+    """Yields the items of the worker processes: what `items` returns for each epoch."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, items: Callable[[], Iterator[Any]]) -> None:
         super().__init__()
-        self._live = pool
+        self._live = items
 
     def __iter__(self) -> Iterator[Any]:
-        yield from self._live.items()
+        yield from self._live()
 
 
 class Dispatched(_Live):

@@ -1,0 +1,78 @@
+"""What the reading service does to the part of a pipe that a process runs: there, and for each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torchdata_ais.dataloader2.graph import pause, resume, shard
+from torchdata_ais.dataloader2.torchdata_names import WorkerInfo, extract_wrapper, process_reset_fn
+from torchdata_ais.ranks.sharding import number_ranks_first
+from torchdata_ais.stage.graph import all_pipes
+from torchdata_ais.workers.hooks import tell_pipes
+
+__all__ = ["Reset", "ServicePart"]
+
+
+@dataclass(frozen=True)
+class Reset:
+    """What begins an epoch in a process.
+
+    Attributes:
+        epoch: The number the pipes are told.
+        seeds: A seed generator of torchdata: its shared seeds are equal in all processes, its own differ.
+        iter_reset_fn: Handed on from a service that stands before this one.
+        extras: Handed to every pipe that has `_ais_reset`.
+    """
+
+    epoch: int
+    seeds: Any
+    iter_reset_fn: Callable[[Any], Any] | None
+    extras: Any
+
+
+@dataclass(frozen=True)
+class ServicePart:
+    """A worker's replica of the pipe, or what the dispatching process runs. It is a `workers.job.Part`.
+
+    Attributes:
+        pipe: The pipe, wrapped by torchdata's `attach_wrapper`, so that lambdas pickle where dill is installed.
+        info: Which worker of how many this is; for the dispatching process, worker 0.
+        init_fn: Called once with the sharded pipe; returns the pipe to run. Not in the dispatching process.
+        reset_fn: Called for each epoch with the seeded pipe; returns the pipe to run.
+        dispatching: Whether it feeds all workers.
+    """
+
+    pipe: Any
+    info: WorkerInfo
+    init_fn: Callable[..., Any] | None
+    reset_fn: Callable[..., Any] | None
+    dispatching: bool = False
+
+    def open(self) -> Any:
+        """Return the pipe without its wrapper."""
+        return extract_wrapper(self.pipe)
+
+    def prepare(self, pipe: Any) -> Any:
+        """Shard the pipe over the workers."""
+        if self.dispatching:
+            return pipe
+        shard(pipe, self.info.num_workers, self.info.worker_id)
+        number_ranks_first(all_pipes(pipe))
+        if self.init_fn is not None:
+            pipe = self.init_fn(pipe, self.info)
+            if not hasattr(pipe, "__iter__"):
+                raise TypeError(f"worker_init_fn must return the pipe to run, not {type(pipe).__name__}")
+        return pipe
+
+    def begin(self, pipe: Any, reset: Reset) -> Any:
+        """Seed the pipe and the process."""
+        pipe = process_reset_fn(
+            pipe, self.info, reset.seeds, self.dispatching, reset.iter_reset_fn, self.reset_fn
+        )
+        tell_pipes(all_pipes(pipe), reset.epoch, reset.extras)
+        return pipe
+
+    pause = staticmethod(pause)
+    resume = staticmethod(resume)

@@ -1,0 +1,29 @@
+"""The graph of a pipe as torch sees it: through attributes and collections of any depth."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from torch.utils.data.graph import traverse_dps
+
+__all__ = ["all_pipes"]
+
+
+def all_pipes(pipe: Any) -> list[Any]:
+    """Return `pipe` and every pipe it depends on, of any package, nearest first, each once.
+
+    Example:
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> one = IterableWrapper([1])
+        >>> [type(pipe).__name__ for pipe in all_pipes(one.concat(one))]
+        ['ConcaterIterDataPipe', 'IterableWrapperIterDataPipe']
+    """
+    found: dict[int, Any] = {}
+    graphs = deque([traverse_dps(pipe)])
+    while graphs:
+        for number, (part, sources) in graphs.popleft().items():
+            if number not in found:
+                found[number] = part
+                graphs.append(sources)
+    return list(found.values())

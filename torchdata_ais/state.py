@@ -1,0 +1,419 @@
+"""What a checkpoint is: typed, with a version and a checksum, whatever it was taken of.
+
+Users have it as plain values (`to_plain`), fit for ``torch.save(weights_only=True)`` and for JSON. It lies on disks,
+travels through object stores, and is merged by hand. A state that lost an entry would lose or double samples without a
+word, so nothing in it is used before all of it was looked at (`from_plain`): its types, what they cannot say, and the
+checksum, which finds what went wrong by chance and is no signature. What a forged state can do is bounded: no code,
+no memory beyond its own size, an error instead of positions that are not there; what can only be compared with the
+data is compared in `stage.rest`.
+
+There are three kinds. `StreamState`: where the workers of one rank stood. `MergedState`: those of several ranks.
+`PlanState`: where reading by index stands, the same for all ranks. A new field is a new `VERSION`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import xxhash
+from msgspec import Meta, Struct
+
+from torchdata_ais.errors import StateError
+
+__all__ = [
+    "FORMAT", "VERSION", "GeneratorState", "InstanceState", "MergedState", "OpenPosition", "Part", "PlanState",
+    "ReaderState", "Refused", "SeedState", "SeenShard", "Segment", "ShardVersion", "SharedState", "StageState", "State",
+    "StreamState", "cut", "damaged", "from_plain", "pack", "to_plain", "unpack",
+]  # fmt: skip
+
+FORMAT = "torchdata_ais.loader"
+VERSION = 3
+"""1 was that of torchdata_ais 0.1: no checksum, no number of workers, and other shards for each rank. 2 was never
+released: its parts were packed, and of no kind."""
+
+_MOST_BITS = 4096
+_MOST_NESTED = 64
+"""Resumes in a row, each on another topology and none with an item, that a state can tell of."""
+
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+_Weight = Annotated[int, Meta(ge=0, le=1 << 16)]
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError)
+
+
+class _Row(Struct, array_like=True, forbid_unknown_fields=True):
+    """Small things of which there are many: lists, not dicts."""
+
+
+class OpenPosition(_Row):
+    """A shard that is being read: its position in the epoch, where its next sample begins, and which object it is."""
+
+    position: _Count
+    offset: _Count
+    version: str | None = None
+    checksum: str | None = None
+
+
+class ShardVersion(_Row):
+    """Which object a shard was."""
+
+    position: _Count
+    version: str | None = None
+    checksum: str | None = None
+
+
+class SeenShard(_Row):
+    """A shard that was begun, and a hash of its name."""
+
+    position: _Count
+    name_hash: _Count
+
+
+class GeneratorState(_Row):
+    """Where a `random.Random` stands: the words of its state, four bytes each."""
+
+    version: _Count
+    words: bytes
+
+
+class StageState(_Row):
+    """How many items a stage held, and where its generator stood."""
+
+    held: _Count
+    generator: GeneratorState | None = None
+
+
+class SeedState(_Row):
+    """How many epochs a stage has begun, and the seed of the last."""
+
+    epochs: _Count
+    seed: Annotated[int, Meta(ge=0)]
+
+
+class ReaderState(Struct, forbid_unknown_fields=True):
+    """Where the stage that reads shards stood.
+
+    Attributes:
+        instances: Instances in the epoch: ranks times workers.
+        instance: Which one this was.
+        begun: Shards of its own that it had begun.
+        left: Bitmap of the positions to begin, instead of `begun`, after a resume on another topology.
+        open: The shards under way.
+        seen: The shards begun last: they show whether the listing has changed.
+        held: Packed places of the samples that the reader and the stages below held, 8 bytes each.
+        versions: The shards those samples came from.
+    """
+
+    instances: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    instance: _Count
+    begun: _Count = 0
+    left: bytes | None = None
+    open: list[OpenPosition] = []
+    seen: list[SeenShard] = []
+    held: bytes = b""
+    versions: list[ShardVersion] = []
+
+    def __post_init__(self) -> None:
+        _require(self.instance < self.instances, "it does not say which instance it is of")
+        _require(len(self.held) % 8 == 0, "its list of held samples is cut")
+
+    def places(self) -> list[int]:
+        """Return the places of the samples held."""
+        return array("Q", self.held).tolist()
+
+
+class _Part(Struct, tag_field="kind", forbid_unknown_fields=True):
+    """What an instance reports."""
+
+
+class InstanceState(_Part, tag="instance"):
+    """Where an instance stood; with `stages` None it had not begun.
+
+    Attributes:
+        reader: Where it stood in the shards.
+        stages: What the stages below the reader held, the last first.
+        seeds: Of the stages that draw.
+    """
+
+    reader: ReaderState
+    stages: list[StageState] | None = None
+    seeds: list[SeedState] = []
+
+    def __post_init__(self) -> None:
+        held = sum(stage.held for stage in self.stages or ())
+        _require(8 * held <= len(self.reader.held), "its stages hold more samples than are named")
+
+    def leaves(self) -> Iterator[InstanceState]:
+        """Yield the states of instances that have begun in this one: itself."""
+        yield self
+
+
+class SharedState(_Part, tag="shared"):
+    """What an instance is to read: its share of what others had left.
+
+    Attributes:
+        of: The others.
+        share: Which part of the rest.
+        shares: Of how many.
+    """
+
+    of: list[InstanceState | SharedState]
+    share: _Count
+    shares: _Count
+
+    def __post_init__(self) -> None:
+        _require(self.share < self.shares, "its share of other states is none")
+        _require(self.depth() <= _MOST_NESTED, f"it tells of more than {_MOST_NESTED} resumes in a row")
+
+    def depth(self) -> int:
+        """Return how many resumes in a row it tells of."""
+        return 1 + max((part.depth() for part in self.of if isinstance(part, SharedState)), default=0)
+
+    def leaves(self) -> Iterator[InstanceState]:
+        """Yield the states of instances that it is a share of."""
+        for part in self.of:
+            yield from part.leaves()
+
+
+class Refused(_Part, tag="refused"):
+    """Why an instance cannot say where it stands; raised when somebody asks."""
+
+    what: str
+    todo: str
+    place: dict[str, Any]
+
+
+Part = InstanceState | SharedState
+_packed = msgspec.msgpack.Decoder(InstanceState | SharedState | Refused)
+
+
+def pack(part: Part | Refused) -> bytes:
+    """Return `part` as it travels between processes."""
+    return msgspec.msgpack.encode(part)
+
+
+def unpack(packed: bytes) -> Part:
+    """Return what was packed.
+
+    Raises:
+        StateError: The bytes are not what `pack` makes; or the error that the instance met.
+    """
+    try:
+        part: Part | Refused = _packed.decode(packed)
+    except _UNREADABLE as error:
+        raise damaged(cut(str(error))) from None
+    if isinstance(part, Refused):
+        raise StateError(part.what, todo=part.todo, place=part.place)
+    return part
+
+
+class _Kind(Struct, tag_field="kind", forbid_unknown_fields=True):
+    """What `to_plain` takes."""
+
+
+class StreamState(_Kind, tag="stream", kw_only=True):
+    """Where one rank stood.
+
+    Attributes:
+        stages: Names of the stages, last first.
+        seed: The loader's seed.
+        epoch: The epoch of the data: which order of the shards.
+        user_epoch: The epoch as the user counts; differs from `epoch` with a fixed number of steps.
+        step: Batches of it that were given out.
+        rank: This rank.
+        ranks: Ranks there are.
+        workers: Workers of this rank (1 for none).
+        turn: The worker that yields next.
+        shards: The digest of the shards that were listed; empty where nothing was.
+        instances: Where each worker stood; None means that the epoch has not begun.
+    """
+
+    stages: list[str]
+    seed: int = 0
+    epoch: int = 0
+    user_epoch: int = 0
+    step: _Count = 0
+    rank: _Count = 0
+    ranks: _Count = 1
+    workers: _Count = 1
+    turn: _Count = 0
+    shards: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    instances: list[InstanceState | SharedState] | None = None
+
+    OWN: ClassVar = ("rank", "turn", "instances")
+    """The fields in which the ranks of a loader differ."""
+
+    def __post_init__(self) -> None:
+        numbers = (self.seed, self.epoch, self.user_epoch)
+        _require(max(map(int.bit_length, numbers)) <= _MOST_BITS, "a number in it is too large")
+        _require(
+            self.rank < self.ranks and self.turn < self.workers, "it names a rank or worker there is none of"
+        )
+        if self.instances is not None:
+            there = len(self.instances)
+            _require(there == self.workers, f"it has {there} of {self.workers} workers")
+
+    @property
+    def parts(self) -> list[StreamState]:
+        """The ranks' states in it."""
+        return [self]
+
+    def difference(self, other: StreamState) -> tuple[str, Any, Any] | None:
+        """Return the first field in which two ranks of a loader must agree and do not, with both values; or None."""
+        theirs = msgspec.structs.asdict(other)
+        for name, value in msgspec.structs.asdict(self).items():
+            if name not in self.OWN and value != theirs[name]:
+                return name, value, theirs[name]
+        if (self.instances is None) != (other.instances is None):
+            return "instances", self.instances, other.instances
+        return None
+
+
+class MergedState(_Kind, tag="merged"):
+    """Where several ranks of a loader stood, after the same number of steps."""
+
+    merged: list[StreamState]
+
+    def __post_init__(self) -> None:
+        alike = bool(self.merged) and all(self.merged[0].difference(part) is None for part in self.merged)
+        _require(alike, "its parts are not of one loader")
+        _require(len({part.rank for part in self.merged}) == len(self.merged), "a rank is there twice")
+
+    @property
+    def parts(self) -> list[StreamState]:
+        """The ranks' states in it."""
+        return self.merged
+
+
+class Segment(_Row):
+    """A part of a run by index in which global batch, sources and weights were the same.
+
+    Attributes:
+        step: The first step of it.
+        position: The first position of it, counted over the whole run.
+        global_batch: Positions a step, over all ranks.
+        weights: Of each source, in 1/65,536; 0 for one that was removed.
+        draws: How many samples were drawn from each source before.
+    """
+
+    step: _Count
+    position: _Count
+    global_batch: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    weights: list[_Weight]
+    draws: list[_Count]
+
+    def __post_init__(self) -> None:
+        _require(len(self.weights) == len(self.draws), "a segment of it has not one weight a source")
+        _require(sum(self.weights) == 1 << 16, "the weights of a segment of it are not whole")
+        _require(
+            sum(self.draws) == self.position, "the draws of a segment of it are not as many as its positions"
+        )
+
+
+class PlanState(_Kind, tag="plan", kw_only=True):
+    """Where reading by index stands: the same on all ranks, and for any number of them.
+
+    Attributes:
+        plan: Version of the plan: which function of position the order is.
+        sources: The digest of each source, in the order they came; one that was removed stays.
+        seed: The loader's seed.
+        segments: One for each change of global batch, sources or weights; the first begins the run.
+        step: Global batches that were given out.
+    """
+
+    plan: Annotated[int, Meta(ge=1, le=1 << 16)]
+    sources: Annotated[list[_Digest], Meta(min_length=1)]
+    seed: int
+    segments: Annotated[list[Segment], Meta(min_length=1)]
+    step: _Count
+
+    def __post_init__(self) -> None:
+        segments = self.segments
+        _require(self.seed.bit_length() <= _MOST_BITS, "a number in it is too large")
+        _require(len(set(self.sources)) == len(self.sources), "a source is there twice")
+        _require(segments[0].step == segments[0].position == 0, "its first segment is not the beginning")
+        _require(
+            len(segments[-1].weights) == len(self.sources), "its last segment has not one weight a source"
+        )
+        _require(segments[-1].step <= self.step, "its last segment begins after its step")
+        for before, after in pairwise(segments):
+            steps, taken = after.step - before.step, after.position - before.position
+            _require(
+                steps > 0 and 0 < taken <= steps * before.global_batch,
+                "its segments do not follow each other",
+            )
+            pairs = zip(before.draws, after.draws, strict=False)
+            grows = len(before.draws) <= len(after.draws) and all(one <= other for one, other in pairs)
+            _require(grows, "a source of it was drawn less often later than before")
+
+
+State = StreamState | MergedState | PlanState
+
+
+def to_plain(state: State) -> dict[str, Any]:
+    """Return `state` as users keep it: plain values that JSON can hold; bytes are base64 text."""
+    plain = msgspec.to_builtins(state)
+    return {"format": FORMAT, "version": VERSION, **plain, "checksum": _checksum(plain)}
+
+
+def from_plain(plain: Any) -> State:
+    """Return what `to_plain` was given.
+
+    Raises:
+        StateError: It is no state, of another version of the package, or not as it was saved.
+    """
+    if not isinstance(plain, dict) or not isinstance(plain.get("format"), str) or plain["format"] != FORMAT:
+        raise StateError.at(
+            "this is no state of a torchdata_ais loader",
+            todo="pass what state_dict() or merge_states() returned",
+        )
+    _check_version(plain.get("version"))
+    bare = {name: value for name, value in plain.items() if name not in ("format", "version", "checksum")}
+    try:
+        state: State = msgspec.convert(bare, State)
+        whole = plain.get("checksum") == _checksum(bare)
+    except _UNREADABLE as error:
+        raise damaged(cut(str(error))) from None
+    _require(whole is True, "its checksum is not that of its content")
+    return state
+
+
+def cut(text: str, most: int = 300) -> str:
+    """Return `text`, or its beginning if it is long: what a state says may be of any size."""
+    return text if len(text) <= most else text[:most] + "..."
+
+
+def damaged(why: str) -> StateError:
+    """Return the error for a state that is not as it was saved."""
+    return StateError.at(
+        f"the state is damaged: {why}", todo="pass the checkpoint as it was saved, or resume from another one"
+    )
+
+
+def _require(fact: bool, otherwise: str) -> None:
+    if not fact:
+        raise damaged(otherwise)
+
+
+def _checksum(bare: dict[str, Any]) -> str:
+    """Return the XXH64 of everything in a state, the same however it was kept."""
+    return xxhash.xxh64_hexdigest(msgspec.json.encode(bare, order="sorted"))
+
+
+def _check_version(version: Any) -> None:
+    if type(version) is int and version == VERSION:
+        return
+    if type(version) is int and version == 1:
+        raise StateError.at(
+            "the state was saved by torchdata_ais 0.1, without the checksum that later versions compare",
+            todo="finish that epoch with torchdata_ais 0.1, or begin the epoch anew",
+        )
+    said = version if type(version) is int and abs(version) < 1000 else f"of type {type(version).__name__}"
+    raise StateError.at(
+        f"the state has version {said}, this package writes and reads {VERSION}",
+        todo="resume with the version of the package that took the checkpoint",
+    )
