@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.stage.seed import seed_shufflers
-from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import ClusterNames, StoreOptions
 from torchdata_ais.webdataset.currying import Stage
 from torchdata_ais.webdataset.left_out import explaining
@@ -253,8 +253,8 @@ def _no_stage(value: Any, what: str) -> UsageError:
 def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
     """Return the transport settings of the lister above, so that what it lists is read with the same token."""
     for pipe in upstream(source):
-        transport = vars(pipe).get("transport")
-        if isinstance(transport, StageTransport) and transport.given is not None:
+        transport = stage_of(pipe).transport
+        if transport is not None and transport.given is not None:
             return transport.given
     return None
 
