@@ -18,9 +18,9 @@ from typing_extensions import Unpack
 from torchdata_ais.errors import AISError
 from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options
 from torchdata_ais.store.attempts import Attempts, retried
+from torchdata_ais.store.exchange import drain
 from torchdata_ais.store.request import send
 from torchdata_ais.store.sdk import call, sdk_client
-from torchdata_ais.store.wire import drain
 from torchdata_ais.tar.zstd import ZSTD
 from torchdata_ais.urls import redact
 from torchdata_ais.versions import versions

@@ -10,9 +10,9 @@ from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Failed, retried
+from torchdata_ais.store.exchange import UNREADABLE, drain, is_marked, is_page, not_aistore, refused, root
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.request import send
-from torchdata_ais.store.wire import UNREADABLE, drain, is_marked, is_page, not_aistore, refused, root
 from torchdata_ais.urls import parse_url, redact
 
 __all__ = ["read_range"]

@@ -22,10 +22,10 @@ from torchdata_ais.urls import parse_url
 from torchdata_ais.workers.ordered_pool import OrderedPool
 from torchdata_ais.writing._transform import Edit, EditNames, Outcome, Transform
 from torchdata_ais.writing.image_folder import image_folder
+from torchdata_ais.writing.inputs import ShardSource, Source, find_shards, is_table, shards_in
 from torchdata_ais.writing.manifest import ShardInfo
 from torchdata_ais.writing.prepare import prepare
 from torchdata_ais.writing.shard_writer import PackedInto, ShardWriter
-from torchdata_ais.writing.sources import ShardSource, Source, find_shards, is_table, shards_in
 from torchdata_ais.writing.table import table
 
 __all__ = ["Conversion", "Edit", "convert"]

@@ -28,7 +28,7 @@ from .store import Object
 
 __all__ = ["Etl", "Etls", "parse_seconds", "read_message"]
 
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("etl_worker.py")
 _NAME = re.compile(r"[a-z0-9][-a-z0-9]{4,30}[a-z0-9]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLOCK_BYTES = 1 << 20

@@ -11,13 +11,13 @@ import msgspec
 
 from .faults import Plan
 from .fields import decode, typed
+from .messages import Request
 from .names import check_bucket_name, parse_uname
 from .problem import ReplyError, bad_bucket_name, not_implemented
 from .reply import Reply
 from .state import Cluster, Node
 from .store import Bucket, Store
 from .vocabulary import ACTIONS, is_known_path
-from .wire import Request
 
 __all__ = ["ROUTES", "Call", "Route", "find", "route"]
 

@@ -16,12 +16,12 @@ from typing import Any
 from . import delivery
 from .access import check_sender
 from .files import FileSlice
+from .messages import BadRequestError, Connection, HangupError
 from .names import check_bucket_name, check_object_name
 from .problem import ReplyError, of_the_machine
 from .reply import Reply, planned_bytes, send
 from .routes import Call, find
 from .state import HOST, Cluster, Node
-from .wire import BadRequestError, Connection, HangupError
 
 __all__ = ["listen", "serve"]
 

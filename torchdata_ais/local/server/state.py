@@ -17,10 +17,10 @@ from .access import hide_secret
 from .etl import Etls
 from .faults import FaultTable
 from .jobs import Jobs
+from .messages import Request
 from .names import digest_of, new_id, object_uname, owner_of
 from .store import Store
 from .uploads import Uploads
-from .wire import Request
 
 __all__ = ["HOST", "Cluster", "Node"]
 
