@@ -63,7 +63,7 @@ def index(
 
         if not where and len(urls) > 1:
             raise UsageError.at(
-                "several sources have no place of their own for an index", todo="pass --where"
+                "Several sources have no place of their own for an index", todo="pass --where"
             )
         places = map(parse_url, filter(None, [*urls, where]))
         needs_cluster = any(place.kind == "object" and not place.endpoint for place in places)

@@ -117,7 +117,7 @@ def _indexed(urls: list[str], report: LintReport, options: StoreOptions | None) 
 
     if len(urls) > 1:
         raise UsageError.at(
-            "several sources have no place of their own for an index",
+            "Several sources have no place of their own for an index",
             todo="run torchdata-ais index --where",
         )
     if not report.ok:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+from typing_extensions import Unpack
 
 from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.index.form import SAMPLES
@@ -20,7 +21,14 @@ from torchdata_ais.index.places import folder_at, found_folder
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import IndexWriter, ShardEntry, ShardSamples
 from torchdata_ais.plan.hashing import Integers
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import (
+    Cluster,
+    ClusterNames,
+    StoreOptions,
+    cluster_options,
+    given_options,
+    resolve_options,
+)
 from torchdata_ais.urls import parse_url
 
 __all__ = ["SampleIndex", "SampleReference"]
@@ -97,13 +105,13 @@ class SampleIndex:
         cls,
         sources: Any,
         *,
-        endpoint: str | None = None,
         method: Literal["auto", "cluster", "read"] = "auto",
         processes: int = 0,
         where: str | os.PathLike[str] | None = None,
         previous: SampleIndex | None = None,
         progress: Callable[[Any], object] | None = None,
-        options: StoreOptions | None = None,
+        cluster: Cluster = None,
+        **named: Unpack[ClusterNames],
     ) -> SampleIndex:
         """Make the index of shards; see `torchdata_ais.indexing.build_index`, whose arguments these are.
 
@@ -116,13 +124,13 @@ class SampleIndex:
 
         return build_index(
             sources,
-            endpoint=endpoint,
             method=method,
             processes=processes,
             where=where,
             previous=previous,
             progress=progress,
-            options=options,
+            cluster=cluster,
+            **named,
         )
 
     @classmethod
@@ -130,16 +138,16 @@ class SampleIndex:
         cls,
         where: str | os.PathLike[str],
         *,
-        endpoint: str | None = None,
-        options: StoreOptions | None = None,
+        cluster: Cluster = None,
+        **named: Unpack[ClusterNames],
     ) -> SampleIndex:
         """Open a stored index. What is asked for is read then, by ranges, and checked.
 
         Args:
             where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
                 `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL.
-            endpoint: The cluster; default ``AIS_ENDPOINT``.
-            options: All transport settings at once.
+            cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
+            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Raises:
             NotFoundError: There is none.
@@ -154,7 +162,7 @@ class SampleIndex:
             ...     len(SampleIndex.open(folder))
             5
         """
-        settings = _settings(where, endpoint, options)
+        settings = _settings(where, given_options(cluster, **named))
         folder, beginning = found_folder(where, settings)
         stored = StoredIndex(folder)
         for number in {0, stored.head.shards - 1} if beginning and stored.head.shards else ():
@@ -428,8 +436,8 @@ class SampleIndex:
         self,
         where: str | os.PathLike[str] | None = None,
         *,
-        endpoint: str | None = None,
-        options: StoreOptions | None = None,
+        cluster: Cluster = None,
+        **named: Unpack[ClusterNames],
     ) -> SampleIndex:
         """Store the index, or the selection of one, and return it opened from there.
 
@@ -438,8 +446,8 @@ class SampleIndex:
 
         Args:
             where: A folder, or ``ais://bucket/name``. Default: beside the shards it was built of (`index_place`).
-            endpoint: The cluster; default the one it was built from, or ``AIS_ENDPOINT``.
-            options: All transport settings at once.
+            cluster: See `torchdata_ais.store.Cluster`; default the one it was built from.
+            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Raises:
             UsageError: No place is known: for a selection, or an index of several sources.
@@ -451,8 +459,7 @@ class SampleIndex:
             raise UsageError.at(
                 "save() does not know where to", todo="pass a folder, or ais://bucket/name: index.save(where)"
             )
-        settings = options or (self._options if endpoint is None and self._options else None)
-        settings = settings or _settings(where, endpoint, options)
+        settings = _settings(where, given_options(cluster, **named) or self._options)
         folder = folder_at(where, settings)
         writer = IndexWriter(folder)
         if self._positions is None:
@@ -565,14 +572,11 @@ def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.b
     return mask
 
 
-def _settings(
-    where: str | os.PathLike[str], endpoint: str | None, options: StoreOptions | None
-) -> StoreOptions:
+def _settings(where: str | os.PathLike[str], given: StoreOptions | None) -> StoreOptions:
     """Return how to reach `where`; for a path of this machine nothing is looked for."""
-    if options is not None:
-        return options
-    is_local = endpoint is None and parse_url(os.fspath(where)).kind == "file"
-    return StoreOptions() if is_local else resolve_options(endpoint=endpoint)
+    if given is None and parse_url(os.fspath(where)).kind == "file":
+        return StoreOptions()
+    return cluster_options(given)
 
 
 def _mask(values: Any, length: int) -> npt.NDArray[np.bool_]:

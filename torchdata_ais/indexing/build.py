@@ -9,6 +9,8 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import Any, Literal
 
+from typing_extensions import Unpack
+
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import (
     TABLE,
@@ -27,7 +29,7 @@ from torchdata_ais.indexing.cluster import indexed_by_cluster
 from torchdata_ais.indexing.listing import listed_shards
 from torchdata_ais.indexing.reading import indexed_by_reading
 from torchdata_ais.jobs import OnProgress, Progress
-from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options
 from torchdata_ais.urls import ObjectURL, parse_url
 
 __all__ = ["Indexed", "Method", "build_index"]
@@ -43,19 +45,18 @@ logger = logging.getLogger("torchdata_ais")
 def build_index(
     sources: Any,
     *,
-    endpoint: str | None = None,
     method: Method = "auto",
     processes: int = 0,
     where: str | os.PathLike[str] | None = None,
     previous: SampleIndex | None = None,
     progress: OnProgress | None = None,
-    options: StoreOptions | None = None,
+    cluster: Cluster = None,
+    **named: Unpack[ClusterNames],
 ) -> SampleIndex:
     """Make the index of the samples of shards.
 
     Args:
         sources: What `.list_ais()` takes: prefixes, templates, paths, folders, one or several.
-        endpoint: The cluster; default ``AIS_ENDPOINT``.
         method: ``"cluster"``: AIStore's own job looks at the headers where the shards lie, and no sample is moved;
             shards that it has no valid index of are named in the log, and read. ``"read"``: every shard is read, which
             finds the XXH64 of each sample, too. ``"auto"``: by the cluster where it has that job, else by reading.
@@ -66,7 +67,8 @@ def build_index(
         previous: An index of an earlier time. Shards that it has with the same size and the same checksum (or, where
             there is none, version) are taken from it.
         progress: Called with each new `Progress`.
-        options: Transport settings in place of `endpoint`.
+        cluster: See `torchdata_ais.store.Cluster`.
+        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Order: that of the listing.
 
@@ -88,7 +90,7 @@ def build_index(
         raise UsageError.at(f"method={method!r}", todo='use "auto", "cluster" or "read"')
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
-    settings = options or resolve_options(endpoint=endpoint)
+    settings = cluster_options(cluster, **named)
     urls = listed_shards(sources, settings)
     folder = MemoryFolder() if where is None else folder_at(where, settings)
     before = [] if previous is None else [previous]

@@ -73,7 +73,6 @@ class ConvertNames(EditNames, PackedInto, total=False):
     opener: Callable[[str], Any] | None
     compress: bool | str | None
     format: Any
-    index: bool | str
 
 
 def convert(

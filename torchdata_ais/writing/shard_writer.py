@@ -31,7 +31,13 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class PackedInto(PackingNames, ClusterNames, total=False):
-    """How samples are packed, and parts of ``cluster=`` by version 0.1's names."""
+    """How samples are packed, and parts of ``cluster=`` by version 0.1's names.
+
+    Attributes:
+        index: Whether, and where, to make the sample index on the way.
+    """
+
+    index: bool | str
 
 
 class ShardWriter:
@@ -111,12 +117,12 @@ class ShardWriter:
         *,
         manifest: str | None = None,
         resume: bool = False,
-        index: bool | str = False,
         cluster: Cluster = None,
         compress: bool | str | None = None,
         format: Any = None,  # noqa: A002 - webdataset's name
         **named: Unpack[PackedInto],
     ) -> None:
+        index = named.pop("index", False)
         self._pattern = pattern
         self._compression = compression_for(self._name(start_shard), compress)
         if self._name(start_shard) == self._name(start_shard + 1):
