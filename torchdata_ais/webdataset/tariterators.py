@@ -87,7 +87,9 @@ def tarfile_samples(
     path: str | None = None
     for sample in TarSampleGrouper(loader, adjacent=adjacent, require=require, on_error=handler):
         if sample["__url__"] != shard:
-            shard = sample["__url__"]
+            shard = str(
+                sample["__url__"]
+            )  # a listed one knows its size and version, which samples need not carry
             name = names.get(shard, shard)
             is_file = parse_url(shard).kind == "file" and not isinstance(name, Command)
             path = parse_url(shard).name if local_path and is_file else None
