@@ -18,6 +18,7 @@ from .etl import (
 from .etl import (
     shard_etl as shard_etl,
 )
+from .index import SampleIndex as SampleIndex
 from .loaders import (
     MultiProcessingReadingService as MultiProcessingReadingService,
 )
@@ -157,7 +158,11 @@ from .pipes import (
 from .pipes import (
     Unlister as Unlister,
 )
+from .reading.open_shard import Safety as Safety
 from .samples import Sample as Sample
+from .store import (
+    ObjectCache as ObjectCache,
+)
 from .store import (
     Retry as Retry,
 )

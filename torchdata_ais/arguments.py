@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["check_function", "check_number", "check_text", "taken"]
+__all__ = ["check_function", "check_number", "check_text", "option", "taken"]
 
 
 def check_function(function: Any, count: int, name: str) -> None:
@@ -48,8 +48,34 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
         ) from None
 
 
+_T = TypeVar("_T")
+
+
+def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:
+    """Return the options object `given`; without one, make it of those of the keyword arguments that are its fields.
+
+    Args:
+        kind: A dataclass that checks its fields.
+        given: As the user passed it.
+        named: All further keyword arguments; those that are taken are taken out.
+
+    Raises:
+        UsageError: It is none of its kind, or is said twice.
+    """
+    own = taken(named, kind)
+    if given is None:
+        return kind(**own)
+    if own or not isinstance(given, kind):
+        beside = "".join(f" beside {name}=" for name in own)
+        raise UsageError.at(
+            f"{given!r:.60} was given{beside} where {kind.__name__}(...) says all",
+            todo=f"pass {kind.__name__}(...) alone",
+        )
+    return given
+
+
 def taken(named: dict[str, Any], known: type) -> dict[str, Any]:
-    """Take those of the keyword arguments that the `TypedDict` `known` has out of `named`, and return them."""
+    """Take those keyword arguments that the `TypedDict` or dataclass `known` has out of `named`, and return them."""
     return {name: named.pop(name) for name in known.__annotations__ if name in named}
 
 

@@ -10,7 +10,17 @@ __all__ = ["show_versions", "versions"]
 
 _PACKAGES = (
     *("torchdata-ais", "torch", "torchdata", "aistore", "numpy", "pillow", "urllib3", "xxhash", "msgspec"),
-    *("webdataset", "simplejpeg", "zstandard", "soundfile", "av", "cbor2", "dill", "lightning", "accelerate"),
+    *(
+        "webdataset",
+        "simplejpeg",
+        "backports.zstd",
+        "soundfile",
+        "av",
+        "cbor2",
+        "dill",
+        "lightning",
+        "accelerate",
+    ),
 )
 
 

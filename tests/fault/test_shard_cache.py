@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,21 +102,16 @@ def test_promise_5_a_checkpoint_goes_on_out_of_the_cache(cluster: LocalCluster, 
 
 def test_a_killed_download_leaves_no_lock_behind(cluster: LocalCluster, tmp_path: Path) -> None:
     rule = cluster.faults.add(Bandwidth(4000), object="s-0.tar")
-    program = (
-        "import sys; from torchdata_ais import AISSourceLister\n"
-        "list(AISSourceLister('ais://far', endpoint=sys.argv[1]).load_tar(cache_dir=sys.argv[2]))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, cluster.endpoint, str(tmp_path)], start_new_session=True
-    )
+    process = multiprocessing.get_context("fork").Process(target=lambda: list(pipe(cluster, tmp_path)))
+    process.start()
     try:
         deadline = time.monotonic() + 60
         while not any(file.suffix == ".part" for file in tmp_path.glob("??/*")):
             assert time.monotonic() < deadline
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.05)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join(20)
     cluster.faults.clear(rule)
     assert len(list(pipe(cluster, tmp_path))) == 12

@@ -29,10 +29,12 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe
 from typing_extensions import Unpack
 
 from torchdata_ais import pipes
+from torchdata_ais.pipes.load_tar import LoadTarNames
+from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.stage.collate import Ragged
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.policy import OnError
-from torchdata_ais.store import Cluster, ClusterNames, Retry
+from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry
 
 T_co = TypeVar("T_co", covariant=True)
 

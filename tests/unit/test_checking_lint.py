@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from torchdata_ais import AISSourceLister
 from torchdata_ais.checking import lint_shards, reshard
 from torchdata_ais.checking.across import compared
-from torchdata_ais.checking.report import ShardReport
+from torchdata_ais.checking.findings import ShardReport
 from torchdata_ais.cli import app
 from torchdata_ais.errors import ConnectError, MissingLibraryError, NotFoundError, UsageError
 from torchdata_ais.store import Retry, StoreOptions

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from torchdata_ais.checking import doctor
 from torchdata_ais.cli import app
+from torchdata_ais.cli._run import sentence
+from torchdata_ais.errors import UsageError
 from torchdata_ais.local import Stall
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import write_shard
@@ -60,6 +62,18 @@ def test_a_target_that_cannot_be_written_is_told_before_the_shards_are_read(
     assert result.stdout == ""
     assert says in result.stderr
     assert "=True" not in result.stderr, "arguments of functions are none of a command"
+
+
+def test_errors_of_a_command_name_its_own_options(tmp_path: Path) -> None:
+    write_shard(tmp_path / "out-000000.tar", [("a.txt", b"1")])
+    source = write_shard(tmp_path / "s.tar", [("a.txt", b"1")])
+    result = run("convert", source, f"{tmp_path}/out-%06d.tar")
+    assert result.exit_code == 1
+    assert "or pass --resume with --manifest, or --overwrite" in result.stderr
+    error = UsageError.at("more than max_pixels=5", todo="Raise max_pixels= if images may be that large")
+    assert sentence(error, ["max_pixels"]).endswith(
+        "--max-pixels=5. Raise --max-pixels if images may be that large"
+    )
 
 
 def test_inspect_of_a_bucket_or_a_prefix_names_the_command_that_lists(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from multiprocessing import active_children
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_ais.dataloader2
 from torchdata_ais import ais_loader
-from torchdata_ais.loaders.engines import DataLoader2Engine, DataLoaderEngine
 from torchdata_ais.workers.hooks import EnvelopeSender, EpochListener
 
 THEIRS = ["DataLoader2", "DistributedReadingService", "InProcessReadingService", "SequentialReadingService"]
@@ -42,7 +42,7 @@ def test_the_names_are_there_when_asked_for_and_no_banner_is_shown() -> None:
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'Prefetcher'"):
+    with pytest.raises(AttributeError, match="attribute Prefetcher"):
         _ = torchdata_ais.dataloader2.Prefetcher  # type: ignore[attr-defined]
 
 
@@ -60,7 +60,8 @@ def test_auto_is_dataloader2_where_there_is_one_and_torchs_loader_elsewhere(
     with ais_loader(IterableWrapper(range(6)).sharding_filter(), num_workers=2) as loader:
         items = iter(loader)
         assert next(items) == 0
-        assert type(loader._engine) is (DataLoaderEngine if missing else DataLoader2Engine)
+        ours = {"worker process 0", "worker process 1"} <= {child.name for child in active_children()}
+        assert ours is not missing  # torch's loader leaves its workers the names that multiprocessing gives
         assert sorted(items) == [1, 2, 3, 4, 5]
 
 

@@ -83,9 +83,10 @@ def test_a_cluster_that_can_accept_nothing_any_more_ends_and_says_so() -> None:
     program = (
         "import runpy, sys, time\n"
         "runpy.run_path(sys.argv[1], run_name='program')['load']()\n"
-        "node = sys.modules['_ais_local_server.node'].Node(None, 'proxy', 'id')\n"
-        "node.start()\n"
-        "node._listener.shutdown(2)\n"
+        "from _ais_local_server import serving, state\n"
+        "listener = serving.listen()\n"
+        "serving.serve(None, state.Node('proxy', 'id', 0), listener)\n"
+        "listener.shutdown(2)\n"
         "time.sleep(30)\n"
     )
     server = Path(torchdata_ais.local.__file__).parent / "server" / "__main__.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import threading
 import time
@@ -120,8 +121,46 @@ def test_a_client_that_waits_for_100_is_redirected_without_sending(raw: Any) -> 
     connection.send(
         b"PUT /v1/objects/b/late HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
     )
-    assert connection.answer()[0] == 307
+    status, headers, _ = connection.answer()
+    assert (status, headers["connection"]) == (307, "close")
     assert connection.closed()
+
+
+def test_an_answer_says_whether_the_connection_goes_on(cluster: LocalCluster, raw: Any) -> None:
+    put = b"PUT /v1/objects/b/wrong HTTP/1.1\r\nHost: localhost\r\nAis-Checksum-Value: 0\r\n"
+    connection = raw(owner_of(cluster, "wrong"))
+    connection.send(put + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+    status, headers, _ = connection.answer()
+    assert (status, "connection" in headers) == (500, False)
+    connection.send(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    status, headers, _ = connection.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert connection.closed()
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 2000000", "Transfer-Encoding: chunked"])
+def test_a_body_that_found_no_room_is_read_to_its_end_and_the_connection_goes_on(
+    cluster: LocalCluster, raw: Any, framing: str
+) -> None:
+    connection = raw(owner_of(cluster, "full"))
+    body = b"x" * 2_000_000
+    if "chunked" in framing:
+        body = b"%x\r\n%b\r\n" % (1_500_000, body[:1_500_000]) + b"%x\r\n%b\r\n0\r\n\r\n" % (
+            500_000,
+            body[1_500_000:],
+        )
+    before = resource.prlimit(cluster.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(cluster.pid, resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        connection.send(
+            f"PUT /v1/objects/b/full HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n".encode() + body
+        )
+        status, headers, _ = connection.answer()
+    finally:
+        resource.prlimit(cluster.pid, resource.RLIMIT_FSIZE, before)
+    assert (status, "connection" in headers) == (507, False)
+    connection.send(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert connection.answer()[0] == 200
 
 
 def test_a_target_asks_for_the_body_of_a_client_that_waits_for_100(cluster: LocalCluster, raw: Any) -> None:

@@ -40,7 +40,7 @@ ACTIONS = [
     ("PUT /v1/cluster", "rotate-logs"), ("PUT /v1/cluster", "reload-creds"), ("PUT /v1/cluster", "clear-lcache"),
     ("PUT /v1/daemon", "reset-config"), ("PATCH /v1/buckets/b", "set-bprops"), ("PATCH /v1/buckets/b", "reset-bprops"),
     ("POST /v1/buckets/b", "make-n-copies"), ("POST /v1/buckets/b", "ec-encode"), ("POST /v1/buckets/b", "rechunk"),
-    ("POST /v1/buckets/b", "index-shard"), ("GET /v1/buckets/b", "summary-shard"),
+    ("GET /v1/buckets/b", "summary-shard"),
     ("POST /v1/buckets/b", "create-inventory"), ("POST /v1/objects/b/o", "rename-obj"),
     ("POST /v1/objects/b/o", "blob-download"), ("POST /v1/objects/b/o", "check-lock"),
     ("POST /v1/objects/b", "promote"),

@@ -17,6 +17,7 @@ from torchdata_ais.pipes.slice_samples import Slicer
 from torchdata_ais.pipes.unbatched import Unbatcher
 from torchdata_ais.pipes.unlisted import Unlister
 from torchdata_ais.pipes.with_length import LengthSetter
+from torchdata_ais.state import StageState
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
@@ -93,7 +94,7 @@ def test_with_length_changes_the_length_and_nothing_else() -> None:
 
 def test_non_empty_after_a_resume_has_had_its_items() -> None:
     pipe = NonEmpty([])
-    pipe.load_state(None, 0, 0)
+    pipe.load_state(StageState(0), 0)
     assert list(pipe) == []
     with pytest.raises(UsageError, match="no items at all"):
         list(pipe)

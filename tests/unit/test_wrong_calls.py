@@ -354,7 +354,7 @@ def test_a_missing_library_of_a_spec_is_told_when_the_pipe_is_made(
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has Zstandard itself")
 def test_a_missing_library_of_a_shard_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "backports.zstd", None)
     path = tmp_path / "s.tar.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
     with pytest.raises(MissingLibraryError, match="pip install"):

@@ -8,8 +8,8 @@ commands ``torchdata-ais lint``, ``bench`` and ``doctor`` print what they return
 from __future__ import annotations
 
 from torchdata_ais.checking.doctor import Check, diagnose
+from torchdata_ais.checking.findings import LintReport, Problem, ShardReport
 from torchdata_ais.checking.lint import lint_shards
-from torchdata_ais.checking.report import LintReport, Problem, ShardReport
 from torchdata_ais.checking.reshard import Resharded, reshard
 from torchdata_ais.checking.speed import Rate, Speed, measure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from torchdata_ais.checking.report import Problem, ShardReport
+from torchdata_ais.checking.findings import Problem, ShardReport
 
 __all__ = ["compared", "lacking", "unmatched"]
 

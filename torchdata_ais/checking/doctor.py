@@ -9,14 +9,19 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
 from typing_extensions import Unpack
 
 from torchdata_ais.errors import AISError
-from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options
+from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options
+from torchdata_ais.store.attempts import Attempts, retried
+from torchdata_ais.store.exchange import drain
+from torchdata_ais.store.request import send
+from torchdata_ais.store.sdk import call, sdk_client
+from torchdata_ais.tar.zstd import ZSTD
 from torchdata_ais.urls import redact
 from torchdata_ais.versions import versions
 
@@ -99,6 +104,7 @@ def _loaders() -> Check:
 
 
 def _codecs() -> Check:
+
     from torchdata_ais.codecs import build_decoder
 
     build_decoder()
@@ -107,7 +113,7 @@ def _codecs() -> Check:
         "soundfile": "audio",
         "av": "video",
         "cbor2": "formats",
-        "zstandard": "formats",
+        ZSTD: "formats",
     }
     troubles = {name: _trouble(name, extra) for name, extra in rows.items()}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
@@ -172,13 +178,6 @@ def _cluster(options: StoreOptions) -> Iterator[Check]:
 
 def _date_of(options: StoreOptions) -> float | None:
     """Return the cluster's time, in seconds since the epoch."""
-    from dataclasses import replace
-
-    from torchdata_ais.store import Retry
-    from torchdata_ais.store.attempts import Attempts, retried
-    from torchdata_ais.store.request import send
-    from torchdata_ais.store.wire import drain
-
     url = f"{options.endpoint}/v1/health"
     once = replace(options, first_byte_timeout=_TIMEOUT_S)
 
@@ -195,10 +194,6 @@ def _date_of(options: StoreOptions) -> float | None:
 
 
 def _buckets(options: StoreOptions, where: str, how: str) -> Check:
-    from dataclasses import replace
-
-    from torchdata_ais.store import Retry
-    from torchdata_ais.store.sdk import call, sdk_client
 
     once = replace(options, retry=Retry(attempts=1, deadline=2 * _TIMEOUT_S), first_byte_timeout=_TIMEOUT_S)
     try:

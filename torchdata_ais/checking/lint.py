@@ -15,7 +15,7 @@ import xxhash
 from typing_extensions import Unpack
 
 from torchdata_ais.checking.across import compared, unmatched
-from torchdata_ais.checking.report import LintReport, Problem, ShardReport, shown
+from torchdata_ais.checking.findings import LintReport, Problem, ShardReport, shown
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, SampleError, UsageError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper

@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from torchdata_ais.checking.across import lacking
-from torchdata_ais.checking.report import LintReport, ShardReport
+from torchdata_ais.checking.findings import LintReport, ShardReport
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import NEVER_SKIPPED, SampleError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper

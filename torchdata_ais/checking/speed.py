@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from typing import Any
@@ -136,11 +137,11 @@ def measure(
     urls = sources(source, options)
     speed = Speed(cores=_cores())
     stages: dict[str, Callable[[], Rate]] = {
-        "first read": lambda: _raw("first read", urls[:1], options, math.inf),
-        "raw": lambda: _raw("raw", cycle(urls), options, seconds),
+        "first read": lambda: _timed("first read", _raw(urls[:1], options), math.inf),
+        "raw": lambda: _timed("raw", _raw(cycle(urls), options), seconds),
         f"raw x{_CONNECTIONS}": lambda: _raw_many(urls, options, seconds),
-        "members": lambda: _members(_many(urls), options, seconds),
-        "samples": lambda: _samples(_many(urls), options, seconds),
+        "members": lambda: _timed("members", _members(_many(urls), options), seconds),
+        "samples": lambda: _timed("samples", _samples(_many(urls), options), seconds),
     }
     for name, run in stages.items():
         if progress is not None:
@@ -171,19 +172,25 @@ def _many(urls: list[str]) -> list[str]:
     return urls * math.ceil(4096 / len(urls))
 
 
-def _raw(stage: str, urls: Iterable[str], options: StoreOptions, seconds: float) -> Rate:
-    """Read objects one after the other, to nowhere."""
+def _timed(stage: str, came: Iterable[tuple[int, int]], seconds: float) -> Rate:
+    """Count the bytes and the samples that come within so many seconds."""
     began = time.monotonic()
-    total = 0
-    for url in urls:
-        with open_blocks(url, options) as blocks:
-            for block in blocks:
-                total += len(block)
-                if time.monotonic() - began > seconds:
-                    break
+    total = count = 0
+    for size, samples in came:
+        total += size
+        count += samples
         if time.monotonic() - began > seconds:
             break
-    return Rate(stage, time.monotonic() - began, total)
+    return Rate(stage, time.monotonic() - began, total, count)
+
+
+def _raw(urls: Iterable[str], options: StoreOptions) -> Iterator[tuple[int, int]]:
+    """Read objects one after the other, to nowhere."""
+    for url in urls:
+        yield 0, 0  # of empty ones, too, there is an end
+        with open_blocks(url, options) as blocks:
+            for block in blocks:
+                yield len(block), 0
 
 
 def _raw_many(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
@@ -194,32 +201,20 @@ def _raw_many(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
     def one(number: int) -> int:
         start.wait(10)
         mine = cycle(urls[number % len(urls) :] + urls[: number % len(urls)])
-        return _raw("", mine, options, seconds).bytes
+        return _timed("", _raw(mine, options), seconds).bytes
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         total = sum(pool.map(one, range(_CONNECTIONS)))
     return Rate(f"raw x{_CONNECTIONS}", time.monotonic() - began, total)
 
 
-def _members(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
-    began = time.monotonic()
-    total = 0
-    for _, data in AISFileLoader(urls, cluster=options):
-        total += len(data)
-        if time.monotonic() - began > seconds:
-            break
-    return Rate("members", time.monotonic() - began, total)
+def _members(urls: list[str], options: StoreOptions) -> Iterator[tuple[int, int]]:
+    return ((len(data), 0) for _, data in AISFileLoader(urls, cluster=options))
 
 
-def _samples(urls: list[str], options: StoreOptions, seconds: float) -> Rate:
-    began = time.monotonic()
-    total = count = 0
+def _samples(urls: list[str], options: StoreOptions) -> Iterator[tuple[int, int]]:
     for sample in TarSampleGrouper(AISFileLoader(urls, cluster=options)):
-        total += sum(len(value) for value in sample.values() if isinstance(value, bytes))
-        count += 1
-        if time.monotonic() - began > seconds:
-            break
-    return Rate("samples", time.monotonic() - began, total, count)
+        yield sum(len(value) for value in sample.values() if isinstance(value, bytes)), 1
 
 
 def _chain(urls: list[str], options: StoreOptions, image: str | None, spec: str, size: int) -> Any:
@@ -236,23 +231,15 @@ def _one(_: object) -> int:
 
 def _loader(name: str, chain: Any, workers: int | None, seconds: float) -> Rate:
     """Time a chain: as it is, or under `ais_loader`. The first batch, which waits for processes, does not count."""
-    if workers is None:
-        return _timed(name, iter(chain), seconds)
-    from torchdata_ais.loaders import ais_loader
+    with ExitStack() as stack:
+        if workers is not None:
+            from torchdata_ais.loaders import ais_loader
 
-    with ais_loader(chain, num_workers=workers) as loader:
-        return _timed(name, iter(loader), seconds)
-
-
-def _timed(name: str, batches: Iterator[Any], seconds: float) -> Rate:
-    next(batches, None)
-    began = time.monotonic()
-    count = 0
-    for batch in batches:
-        count += len(batch[0]) if isinstance(batch, tuple) else len(batch)
-        if time.monotonic() - began > seconds:
-            break
-    return Rate(name, time.monotonic() - began, samples=count)
+            chain = stack.enter_context(ais_loader(chain, num_workers=workers))
+        batches = iter(chain)
+        next(batches, None)
+        sizes = ((0, len(batch[0] if isinstance(batch, tuple) else batch)) for batch in batches)
+        return _timed(name, sizes, seconds)
 
 
 def _advice(speed: Speed) -> Iterator[str]:

@@ -12,6 +12,7 @@ from torchdata_ais.cli.demo import demo
 from torchdata_ais.cli.doctor import doctor
 from torchdata_ais.cli.dsort import dsort
 from torchdata_ais.cli.etl import etl
+from torchdata_ais.cli.index import index
 from torchdata_ais.cli.inspect import inspect
 from torchdata_ais.cli.lint import lint
 from torchdata_ais.cli.ls import ls
@@ -48,7 +49,7 @@ def _root(
     """Stream WebDataset shards from AIStore into PyTorch: try it, look at shards, store them."""
 
 
-for _command in (demo, serve, ls, put, inspect, lint, bench, doctor, convert, dsort):
+for _command in (demo, serve, ls, put, inspect, lint, index, bench, doctor, convert, dsort):
     app.command(epilog=ExitCodes.HELP)(_command)
 app.add_typer(etl)
 

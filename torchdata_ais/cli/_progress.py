@@ -1,25 +1,32 @@
-"""A progress bar for people: on a terminal only, on the error stream, gone when done."""
+"""Progress bars for people: on a terminal only, on the error stream, gone when done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["progress", "progress_of"]
+if TYPE_CHECKING:
+    from torchdata_ais.jobs import Progress
+
+__all__ = ["job_bars", "progress", "progress_of"]
+
+
+def _bars(*more: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *more)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
 def progress(title: str, unit: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar while the block runs; yields a function that moves it on by so many units."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(f"{unit}s"))
-    bar = Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    )
-    with bar:
+    with _bars(TextColumn(f"{unit}s"), TimeRemainingColumn()) as bar:
         task = bar.add_task(title, total=total)
         yield lambda steps: bar.advance(task, steps)
 
@@ -37,3 +44,19 @@ def progress_of(stack: ExitStack, title: str) -> Callable[..., None]:
         shown = max(done, shown)
 
     return show
+
+
+@contextmanager
+def job_bars() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows the `Progress` of a job on the cluster: a bar for each phase."""
+    from rich.progress import TimeElapsedColumn
+
+    tasks = {}
+    with _bars(TimeElapsedColumn()) as bars:
+
+        def show(progress: Progress) -> None:
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bars.add_task(progress.phase, total=None)
+            bars.update(tasks[progress.phase], completed=progress.done, total=progress.total or None)
+
+        yield show

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchdata_ais.cli._echo import echo, shown_line
+from torchdata_ais.errors import AISError
 from torchdata_ais.interrupt import LINE, STATUS
+from torchdata_ais.urls import no_cluster, parse_url
 
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["Debug", "Endpoint", "ExitCodes", "counted", "options_for", "reported", "sentence", "size_text"]
+__all__ = [
+    "Debug",
+    "Endpoint",
+    "ExitCodes",
+    "counted",
+    "options_for",
+    "options_of",
+    "reported",
+    "sentence",
+    "size_text",
+]
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Endpoint = Annotated[
@@ -26,16 +39,8 @@ Endpoint = Annotated[
 ]
 
 
-# Errors speak of arguments of functions; some are options here, and one is not to be had.
-_ARGUMENTS = {
-    ", or pass allow_empty=True": "",
-    "resume=True": "--resume",
-    "overwrite=True": "--overwrite",
-    "manifest=": "--manifest",
-    "max_pixels=": "--max-pixels ",
-    ", or pass cluster=StoreOptions(endpoint, token)": "",
-    "cluster=": "--endpoint",
-}
+# Errors speak of arguments of functions: this one is `--endpoint` here, and the token is never on a command line.
+_NO_OPTION = ", or pass cluster=StoreOptions(endpoint, token)"
 
 
 class ExitCodes:
@@ -47,7 +52,7 @@ class ExitCodes:
 
 
 @contextmanager
-def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
+def reported(debug: bool = False, *libraries: str, options: Sequence[str] = ()) -> Iterator[None]:
     """Run a command: errors of this package become one message and exit code 1, signals 130.
 
     SIGTERM is handled like Ctrl-C, so that clusters are stopped and buckets removed.
@@ -55,9 +60,8 @@ def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
     Args:
         debug: Let errors through.
         libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
+        options: Options of the command, by the names of the arguments that errors call them.
     """
-    from torchdata_ais.errors import AISError
-
     for name in libraries:
         importlib.import_module(name)
     interrupted = False
@@ -82,15 +86,15 @@ def reported(debug: bool = False, *libraries: str) -> Iterator[None]:
             raise typer.Exit(ExitCodes.INTERRUPTED) from None
         if debug or not isinstance(error, AISError | OSError):
             raise
-        echo(*f"error: {sentence(error)}".split("\n"), err=True)
+        echo(*f"error: {sentence(error, options)}".split("\n"), err=True)
         raise typer.Exit(ExitCodes.FAILED) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def sentence(error: BaseException) -> str:
-    """Return what an error says, and below it the place.
+def sentence(error: BaseException, options: Sequence[str] = ()) -> str:
+    """Return what an error says, with arguments that are options here named as such, and below it the place.
 
     Example:
         >>> from torchdata_ais.errors import NotFoundError
@@ -98,11 +102,10 @@ def sentence(error: BaseException) -> str:
         No bucket 'x'. Create it
           url: ais://x
     """
-    from torchdata_ais.errors import AISError
-
     text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
-    for argument, option in _ARGUMENTS.items():
-        text = text.replace(argument, option)
+    text = text.replace(_NO_OPTION, "").replace("cluster=", "--endpoint")
+    for name in options:
+        text = re.sub(rf"\b{name}(=True\b|=(?!\w)|(?==\w))", f"--{name.replace('_', '-')}", text)
     place: dict[str, Any] = error.place if isinstance(error, AISError) else {}
     return "\n".join([text, *(f"  {name}: {shown_line(str(value))}" for name, value in place.items())])
 
@@ -119,7 +122,6 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     """
     from torchdata_ais.store import resolve_options
     from torchdata_ais.store.tokens import origin
-    from torchdata_ais.urls import no_cluster
 
     options = resolve_options(endpoint=endpoint or None)
     if host:
@@ -128,6 +130,12 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     if not options.endpoint:
         raise no_cluster().noting("torchdata-ais serve starts one here")
     return options
+
+
+def options_of(urls: Iterable[str], endpoint: str) -> StoreOptions | None:
+    """Return how to reach the cluster if one of these is an object of a cluster that its URL does not name."""
+    needed = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
+    return options_for(endpoint) if needed else None
 
 
 def counted(count: int, what: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported, size_text
+from torchdata_ais.errors import SampleError, ShardError, UsageError
 
 __all__ = ["bench"]
 
@@ -32,15 +34,11 @@ def bench(
     """
     with reported(debug, "torchdata_ais.checking"):
         from torchdata_ais.checking import measure
-        from torchdata_ais.errors import SampleError, ShardError, UsageError
-        from torchdata_ais.urls import parse_url
 
         try:
             counts = [int(part) for part in workers.split(",") if part.strip()]
         except ValueError:
             raise UsageError.at(f"--workers {workers!r} are no numbers", todo="write 0,1,2,4") from None
-        needs_cluster = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
-        options = options_for(endpoint) if needs_cluster else None
         try:
             speed = measure(
                 list(urls),
@@ -49,7 +47,7 @@ def bench(
                 spec=spec,
                 size=size,
                 progress=_say,
-                options=options,
+                options=options_of(urls, endpoint),
             )
         except (ShardError, SampleError) as error:
             raise error.noting(
@@ -69,8 +67,6 @@ def bench(
 
 def _say(stage: str) -> None:
     """Show what runs, to people only."""
-    import sys
-
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{stage:<12}\r")
         sys.stderr.flush()

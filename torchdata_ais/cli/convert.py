@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.errors import UsageError
+from torchdata_ais.urls import parse_url
+
+if TYPE_CHECKING:
+    from torchdata_ais.writing import Conversion
 
 __all__ = ["convert"]
 
@@ -79,6 +86,9 @@ def convert(
         str, typer.Option(help="Where to note the finished shards, as JSON.", show_default=False)
     ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the shards of --manifest.")] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="Make the sample index of the new shards on the way.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
     on_error: Annotated[
         str, typer.Option(help="raise; or warn, skip: go on without samples that cannot be made.")
@@ -92,35 +102,23 @@ def convert(
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
     """
-    with reported(debug, "torchdata_ais.writing", "rich.progress"), ExitStack() as stack:
+    named = ("resume", "overwrite", "manifest", "max_pixels")
+    with reported(debug, "torchdata_ais.writing", "rich.progress", options=named), ExitStack() as stack:
         from torchdata_ais.cli._bucket import make_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.codecs import MAX_PIXELS, build_decoder
-        from torchdata_ais.urls import parse_url
         from torchdata_ais.writing import convert as run
 
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
         options = options_for(endpoint) if touches_cluster else None
         function = function_named(map_with)
-        decode = None
-        if function is not None or size or shorter:
-            # Without a function nothing but images changes: other fields stay the bytes they are.
-            decode = build_decoder(
-                "pil",
-                size=size or None,
-                shorter=shorter or None,
-                partial=True,
-                post=None if function else [],
-                max_pixels=max_pixels or MAX_PIXELS,
-            )
         make_bucket(target, options)
         done = run(
             sources[0] if len(sources) == 1 else sources,
             target,
             kind=kind,  # type: ignore[arg-type]  # checked there
             select=function_named(select),
-            decode=decode,
+            decode=_decoder(function, size, shorter, max_pixels),
             map=function,
             rng=rng,
             fields=fields or None,
@@ -140,27 +138,49 @@ def convert(
             maxcount=maxcount,
             maxsize=_bytes(maxsize),
             compress=compress or None,
+            index=index,
         )
         stack.close()
-        if as_json:
-            rows = [
-                {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
-                for shard in done.shards
-            ]
-            counts = {"dropped": done.dropped, "skipped": done.skipped}
-            echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
-            return
-        skipped = sum(done.skipped.values())
-        echo(
-            f"wrote {counted(done.samples, 'sample')}, {size_text(done.size)}, in {counted(len(done.shards), 'shard')}"
-            f" {target}"
-            + (f"; {done.dropped} left out" if done.dropped else "")
-            + (f"; {counted(skipped, 'error')} skipped" if skipped else "")
-        )
+        _say(done, target, as_json=as_json)
+
+
+def _decoder(function: Callable[..., Any] | None, size: int, shorter: int, max_pixels: int) -> Any:
+    """Return what turns the bytes into values, where anything is to be done with values."""
+    if function is None and not size and not shorter:
+        return None
+    from torchdata_ais.codecs import MAX_PIXELS, build_decoder
+
+    # Without a function nothing but images changes: other fields stay the bytes they are.
+    return build_decoder(
+        "pil",
+        size=size or None,
+        shorter=shorter or None,
+        partial=True,
+        post=None if function else [],
+        max_pixels=max_pixels or MAX_PIXELS,
+    )
+
+
+def _say(done: Conversion, target: str, *, as_json: bool) -> None:
+    """Print what was written."""
+    if as_json:
+        rows = [
+            {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
+            for shard in done.shards
+        ]
+        counts = {"dropped": done.dropped, "skipped": done.skipped}
+        echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
+        return
+    skipped = sum(done.skipped.values())
+    echo(
+        f"wrote {counted(done.samples, 'sample')}, {size_text(done.size)}, in {counted(len(done.shards), 'shard')}"
+        f" {target}"
+        + (f"; {done.dropped} left out" if done.dropped else "")
+        + (f"; {counted(skipped, 'error')} skipped" if skipped else "")
+    )
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:
-    from torchdata_ais.errors import UsageError
 
     for pair in pairs:
         if "=" not in pair:
@@ -175,10 +195,6 @@ def _bytes(text: str) -> float:
         >>> _bytes("500MB"), _bytes("1 GiB"), _bytes("4096")
         (500000000.0, 1073741824.0, 4096.0)
     """
-    import re
-
-    from torchdata_ais.errors import UsageError
-
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?\s*", text, re.IGNORECASE)
     if not found:
         raise UsageError.at(f"--maxsize {text!r} is no size", todo="write 500MB, 1GiB, or a number of bytes")

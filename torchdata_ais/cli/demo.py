@@ -13,6 +13,8 @@ import typer
 
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
+from torchdata_ais.errors import LoaderError, UsageError
+from torchdata_ais.urls import bucket_place
 
 if TYPE_CHECKING:
     from torchdata_ais.cli._bucket import Bucket
@@ -63,8 +65,6 @@ def demo(
 
 def _require_dataloader2() -> None:
     """Say what is missing before any work is done."""
-    from torchdata_ais.errors import UsageError
-
     try:
         from torchdata_ais.loaders import MultiProcessingReadingService  # noqa: F401
     except ImportError as error:
@@ -92,7 +92,8 @@ def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucke
     """Make a bucket and remove it at the end; on a real cluster, one that nobody else has."""
     from torchdata_ais.cli._bucket import Bucket
 
-    bucket = Bucket(options, f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets")
+    name = f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets"
+    bucket = Bucket(options, bucket_place(name))
     bucket.create()
     try:
         yield bucket
@@ -191,7 +192,6 @@ def _chain(pipe: object) -> str:
 
 
 def _check_once(part: str, epoch: int, keys: Sequence[str], expected: Sequence[str]) -> None:
-    from torchdata_ais.errors import LoaderError
     from torchdata_ais.examples.train import once_each
 
     wrong = once_each(keys, expected)
@@ -201,7 +201,6 @@ def _check_once(part: str, epoch: int, keys: Sequence[str], expected: Sequence[s
 
 def _judge(accuracy: float, epochs: str, seconds: float) -> None:
     """Raise if the model has not learned; else say how it went."""
-    from torchdata_ais.errors import LoaderError
     from torchdata_ais.examples.pets import CLASSES
 
     chance = 1 / len(CLASSES)

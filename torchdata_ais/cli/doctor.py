@@ -9,6 +9,7 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Endpoint, ExitCodes, reported
+from torchdata_ais.errors import AISError
 
 __all__ = ["doctor"]
 
@@ -23,7 +24,6 @@ def doctor(
     """
     with reported(False, "torchdata_ais.checking.doctor"):
         from torchdata_ais.checking.doctor import Check, diagnose
-        from torchdata_ais.errors import AISError
         from torchdata_ais.versions import versions
 
         try:

@@ -9,6 +9,8 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.errors import UsageError
+from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
     from torchdata_ais.dsort import DsortResult
@@ -48,10 +50,9 @@ def dsort(
 
     With a specification file, as the ais command takes them, also in its old form, only --check and --overwrite count.
     """
-    with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress"):
-        from torchdata_ais.cli._jobs import job_bars
+    with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress", options=["overwrite"]):
+        from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.dsort import DsortSpec, run_dsort
-        from torchdata_ais.errors import UsageError
 
         spec: Any
         if source.endswith((".json", ".yaml", ".yml")) and "://" not in source:
@@ -72,7 +73,6 @@ def dsort(
 
 def _order(name: str, seed: int, field: str, kind: str, decreasing: bool) -> Any:
     from torchdata_ais.dsort import ByContent, ByName, Shuffle, Unchanged
-    from torchdata_ais.errors import UsageError
 
     if name == "shuffle":
         return Shuffle(None if seed < 0 else seed)
@@ -86,7 +86,6 @@ def _order(name: str, seed: int, field: str, kind: str, decreasing: bool) -> Any
 
 
 def _tell(result: DsortResult, *, as_json: bool) -> None:
-    from torchdata_ais.urls import parse_url
 
     rows = [{"url": parse_url(shard).uri, "size": shard.size} for shard in result.shards]
     if as_json:

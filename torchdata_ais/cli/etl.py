@@ -94,7 +94,7 @@ def run(
 ) -> None:
     """Put all objects of a bucket through a transform into another bucket."""
     with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
-        from torchdata_ais.cli._jobs import job_bars
+        from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.etl import transform_bucket
 
         where = options_for(endpoint).endpoint

@@ -10,7 +10,18 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json, shown_line
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, reported, sentence, size_text
+from torchdata_ais.cli._run import (
+    Debug,
+    Endpoint,
+    ExitCodes,
+    counted,
+    options_of,
+    reported,
+    sentence,
+    size_text,
+)
+from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.urls import parse_url
 
 __all__ = ["inspect"]
 
@@ -44,9 +55,6 @@ def inspect(
     what could be read is shown before the error.
     """
     with reported(debug, "torchdata_ais.pipes"):
-        from torchdata_ais.errors import AISError, NotFoundError, UsageError
-        from torchdata_ais.urls import parse_url
-
         where = parse_url(url)
         if where.kind == "object" and not where.name:
             raise UsageError.at(
@@ -78,13 +86,9 @@ def inspect(
 
 def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int) -> None:
     """Read the shard through the stages of a training chain; note its members, keep the first samples."""
-    from torchdata_ais.cli._run import options_for
     from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-    from torchdata_ais.urls import parse_url
 
-    where = parse_url(url)
-    options = options_for(endpoint) if where.kind == "object" and not where.endpoint else None
-    loader = AISFileLoader([url], cluster=options)
+    loader = AISFileLoader([url], cluster=options_of([url], endpoint))
 
     def noted() -> Iterator[Any]:
         for path, data in loader:
@@ -99,7 +103,6 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
 def _draw(path: Path, samples: list[Any]) -> None:
     """Write a contact sheet of samples of bytes."""
     from torchdata_ais.display import contact_sheet
-    from torchdata_ais.errors import UsageError
     from torchdata_ais.store.naming import naming
 
     picture = contact_sheet(samples)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, size_text
+from torchdata_ais.errors import NotFoundError
 
 if TYPE_CHECKING:
     from torchdata_ais.checking import LintReport, Resharded
@@ -49,6 +50,9 @@ def lint(
         ),
     ] = "",
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard that --fix writes.", min=1)] = 10_000,
+    index: Annotated[
+        bool, typer.Option("--index", help="Make the sample index of shards that are sound, too.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Notes count as errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     endpoint: Endpoint = "",
@@ -64,13 +68,8 @@ def lint(
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.cli._bucket import make_bucket
         from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.urls import parse_url
 
-        needs_cluster = any(
-            place.kind == "object" and not place.endpoint
-            for place in map(parse_url, filter(None, [*urls, fix]))
-        )
-        options = options_for(endpoint) if needs_cluster else None
+        options = options_of(filter(None, [*urls, fix]), endpoint)
         if fix:
             _check_target(fix, options)
         report = lint_shards(
@@ -83,8 +82,11 @@ def lint(
             options=options,
         )
         stack.close()
+        indexed = _indexed(list(urls), report, options) if index else None
         if not as_json:
             _show(report)
+            if indexed:
+                echo(f"index: {indexed}")
             if not (report.ok or fix) and any(shard.good for shard in report.shards):
                 todo = "--fix ais://BUCKET/good-%06d.tar writes what is good to new shards; the old ones stay"
                 echo(f"next: {todo}", err=True)
@@ -98,11 +100,31 @@ def lint(
             answer = report.as_dict()
             if written is not None:
                 answer["fixed"] = vars(written)
+            if index:
+                answer["index"] = indexed
             echo_json(answer, indent=1)
         elif written is not None:
             _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)
+
+
+def _indexed(urls: list[str], report: LintReport, options: StoreOptions | None) -> str | None:
+    """Make the index of shards without errors, and return where it lies; None if there are errors."""
+    from torchdata_ais.errors import UsageError
+    from torchdata_ais.index import SampleIndex, index_place
+    from torchdata_ais.store import StoreOptions as Options
+
+    if len(urls) > 1:
+        raise UsageError.at(
+            "several sources have no place of their own for an index",
+            todo="run torchdata-ais index --where",
+        )
+    if not report.ok:
+        return None
+    place = index_place(urls[0])
+    SampleIndex.build(urls, method="read", where=place, options=options or Options())
+    return place
 
 
 def _show(report: LintReport) -> None:
@@ -150,7 +172,6 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
 
 def _check_target(target: str, options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
-    from torchdata_ais.errors import NotFoundError
     from torchdata_ais.store import resolve_options
     from torchdata_ais.writing.prepare import prepare
 

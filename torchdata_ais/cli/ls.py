@@ -8,6 +8,8 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.errors import UsageError
+from torchdata_ais.urls import parse_url
 
 __all__ = ["ls"]
 
@@ -28,9 +30,7 @@ def ls(
 ) -> None:
     """List the objects of a bucket or prefix, with their sizes."""
     with reported(debug, "aistore.sdk"):
-        from torchdata_ais.errors import UsageError
         from torchdata_ais.store import list_objects
-        from torchdata_ais.urls import parse_url
 
         if parse_url(url).kind != "object":
             raise UsageError.at(

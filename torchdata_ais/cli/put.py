@@ -10,6 +10,8 @@ import typer
 
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.urls import bucket_place, parse_url
 
 __all__ = ["put"]
 
@@ -33,9 +35,7 @@ def put(
     with reported(debug, "aistore.sdk", "rich.progress"):
         from torchdata_ais.cli._bucket import Bucket
         from torchdata_ais.cli._progress import progress
-        from torchdata_ais.errors import NotFoundError, UsageError
         from torchdata_ais.store.naming import naming
-        from torchdata_ais.urls import parse_url
 
         if not source.exists():
             raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
@@ -49,7 +49,7 @@ def put(
         files = list(_named(source, where.name))
         if not files:
             raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
-        bucket = Bucket(options_for(endpoint, where.endpoint), where.bucket, where.provider)
+        bucket = Bucket(options_for(endpoint, where.endpoint), bucket_place(where.bucket, where.provider))
         bucket.create()
         total = 0
         with progress("put", "file", len(files)) as advance:

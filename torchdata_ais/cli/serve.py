@@ -10,6 +10,7 @@ import typer
 
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, reported
+from torchdata_ais.errors import ConnectError
 
 __all__ = ["serve"]
 
@@ -37,7 +38,6 @@ def serve(
     AIS_AUTHN_TOKEN is for making and changing transforms (--etl), which run code as you: keep it to yourself.
     """
     with reported(debug, "torchdata_ais.local"):
-        from torchdata_ais.errors import ConnectError
         from torchdata_ais.local import LocalCluster
 
         with LocalCluster(targets=targets, root=root, port=port, etl=etl) as cluster:

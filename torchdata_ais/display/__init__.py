@@ -3,7 +3,7 @@
 A notebook shows the image that these functions return; a script saves it with ``.save("sheet.png")``.
 """
 
+from torchdata_ais.display.shards import display_loader_images, display_shard_images
 from torchdata_ais.display.sheet import contact_sheet
-from torchdata_ais.display.sources import display_loader_images, display_shard_images
 
 __all__ = ["contact_sheet", "display_loader_images", "display_shard_images"]

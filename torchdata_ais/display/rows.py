@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -87,16 +87,29 @@ def find(row: Row, choice: Choice) -> Found:
             todo="name the field with image=",
             key=row.get("__key__"),
         )
+    key = {"__key__": row["__key__"]} if "__key__" in row else {}
     return Found(
-        shown[image], _label(row, shown, choice.label), _mask(shown, images, masks, image, choice.mask)
+        shown[image],
+        _chosen({**shown, **key}, choice.label, "label", lambda: _label(row, shown)),
+        _chosen(shown, choice.mask, "mask", lambda: _mask(shown, masks or images, image)),
     )
 
 
-def _label(row: Row, shown: Row, wanted: str | int | bool | None) -> Any:
+def _chosen(shown: Row, wanted: str | int | bool | None, role: str, guess: Callable[[], Any]) -> Any:
+    """Return the field that is wanted, what is guessed if none is named, or None."""
     if wanted is False:
         return None
-    if wanted is not None and wanted is not True:
-        return row["__key__"] if wanted == "__key__" and "__key__" in row else _named(shown, wanted, "label")
+    if wanted is None or wanted is True:
+        return guess()
+    if wanted not in shown:
+        raise UsageError.at(
+            f"no field {wanted!r} for {role}= in the sample; it has {', '.join(map(str, shown))}",
+            todo=f"name one of these, or pass {role}=False",
+        )
+    return shown[wanted]
+
+
+def _label(row: Row, shown: Row) -> Any:
     scalars = {name: value for name, value in shown.items() if _is_scalar(value)}
     by_name = (name for word in _LABELS for name in scalars if str(name).rpartition(".")[2] == word)
     best = next(by_name, None)
@@ -107,28 +120,16 @@ def _label(row: Row, shown: Row, wanted: str | int | bool | None) -> Any:
     return next(iter(scalars.values()), None)
 
 
-def _mask(
-    shown: Row, images: list[Any], masks: list[Any], image: Any, wanted: str | int | bool | None
-) -> Any:
-    if wanted is False:
-        return None
-    if wanted is not None and wanted is not True:
-        return _named(shown, wanted, "mask")
-    others = [name for name in (masks or images) if name != image]
+def _mask(shown: Row, candidates: list[Any], image: Any) -> Any:
     size = _size(shown[image])
-    for name in others:
-        if _size(shown[name]) == size and len(np.unique(to_mask(shown[name]))) <= _MASK_VALUES:
+    for name in candidates:
+        if (
+            name != image
+            and _size(shown[name]) == size
+            and len(np.unique(to_mask(shown[name]))) <= _MASK_VALUES
+        ):
             return shown[name]
     return None
-
-
-def _named(shown: Row, name: Any, role: str) -> Any:
-    if name not in shown:
-        raise UsageError.at(
-            f"no field {name!r} for {role}= in the sample; it has {', '.join(map(str, shown))}",
-            todo=f"name one of these, or pass {role}=False",
-        )
-    return shown[name]
 
 
 def _is_place(name: Any) -> bool:

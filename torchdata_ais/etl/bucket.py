@@ -12,8 +12,8 @@ from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.etl.cluster import logs_of
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, known_cluster, wait_for_job
 from torchdata_ais.store import Cluster, StoreOptions, list_objects
+from torchdata_ais.store.exchange import not_aistore
 from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_bucket, sdk_client
-from torchdata_ais.store.wire import not_aistore
 from torchdata_ais.urls import bucket_place
 
 __all__ = ["TransformResult", "transform_bucket"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import xxhash
 
@@ -18,8 +18,6 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.etl.transform import ShardTransform
 
 __all__ = ["fingerprint", "shard_etl"]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @overload

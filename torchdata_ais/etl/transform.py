@@ -10,7 +10,8 @@ from typing import Any
 
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DuplicateFieldError, SampleError, UsageError
-from torchdata_ais.samples import Sample, pack_place, whole_runs
+from torchdata_ais.reading.samples import whole_samples
+from torchdata_ais.samples import whole_runs
 from torchdata_ais.tar import archive_size, decompress, read_members
 from torchdata_ais.writing.compressors import compression_for, new_compressor
 from torchdata_ais.writing.packing import SamplePacker
@@ -88,7 +89,9 @@ class ShardTransform:
         more = {"args": args} if takes_args(self.function) else {}
         keys: set[str] = set()
         size = 0
-        for sample in _samples(shard, url):
+        stored = read_members(decompress(shard, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
+        runs = whole_runs(stored, url=url, max_bytes=_MAX_SAMPLE_BYTES)
+        for _, sample in whole_samples(runs, url):
             for result in self._results(sample if decode is None else decode(sample), more):
                 packed = pack(result)
                 if packed.key in keys:
@@ -123,27 +126,6 @@ class ShardTransform:
                 url=url,
                 key=key,
             ) from error
-
-
-def _samples(shard: Iterable[bytes], url: str) -> Iterator[Sample]:
-    """Yield the samples of a shard, each known to be whole."""
-    members = read_members(decompress(shard, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
-    for run in whole_runs(members, url=url, max_bytes=_MAX_SAMPLE_BYTES):
-        if run.error is not None:
-            raise run.error
-        if run.key is None:
-            continue
-        sample = Sample({"__key__": run.key, "__url__": url}, place=pack_place(0, run.offset))
-        for member in run.members:
-            if member.field in sample:
-                raise DuplicateFieldError.at(
-                    f"the sample {run.key!r} has the field {member.field!r} twice",
-                    todo="mend the shard",
-                    url=url, member=member.name, offset=member.offset, key=run.key, field=member.field,
-                )  # fmt: skip
-            if member.field is not None:
-                sample[member.field] = member.data
-        yield sample
 
 
 def takes_args(function: Callable[..., Any]) -> bool:

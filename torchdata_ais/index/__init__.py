@@ -1,7 +1,9 @@
 """The sample index as files: its form, opening it, choosing from it. No torch, and no reading of shards."""
 
-from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder
-from torchdata_ais.index.form import Head
+from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, RemoteFolder
+from torchdata_ais.index.form import TABLE, UNFINISHED, Head
+from torchdata_ais.index.keys import Keys
+from torchdata_ais.index.places import folder_at, found_folder, index_place
 from torchdata_ais.index.sample_index import SampleIndex, SampleReference
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import (
@@ -9,16 +11,19 @@ from torchdata_ais.index.writer import (
     ShardEntry,
     ShardSamples,
     content_of,
-    digest_of,
     stored_text,
 )
 
 __all__ = [
+    "TABLE",
+    "UNFINISHED",
     "Folder",
     "Head",
     "IndexWriter",
+    "Keys",
     "LocalFolder",
     "MemoryFolder",
+    "RemoteFolder",
     "SampleIndex",
     "SampleReference",
     "ShardEntry",
@@ -26,6 +31,8 @@ __all__ = [
     "ShardSamples",
     "StoredIndex",
     "content_of",
-    "digest_of",
+    "folder_at",
+    "found_folder",
+    "index_place",
     "stored_text",
 ]

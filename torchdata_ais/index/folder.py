@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from torchdata_ais.errors import NotFoundError
+from torchdata_ais.errors import AuthError, NotFoundError, ReadError, UsageError
+from torchdata_ais.store import StoreOptions, delete_object, put_object, read_range
+from torchdata_ais.urls import parse_url, redact
 
-__all__ = ["Folder", "LocalFolder", "MemoryFolder"]
+_ALL = 1 << 40  # bytes: more than any file of an index has
+
+__all__ = ["Folder", "LocalFolder", "MemoryFolder", "RemoteFolder"]
 
 
 class Folder(Protocol):
@@ -27,6 +33,12 @@ class Folder(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file, whole or not at all."""
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a file."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
 
 
 class LocalFolder:
@@ -58,6 +70,22 @@ class LocalFolder:
             raise NotFoundError.at(
                 f"{path}: no such file", todo="check the path, or build the index", url=str(path)
             ) from None
+        except PermissionError as error:
+            raise AuthError.at(
+                f"{path}: no right to read it", todo="change its mode", url=str(path)
+            ) from error
+        except OSError as error:
+            raise ReadError.at(
+                f"{path}: {error.strerror}", todo="look at the path and its file system", url=str(path)
+            ) from error
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a file."""
+        return (self._path / name).is_file()
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        (self._path / name).unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file; it appears under its name when it is whole and on disk."""
@@ -73,6 +101,52 @@ class LocalFolder:
         except BaseException:
             Path(unfinished).unlink(missing_ok=True)
             raise
+
+
+class RemoteFolder:
+    """A prefix of a bucket, or a folder of a web server (which takes no writes).
+
+    Args:
+        url: ``ais://bucket/prefix``, another provider's, an object URL, or a web URL.
+        options: Endpoint, token, retries.
+
+    Raises:
+        UsageError: No endpoint is known.
+    """
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self._place = parse_url(url).at(options.endpoint)
+        self._place.require_endpoint()
+        self._options = options
+        self.where = redact(self._place.uri.rstrip("/"))
+
+    def _url(self, name: str) -> str:
+        if self._place.kind == "object":
+            return replace(self._place, name=posixpath.join(self._place.name.rstrip("/"), name)).url()
+        path, mark, query = self._place.name.partition("?")
+        return f"{path.rstrip('/')}/{name}{mark}{query}"
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return bytes of a file, by a Range."""
+        return read_range(self._url(name), start, _ALL if length is None else length, self._options)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a file."""
+        try:
+            read_range(self._url(name), 0, 1, self._options)
+        except NotFoundError:
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        delete_object(self._url(name), self._options, missing_ok=True)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Store a file; the cluster takes it whole or not at all."""
+        if self._place.kind != "object":
+            raise UsageError.at("a web server takes no index", todo="write it to a bucket or a folder")
+        put_object(self._url(name), data, self._options)
 
 
 class MemoryFolder:
@@ -95,6 +169,14 @@ class MemoryFolder:
         if name not in self._files:
             raise NotFoundError.at(f"{name}: no such file in memory", todo="build the index")
         return self._files[name][start : None if length is None else start + length]
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a file."""
+        return name in self._files
+
+    def remove(self, name: str) -> None:
+        """Forget a file."""
+        self._files.pop(name, None)
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a file."""

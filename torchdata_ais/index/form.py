@@ -1,10 +1,11 @@
 """The form of a stored index: Arrow schemas, and the head that says what belongs together.
 
-A stored index is a folder: ``index.json``, the head, written last; and Arrow IPC files named by their content, which
-polars, duckdb and pandas open. ``shards-*`` has a row a shard, ``samples-*`` a record batch a shard, ``counts-*``
-the number of samples of each shard, ``fields-*`` the combinations of fields.
+A stored index is a folder of Arrow IPC files, which polars, duckdb and pandas open. ``shards.arrow``, written last, has
+a row a shard; its schema's metadata holds the head, which names all other files by their content: ``samples-*`` has a
+record batch a shard, ``counts-*`` the number of samples of each shard, ``fields-*`` the combinations of fields.
 
-Every block is compared with its XXH64 before pyarrow sees it: damaged Arrow data may end the process.
+The head stands at the beginning of ``shards.arrow`` as plain text, and every block is compared with its XXH64 before
+pyarrow sees it: damaged Arrow data may end the process.
 """
 
 from __future__ import annotations
@@ -20,21 +21,33 @@ from torchdata_ais.errors import SampleIndexError
 
 __all__ = [
     "FIELDS",
-    "HEAD",
     "PAGE_ROWS",
     "SAMPLES",
     "SHARDS",
+    "TABLE",
+    "UNFINISHED",
     "Block",
     "Head",
     "block_of",
     "checked",
+    "damaged",
+    "head_in",
+    "named_by_content",
     "read_batch",
+    "stacked",
+    "table_file",
+    "whole_of",
 ]
 
-HEAD = "index.json"
+TABLE = "shards.arrow"
+UNFINISHED = "unfinished.arrow"  # the same, of what a build that broke off had done
 PAGE_ROWS = 4096  # shards in a record batch of the table of shards
-_FORMAT = "torchdata_ais.index"
+FORMAT = "torchdata_ais.index"
+_KEY = b"torchdata_ais.index"  # of the head, in the metadata of the schema
+_BEGINS = f'{{"format":"{FORMAT}"'.encode()
+_NONE = "0" * 16
 VERSION = 1
+_MOST_HEAD = 64 << 20  # bytes: of 4 thousand million shards
 
 SHARDS = pa.schema(
     [
@@ -75,42 +88,53 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``index.json`` holds."""
+    """What the metadata of ``shards.arrow`` say."""
 
+    format: str = FORMAT
+    version: int = VERSION
     samples: int
     shards: int
     proof: str
     digest: str
     counts: Block
     fields: Block
-    pages: list[Block]
+    pages: list[tuple[int, str]]
+    """Length and XXH64 of each record batch of the table of shards; they follow each other."""
     parts: list[str]
+    """The files of samples."""
     source: str = ""
-    format: str = _FORMAT
-    version: int = VERSION
-    xxh64: str = ""
+    selection: bool = False
+    """Whether samples of the shards were left out."""
+    before: list[str] = []
+    """The files of the index that stood in this place before."""
+    whole: str = _NONE
+    """XXH64 of ``shards.arrow``, computed while zeros stood here."""
+    xxh64: str = _NONE
+    """XXH64 of the head without this and `whole`."""
 
-    def to_json(self) -> bytes:
+    @property
+    def files(self) -> list[str]:
+        """The files that belong to it, beside the table of shards."""
+        return [*self.parts, self.counts.file, self.fields.file]
+
+    def to_json(self) -> str:
         """Return the head as JSON, its own checksum included."""
         plain = msgspec.to_builtins(self)
         plain["xxh64"] = _sum_of(plain)
-        return json.dumps(plain, indent=1).encode() + b"\n"
+        return json.dumps(plain, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Head:
-        """Return the head that `data` holds.
+    def from_json(cls, text: str, where: str) -> Head:
+        """Return the head that `text` begins with.
 
         Raises:
-            SampleIndexError: It is damaged, of another kind, or of a version that this package does not know.
+            SampleIndexError: It is damaged, or of a version that this package does not know.
         """
         try:
-            plain = json.loads(data)
-            ours = plain["format"] == _FORMAT
+            plain = json.JSONDecoder().raw_decode(text)[0]
             version, said = plain["version"], plain["xxh64"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise damaged("its head is not readable", where) from None
-        if not ours:
-            raise damaged("its head is of something else", where)
         if version != VERSION:
             raise SampleIndexError.at(
                 f"{where}: the index has version {version!r}, this package reads version {VERSION}",
@@ -126,7 +150,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _sum_of(plain: dict[str, object]) -> str:
-    rest = {key: value for key, value in plain.items() if key != "xxh64"}
+    rest = {key: value for key, value in plain.items() if key not in ("xxh64", "whole")}
     return xxhash.xxh64_hexdigest(json.dumps(rest, sort_keys=True).encode())
 
 
@@ -134,7 +158,7 @@ def damaged(what: str, where: str) -> SampleIndexError:
     """Return the error for an index that is not as it was written."""
     return SampleIndexError.at(
         f"{where}: the index is damaged: {what}",
-        todo="build it again: torchdata-ais index",
+        todo="open it again, as it may have been written anew meanwhile; else build it again: torchdata-ais index",
         url=where,
     )
 
@@ -167,10 +191,62 @@ def read_batch(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
 def stacked(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, list[tuple[int, int]]]:
     """Return an Arrow IPC file of `batches`, and where each one stands in it."""
     sink = pa.BufferOutputStream()
-    places = []
+    places: list[tuple[int, int]] = []
     with pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
             size = pa.ipc.get_record_batch_size(batch)
             places.append((sink.tell() - size, size))
     return sink.getvalue().to_pybytes(), places
+
+
+def named_by_content(kind: str, data: bytes) -> str:
+    """Return the name of a file that holds `data`."""
+    return f"{kind}-{xxhash.xxh64_hexdigest(data)}.arrow"
+
+
+def table_file(head: Head, pages: Sequence[pa.RecordBatch]) -> bytes:
+    """Return ``shards.arrow``: the pages of the table of shards, and `head` (its pages are filled in here)."""
+    data, places = stacked(pages, SHARDS)
+    head = msgspec.structs.replace(
+        head,
+        pages=[(size, xxhash.xxh64_hexdigest(data[start : start + size])) for start, size in places],
+    )
+    data, _ = stacked(pages, SHARDS.with_metadata({_KEY: head.to_json()}))
+    return _with_whole(data, _NONE, whole_of(data, _NONE))
+
+
+def whole_of(data: bytes, whole: str) -> str:
+    """Return XXH64 of ``shards.arrow`` with zeros in place of `whole`: what `whole` must be."""
+    return xxhash.xxh64_hexdigest(_with_whole(data, whole, _NONE))
+
+
+def _with_whole(data: bytes, old: str, new: str) -> bytes:
+    return data.replace(f'"whole":"{old}"'.encode(), f'"whole":"{new}"'.encode())
+
+
+def head_in(data: bytes, where: str) -> tuple[Head | None, int]:
+    """Return the head of the table of shards, and where its first page begins.
+
+    Args:
+        data: The beginning of ``shards.arrow``.
+        where: The folder, for errors.
+
+    Returns:
+        None in place of the head if `data` must reach further: to the second value.
+
+    Raises:
+        SampleIndexError: This is no index, or not as it was written.
+    """
+    if len(data) < 16 or data[:6] != b"ARROW1" or data[8:12] != b"\xff\xff\xff\xff":
+        raise damaged(f"{TABLE} does not begin as an Arrow file", where)
+    begin = 16 + int.from_bytes(data[12:16], "little")
+    if begin > _MOST_HEAD:
+        raise damaged(f"the schema in {TABLE} says that it has {begin} bytes", where)
+    if len(data) < begin:
+        return None, begin
+    text = data[16:begin]
+    at = text.find(_BEGINS)
+    if at < 0:
+        raise damaged(f"{TABLE} has no head of an index", where)
+    return Head.from_json(text[at:].decode("utf-8", "replace"), where), begin

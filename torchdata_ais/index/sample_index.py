@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, SupportsIndex, overload
+from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
-from torchdata_ais.errors import UsageError
-from torchdata_ais.index.folder import LocalFolder
+from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.index.form import SAMPLES
+from torchdata_ais.index.keys import Keys
+from torchdata_ais.index.places import folder_at, found_folder
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import IndexWriter, ShardEntry, ShardSamples
 from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.store import StoreOptions, resolve_options
+from torchdata_ais.urls import parse_url
 
 __all__ = ["SampleIndex", "SampleReference"]
 
@@ -49,37 +53,119 @@ class SampleReference(NamedTuple):
 class SampleIndex:
     """The samples of any number of stored indexes, in their order, or some of them.
 
-    Made by `open`, `concat`, `select` and `split`; `torchdata_ais.indexing` builds one. An index does not change.
+    Made by `build` (or the command ``torchdata-ais index``) and `open`; `concat`, `select` and `split` make others of
+    it. An index does not change.
 
     Order: as stored: shards as they were listed, samples as they stand in their shard.
 
-    Memory: 8 bytes a shard and 8 bytes a selected sample, and at most 32 MiB of tables that were asked for last.
+    Memory: 8 bytes a shard and 8 bytes a selected sample, and at most 16 MiB of tables that were asked for last.
+
+    Attributes:
+        shards: The rows of the table of shards.
+        keys: The keys of the samples, a lazy Arrow column.
+        fields: The combinations of fields that samples have.
+        proof: ``"bytes"`` or ``"headers"``.
+        digest: What the index covers.
 
     Example:
-        >>> from torchdata_ais.indexing import build_index
+        >>> from torchdata_ais import SampleIndex
         >>> from torchdata_ais.testing import example_shards
-        >>> index = build_index(example_shards(counts=(3, 2)))
+        >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
         >>> len(index), index[4].key, index[4].fields, index.proof
         (5, '00004', ('cls', 'txt'), 'bytes')
         >>> [reference.key for reference in index.select([4, 0])]
         ['00000', '00004']
     """
 
-    def __init__(self, stored: Sequence[StoredIndex], positions: Integers | None = None) -> None:
+    def __init__(
+        self,
+        stored: Sequence[StoredIndex],
+        positions: Integers | None = None,
+        *,
+        home: str | None = None,
+        options: StoreOptions | None = None,
+    ) -> None:
         self._stored = list(stored)
         self._ends = np.cumsum([part.head.samples for part in self._stored], dtype=np.int64)
         self._total = int(self._ends[-1]) if len(self._ends) else 0
         self._positions = positions
+        self._home = home
+        self._options = options
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> SampleIndex:
-        """Open an index that lies in a folder.
+    def build(
+        cls,
+        sources: Any,
+        *,
+        endpoint: str | None = None,
+        method: Literal["auto", "cluster", "read"] = "auto",
+        processes: int = 0,
+        where: str | os.PathLike[str] | None = None,
+        previous: SampleIndex | None = None,
+        progress: Callable[[Any], object] | None = None,
+        options: StoreOptions | None = None,
+    ) -> SampleIndex:
+        """Make the index of shards; see `torchdata_ais.indexing.build_index`, whose arguments these are.
+
+        Example:
+            >>> from torchdata_ais.testing import example_shards
+            >>> SampleIndex.build(example_shards(counts=(3, 2)), method="read")  # doctest: +ELLIPSIS
+            SampleIndex(5 samples of 2 shards, proof='bytes', digest='...')
+        """
+        from torchdata_ais.indexing import build_index
+
+        return build_index(
+            sources,
+            endpoint=endpoint,
+            method=method,
+            processes=processes,
+            where=where,
+            previous=previous,
+            progress=progress,
+            options=options,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        where: str | os.PathLike[str],
+        *,
+        endpoint: str | None = None,
+        options: StoreOptions | None = None,
+    ) -> SampleIndex:
+        """Open a stored index. What is asked for is read then, by ranges, and checked.
+
+        Args:
+            where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
+                `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL.
+            endpoint: The cluster; default ``AIS_ENDPOINT``.
+            options: All transport settings at once.
 
         Raises:
             NotFoundError: There is none.
-            SampleIndexError: It is damaged, or of a version this package does not read.
+            SampleIndexError: It is damaged, of a version this package does not read, or of other shards.
+            TransportError: It cannot be read.
+
+        Example:
+            >>> import tempfile
+            >>> from torchdata_ais.testing import example_shards
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = SampleIndex.build(example_shards(counts=(3, 2))).save(folder)
+            ...     len(SampleIndex.open(folder))
+            5
         """
-        return cls([StoredIndex(LocalFolder(path))])
+        settings = _settings(where, endpoint, options)
+        folder, beginning = found_folder(where, settings)
+        stored = StoredIndex(folder)
+        for number in {0, stored.head.shards - 1} if beginning and stored.head.shards else ():
+            name = stored.shard(number).name
+            if not name.startswith(beginning):
+                raise SampleIndexError.at(
+                    f"{folder.where}: the index is of other shards: of {name}, and not of {beginning}",
+                    todo="build it again: torchdata-ais index",
+                    url=name,
+                )
+        return cls([stored], options=settings)
 
     @classmethod
     def concat(cls, indexes: Sequence[SampleIndex]) -> SampleIndex:
@@ -87,6 +173,12 @@ class SampleIndex:
 
         Raises:
             UsageError: None were given.
+
+        Example:
+            >>> from torchdata_ais.testing import example_shards
+            >>> one, two = (SampleIndex.build(shard) for shard in example_shards(counts=(3, 2)))
+            >>> len(SampleIndex.concat([one, two]))
+            5
         """
         if not indexes:
             raise UsageError.at("no index to join", todo="pass at least one")
@@ -96,7 +188,9 @@ class SampleIndex:
             positions = np.concatenate(
                 [index._all_positions() + begin for index, begin in zip(indexes, begins, strict=False)]
             )
-        return cls([part for index in indexes for part in index._stored], positions)
+        return cls(
+            [part for index in indexes for part in index._stored], positions, options=indexes[0]._options
+        )
 
     def __len__(self) -> int:
         return self._total if self._positions is None else len(self._positions)
@@ -171,8 +265,7 @@ class SampleIndex:
     def shards(self) -> Iterator[ShardRow]:
         """The rows of all shards, in their order."""
         for part in self._stored:
-            for number in range(part.head.shards):
-                yield part.shard(number)
+            yield from part.shards()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the samples, a batch a shard; shards without a selected sample are left out.
@@ -180,45 +273,72 @@ class SampleIndex:
         The columns: ``shard`` (its name), ``key``, ``start``, ``size``, ``fields`` (a list of names), ``sizes``,
         ``xxh64``.
         """
+        for part, number, rows in self.selected():
+            yield _shown(part, number, rows)
+
+    def selected(self) -> Iterator[tuple[StoredIndex, int, Integers | None]]:
+        """Yield the shards that have selected samples, and which of their rows are selected; None for all."""
         begin = 0
         for part in self._stored:
-            for number in range(part.head.shards):
-                count = int(part.counts[number])
-                rows = self._rows_between(begin, begin + count)
-                begin += count
-                if rows is None or len(rows):
-                    yield _shown(part, number, rows)
-
-    def _rows_between(self, begin: int, end: int) -> Integers | None:
-        """Return which rows of a shard are selected; None for all."""
-        if self._positions is None:
-            return None
-        low, high = np.searchsorted(self._positions, [begin, end])
-        return self._positions[low:high] - begin
+            if self._positions is None:
+                numbers = np.flatnonzero(np.diff(part.ends, prepend=0))
+                yield from ((part, number, None) for number in numbers.tolist())
+            else:
+                low, high = np.searchsorted(self._positions, [begin, begin + part.head.samples])
+                shards, rows = part.locate(self._positions[low:high] - begin)
+                if not len(rows):
+                    begin += part.head.samples
+                    continue
+                numbers, firsts = np.unique(shards, return_index=True)
+                for number, chosen in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=True):
+                    yield part, number, chosen
+            begin += part.head.samples
 
     @property
-    def keys(self) -> Iterator[str]:
-        """The keys of the samples, shard by shard."""
-        for batch in self.batches():
-            yield from batch.column("key").to_pylist()
+    def keys(self) -> Keys:
+        """The keys of the samples: a lazy Arrow column, a chunk a shard.
+
+        Example:
+            >>> from torchdata_ais.testing import example_shards
+            >>> keys = SampleIndex.build(example_shards(counts=(3, 2))).keys
+            >>> keys[-1], list(keys)[:2], len(keys)
+            ('00004', ['00000', '00001'], 5)
+        """
+        return Keys(len(self), self._key_chunks, lambda number: self[number].key)
+
+    def _key_chunks(self) -> Iterator[pa.Array]:
+        for part, number, rows in self.selected():
+            column = part.samples(number).column("key")
+            yield column if rows is None else column.take(pa.array(rows))
 
     def to_arrow(self) -> pa.Table:
         """Return the rows of all samples as one table (for its columns see `batches`)."""
         return pa.Table.from_batches(self.batches(), schema=_SHOWN)
 
-    def select(self, which: npt.ArrayLike | Columns) -> SampleIndex:
+    def select(self, which: npt.ArrayLike | pc.Expression | Columns) -> SampleIndex:
         """Return some of the samples as an index, in the stored order.
 
         Args:
-            which: A mask of booleans, one a sample; or numbers of samples, each once; or a function that takes a record
-                batch (for its columns see `batches`) and returns a mask for its rows.
+            which: A mask of booleans, one a sample; or numbers of samples, each once; or what chooses by columns (for
+                their names see `batches`): an expression of pyarrow, or a function that takes a record batch and
+                returns a mask for its rows.
+
+        Memory: 8 bytes a selected sample.
 
         Raises:
             UsageError: A number comes twice or is not there, or the mask has another length.
+
+        Example:
+            >>> import pyarrow.compute as pc
+            >>> from torchdata_ais.testing import example_shards
+            >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
+            >>> len(index.select(pc.field("size") > 1536)), len(index.select([True, False, True, False, False]))
+            (4, 2)
         """
+        if isinstance(which, pc.Expression):
+            return self._chosen_by(lambda batch: _where(which, batch))
         if callable(which):
-            masks = [_mask(which(batch), len(batch)) for batch in self.batches()]
-            return self.select(np.concatenate([*masks, np.zeros(0, dtype=bool)]))
+            return self._chosen_by(lambda batch: _mask(which(batch), len(batch)))
         chosen = np.asarray(which)
         if chosen.dtype == bool:
             return self._with(np.flatnonzero(_mask(chosen, len(self))))
@@ -243,14 +363,27 @@ class SampleIndex:
             )
         return self._with(ordered)
 
+    def _chosen_by(self, choose: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]) -> SampleIndex:
+        found, begin = [np.zeros(0, dtype=np.int64)], 0
+        for batch in self.batches():
+            found.append(np.flatnonzero(choose(batch)) + begin)
+            begin += len(batch)
+        return self._with(np.concatenate(found))
+
     def split(self, fraction: float, seed: int = 0) -> tuple[SampleIndex, SampleIndex]:
         """Return two indexes: about `fraction` of the samples, and the rest.
 
-        The side of a sample is decided by XXH64 of its key alone, so it keeps it when shards are added, and samples of
-        one key are on the same side.
+        The side of a sample is decided by XXH64 of seed and key alone, so it keeps it when shards are added, and a key
+        is never on both.
 
         Raises:
             UsageError: `fraction` is not between 0 and 1.
+
+        Example:
+            >>> from torchdata_ais.testing import example_shards
+            >>> valid, train = SampleIndex.build(example_shards(counts=(60, 40))).split(0.2, seed=1)
+            >>> len(valid), len(train)
+            (19, 81)
         """
         if not 0 <= fraction <= 1:
             raise UsageError.at(f"fraction={fraction}", todo="pass 0 to 1")
@@ -260,22 +393,6 @@ class SampleIndex:
         first = np.fromiter(sides, dtype=np.bool_, count=len(self))
         return self.select(first), self.select(np.logical_not(first))
 
-    def by_shard(self) -> dict[str, tuple[int, ShardEntry]]:
-        """Return each shard's number and what was known of it, by its name.
-
-        Raises:
-            UsageError: Samples were selected: an index to build on has all of its shards' samples.
-        """
-        if self._positions is not None:
-            raise UsageError.at(
-                "the index before holds a selection", todo="pass the whole index as previous="
-            )
-        rows = enumerate(self.shards)
-        return {
-            row.name: (number, ShardEntry(row.name, row.size, row.checksum, row.version))
-            for number, row in rows
-        }
-
     def shard_samples(self, number: int) -> tuple[ShardEntry, ShardSamples]:
         """Return what the index holds of a shard, as it was built; `number` counts the shards of all parts."""
         for part in self._stored:
@@ -284,29 +401,103 @@ class SampleIndex:
             number -= part.head.shards
         raise IndexError(f"shard {number}")
 
-    def save(self, where: str | os.PathLike[str]) -> SampleIndex:
-        """Store the index, or the selection of one, in a folder, and return it opened from there.
+    @property
+    def stored(self) -> list[StoredIndex]:
+        """The stored indexes it is made of."""
+        return list(self._stored)
 
-        Two that are written to one folder at once do not mix: the one that ends last is the one that is found.
+    @property
+    def is_selection(self) -> bool:
+        """Whether samples of its shards were left out."""
+        return self._positions is not None or any(part.head.selection for part in self._stored)
+
+    @property
+    def options(self) -> StoreOptions:
+        """How its shards are reached."""
+        return self._options or resolve_options()
+
+    @property
+    def files(self) -> list[str]:
+        """The files with the rows of samples: for polars, duckdb, pandas, ``pyarrow.dataset``.
+
+        They hold all samples of the stored indexes, whatever was selected.
         """
-        folder = LocalFolder(where)
+        return [f"{part.folder.where}/{name}" for part in self._stored for name in part.head.parts]
+
+    def save(
+        self,
+        where: str | os.PathLike[str] | None = None,
+        *,
+        endpoint: str | None = None,
+        options: StoreOptions | None = None,
+    ) -> SampleIndex:
+        """Store the index, or the selection of one, and return it opened from there.
+
+        Two that are written to one place at once do not mix: the one that ends last is the one that is found. The
+        files of the one before the last are removed.
+
+        Args:
+            where: A folder, or ``ais://bucket/name``. Default: beside the shards it was built of (`index_place`).
+            endpoint: The cluster; default the one it was built from, or ``AIS_ENDPOINT``.
+            options: All transport settings at once.
+
+        Raises:
+            UsageError: No place is known: for a selection, or an index of several sources.
+            TransportError: It cannot be stored.
+        """
+        if where is None:
+            where = self._home if self._positions is None else None
+        if where is None:
+            raise UsageError.at(
+                "save() does not know where to", todo="pass a folder, or ais://bucket/name: index.save(where)"
+            )
+        settings = options or (self._options if endpoint is None and self._options else None)
+        settings = settings or _settings(where, endpoint, options)
+        folder = folder_at(where, settings)
         writer = IndexWriter(folder)
-        begin = 0
-        for part in self._stored:
-            for number in range(part.head.shards):
-                count = int(part.counts[number])
-                writer.add(*_entry_of(part, number, self._rows_between(begin, begin + count)))
-                begin += count
-        writer.finish()
-        return SampleIndex([StoredIndex(folder)])
+        if self._positions is None:
+            for part in self._stored:
+                for number in range(part.head.shards):
+                    writer.add(*_entry_of(part, number, None))
+        else:
+            for part, number, rows in self.selected():
+                writer.add(*_entry_of(part, number, rows))
+        writer.finish(
+            source=self._stored[0].head.source if len(self._stored) == 1 else "",
+            selection=self.is_selection,
+        )
+        return SampleIndex([StoredIndex(folder)], home=self._home, options=settings)
+
+    def verify(self, *, processes: int = 0, progress: Callable[[Any], object] | None = None) -> None:
+        """Compare the index with the stored shards: every byte of both is read.
+
+        Args:
+            processes: Read in so many processes; 0 reads in this one.
+            progress: Called with each new `torchdata_ais.jobs.Progress`.
+
+        Raises:
+            SampleIndexError: The index is damaged; or a shard is not there, or is another one than was indexed, or a
+                sample in it is. It names index, shard and key. (`torchdata_ais.indexing.problems_of` yields all.)
+            TransportError: The cluster cannot be asked.
+
+        Example:
+            >>> from torchdata_ais.testing import example_shards
+            >>> SampleIndex.build(example_shards(counts=(3, 2))).verify()
+        """
+        from torchdata_ais.indexing import problems_of
+
+        for problem in problems_of(self, processes=processes, progress=progress):
+            raise problem
 
     def _all_positions(self) -> Integers:
         return np.arange(self._total, dtype=np.int64) if self._positions is None else self._positions
 
     def _with(self, numbers: Integers) -> SampleIndex:
-        return SampleIndex(self._stored, numbers if self._positions is None else self._positions[numbers])
+        chosen = numbers if self._positions is None else self._positions[numbers]
+        return SampleIndex(self._stored, chosen, options=self._options)
 
 
+_ROW = "__row__"
 _SHOWN = pa.schema(
     [
         pa.field("shard", pa.string()),
@@ -359,6 +550,29 @@ def _references(stored: StoredIndex, shard: int, rows: Integers) -> Iterator[Sam
     for number in order:
         start, size, key, fields, sizes, digest = (column[number] for column in columns)
         yield SampleReference(row, start, size, key, stored.fields[fields], tuple(sizes), digest)
+
+
+def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return which rows the expression is true for."""
+    table = pa.Table.from_batches([batch]).append_column(_ROW, [pa.array(np.arange(len(batch)))])
+    mask = np.zeros(len(batch), dtype=np.bool_)
+    try:
+        mask[table.filter(expression).column(_ROW).to_numpy()] = True
+    except (pa.ArrowException, KeyError) as error:
+        raise UsageError.at(
+            f"select() cannot use {expression}: {error}", todo=f"use the columns {', '.join(_SHOWN.names)}"
+        ) from error
+    return mask
+
+
+def _settings(
+    where: str | os.PathLike[str], endpoint: str | None, options: StoreOptions | None
+) -> StoreOptions:
+    """Return how to reach `where`; for a path of this machine nothing is looked for."""
+    if options is not None:
+        return options
+    is_local = endpoint is None and parse_url(os.fspath(where)).kind == "file"
+    return StoreOptions() if is_local else resolve_options(endpoint=endpoint)
 
 
 def _mask(values: Any, length: int) -> npt.NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,21 +15,26 @@ from torchdata_ais.index.folder import Folder
 from torchdata_ais.index.form import (
     COUNTS,
     FIELDS,
-    HEAD,
     PAGE_ROWS,
     SAMPLES,
     SHARDS,
+    TABLE,
     Block,
     Head,
     checked,
     damaged,
+    head_in,
+    named_by_content,
     read_batch,
+    whole_of,
 )
 from torchdata_ais.plan.hashing import Integers
 
 __all__ = ["ShardRow", "StoredIndex"]
 
-_KEPT_BYTES = 32 << 20
+_KEPT_BYTES = 16 << 20
+_SMALL_TABLE = 1 << 20
+_HEAD_BYTES = 64 << 10  # read at once, of a head whose length is not known yet
 
 
 class ShardRow(NamedTuple):
@@ -47,45 +53,57 @@ class ShardRow(NamedTuple):
     xxh64: int
 
 
+def _read_head(folder: Folder, table: str) -> tuple[Head, int]:
+    data = folder.read(table, 0, _HEAD_BYTES)
+    head, begin = head_in(data, folder.where)
+    if head is None:
+        data += folder.read(table, len(data), begin - len(data))
+        head, begin = head_in(data, folder.where)
+    if head is None:
+        raise damaged(f"{table} ends within its schema", folder.where)
+    return head, begin
+
+
 class StoredIndex:
     """The samples of an index's shards, by number, out of a folder.
 
     Args:
         folder: Where it lies.
+        table: Its table of shards: that of an index that is whole, or of a part of one.
 
-    Memory: 8 bytes a shard, and at most 32 MiB of pages and batches that were asked for last.
+    Memory: 8 bytes a shard, and at most 16 MiB of pages and batches that were asked for last.
 
     Raises:
         NotFoundError: There is no index.
         SampleIndexError: It is damaged or incomplete; for blocks that are read later, when they are read.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, table: str = TABLE) -> None:
         self.folder = folder
-        self.head = Head.from_json(folder.read(HEAD), folder.where)
+        self.table = table
+        self.head, begin = _read_head(folder, table)
+        length = sum(length for length, _ in self.head.pages)
+        # A small table is read at once, so that who has it open goes on when another takes its place.
+        self._pages = folder.read(table, begin, length) if length <= _SMALL_TABLE else None
+        self._page_starts = begin + np.cumsum([0, *(length for length, _ in self.head.pages)])
+        self.ends: Integers
+        """How many samples stand in the shards up to each, itself included."""
         self._kept: OrderedDict[tuple[str, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
         self._check_head()
 
     def _check_head(self) -> None:
-        pages = -(-self.head.shards // PAGE_ROWS)
-        if len(self.head.pages) != pages or len(self.counts) != self.head.shards:
-            raise damaged(
-                f"it has {len(self.counts)} counts for {self.head.shards} shards", self.folder.where
-            )
-        if int(self.counts.sum()) != self.head.samples or (self.counts < 0).any():
-            raise damaged("its counts do not make up its samples", self.folder.where)
+        where = self.folder.where
+        counts = self._once(self.head.counts, COUNTS).column(0).to_numpy()
+        if len(self.head.pages) != -(-self.head.shards // PAGE_ROWS) or len(counts) != self.head.shards:
+            raise damaged(f"it has {len(counts)} counts for {self.head.shards} shards", where)
+        if (counts < 0).any() or int(counts.sum()) != self.head.samples:
+            raise damaged("its counts do not make up its samples", where)
+        self.ends = np.cumsum(counts)
 
-    @cached_property
-    def counts(self) -> Integers:
-        """How many samples each shard has."""
-        counts: Integers = self._once(self.head.counts, COUNTS).column(0).to_numpy()
-        return counts
-
-    @cached_property
-    def ends(self) -> Integers:
-        """How many samples stand in the shards up to each, itself included."""
-        return np.cumsum(self.counts)
+    def count(self, number: int) -> int:
+        """Return how many samples a shard has."""
+        return int(self.ends[number]) - (int(self.ends[number - 1]) if number else 0)
 
     @cached_property
     def fields(self) -> list[tuple[str, ...]]:
@@ -94,12 +112,24 @@ class StoredIndex:
 
     def page(self, number: int) -> pa.RecordBatch:
         """Return 4,096 rows of the table of shards."""
-        return self._block(self.head.pages[number], SHARDS)
+        length, xxh64 = self.head.pages[number]
+        if self._pages is not None:
+            begin = int(self._page_starts[number])
+            first = begin - int(self._page_starts[0])
+            block = Block(self.table, begin, length, xxh64)
+            return self._block(block, SHARDS, self._pages[first : first + length])
+        return self._block(Block(self.table, int(self._page_starts[number]), length, xxh64), SHARDS)
 
     def shard(self, number: int) -> ShardRow:
         """Return the row of a shard."""
         page = self.page(number // PAGE_ROWS)
         return ShardRow(*(column[number % PAGE_ROWS].as_py() for column in page.columns))
+
+    def shards(self) -> Iterator[ShardRow]:
+        """Yield the rows of all shards, in their order."""
+        for number in range(len(self.head.pages)):
+            for row in zip(*(column.to_pylist() for column in self.page(number).columns), strict=True):
+                yield ShardRow(*row)
 
     def samples(self, number: int) -> pa.RecordBatch:
         """Return the rows of a shard's samples."""
@@ -119,18 +149,36 @@ class StoredIndex:
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
         """Return the shard of each position, and its number within the shard."""
         shards = np.searchsorted(self.ends, positions, side="right")
-        return shards, positions - (self.ends[shards] - self.counts[shards])
+        begins = np.where(shards > 0, self.ends[shards - 1], 0)
+        return shards, positions - begins
+
+    def damages(self) -> Iterator[SampleIndexError]:
+        """Read every byte of the index, and yield what is not as it was written."""
+        data = self.folder.read(self.table)
+        if whole_of(data, self.head.whole) != self.head.whole:
+            yield damaged(f"the bytes of {self.table} changed", self.folder.where)
+        for name in self.head.files:
+            try:
+                changed = named_by_content(name.rpartition("-")[0], self.folder.read(name)) != name
+            except NotFoundError:
+                yield damaged(f"{name} is missing", self.folder.where)
+                continue
+            if changed:
+                yield damaged(f"the bytes of {name} changed", self.folder.where)
 
     def _once(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
         return read_batch(self._checked(block), schema)
 
-    def _block(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+    def _block(self, block: Block, schema: pa.Schema, data: bytes | None = None) -> pa.RecordBatch:
         """Return a batch, read and checked unless it was asked for a moment ago."""
         place = (block.file, block.start)
         if place in self._kept:
             self._kept.move_to_end(place)
             return self._kept[place][0]
-        batch = self._once(block, schema)
+        if data is None:
+            batch = self._once(block, schema)
+        else:
+            batch = read_batch(checked(data, block, self.folder.where), schema)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
 
+from torchdata_ais.errors import NotFoundError, SampleIndexError
 from torchdata_ais.index.folder import Folder
 from torchdata_ais.index.form import (
     COUNTS,
     FIELDS,
-    HEAD,
     PAGE_ROWS,
     SAMPLES,
     SHARDS,
+    TABLE,
+    UNFINISHED,
     Block,
     Head,
     block_of,
+    named_by_content,
     stacked,
+    table_file,
 )
+from torchdata_ais.index.stored import StoredIndex
 
-__all__ = ["IndexWriter", "ShardEntry", "ShardSamples", "content_of", "digest_of", "stored_text"]
+__all__ = ["IndexWriter", "ShardEntry", "ShardSamples", "content_of", "stored_text"]
 
 _PART_BYTES = 64 << 20
+_PART_SHARDS = 4 * PAGE_ROWS
 
 
 class ShardEntry(msgspec.Struct, frozen=True):
@@ -74,29 +82,19 @@ def content_of(samples: ShardSamples) -> int:
         >>> content_of(one) == content_of(ShardSamples(["a"], [0], [1024], [("cls",)], [(1,)], [77]))
         True
     """
-    plain = (samples.keys, samples.fields, samples.sizes)
-    return xxhash.xxh64_intdigest(msgspec.msgpack.encode(_encodable(plain)))
-
-
-def _encodable(plain: tuple[list[str], list[tuple[str, ...]], list[tuple[int, ...]]]) -> object:
-    keys, fields, sizes = plain
-    return [
-        [key.encode("utf-8", "surrogateescape") for key in keys],
-        [[name.encode("utf-8", "surrogateescape") for name in names] for names in fields],
-        sizes,
+    combinations = dict.fromkeys(samples.fields)
+    numbers = {names: number for number, names in enumerate(combinations)}
+    plain = [
+        _stored_texts(samples.keys),
+        [[stored_text(name) for name in names] for names in combinations],
+        [numbers[names] for names in samples.fields],
+        samples.sizes,
     ]
-
-
-def digest_of(shards: Sequence[tuple[ShardEntry, int]]) -> str:
-    """Return the digest of an index: over names, sizes, checksums and contents of its shards."""
-    digest = xxhash.xxh64()
-    for entry, content in shards:
-        digest.update(msgspec.msgpack.encode([entry.name, entry.size, entry.checksum, content]))
-    return digest.hexdigest()
+    return xxhash.xxh64_intdigest(msgspec.msgpack.encode(plain))
 
 
 class IndexWriter:
-    """Writes an index to a folder: parts first, the head last, so that a reader finds a whole index or none.
+    """Writes an index to a folder: parts first, ``shards.arrow`` last, so that a reader finds a whole index or none.
 
     Args:
         folder: Where to.
@@ -116,8 +114,11 @@ class IndexWriter:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._fields: dict[tuple[str, ...], int] = {}
-        self._shards: list[tuple[ShardEntry, int]] = []
-        self._rows: list[dict[str, object]] = []
+        self._digest = xxhash.xxh64()  # over names, sizes, checksums and contents of the shards
+        self._counts = array("q")
+        self._proven = True
+        self._pages: list[pa.RecordBatch] = []  # of the table of shards, whole
+        self._rows: list[dict[str, object]] = []  # what comes after them
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._parts: list[str] = []
@@ -134,17 +135,22 @@ class IndexWriter:
                 pa.array(starts),
                 pa.array(np.array(samples.ends, dtype=np.int64) - starts),
                 pa.array(numbers, type=pa.int32()),
-                pa.array(samples.sizes, type=pa.list_(pa.int64())),
+                _lists(samples.sizes),
                 pa.nulls(len(starts), pa.uint64())
                 if samples.xxh64 is None
                 else pa.array(samples.xxh64, type=pa.uint64()),
             ],
             schema=SAMPLES,
         )
-        self._shards.append((shard, content))
+        self._digest.update(
+            msgspec.msgpack.encode([stored_text(shard.name), shard.size, shard.checksum, content])
+        )
+        self._counts.append(len(starts))
+        self._proven = self._proven and samples.xxh64 is not None
         self._rows.append(
             {
                 **msgspec.structs.asdict(shard),
+                "name": stored_text(shard.name),
                 "count": len(starts),
                 "content": content,
                 "proven": samples.xxh64 is not None,
@@ -154,39 +160,60 @@ class IndexWriter:
         self._samples += len(starts)
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= _PART_BYTES:
+        if self._waiting_bytes >= _PART_BYTES or len(self._waiting) >= _PART_SHARDS:
             self._write_part()
 
-    def finish(self, source: str = "") -> Head:
-        """Write what is left, the tables, and the head.
+    def checkpoint(self) -> None:
+        """Store what was taken so far, so that a build that breaks off can go on from it."""
+        self._folder.write(UNFINISHED, self._table("", selection=False)[1])
+
+    def finish(self, source: str = "", *, selection: bool = False) -> Head:
+        """Write what is left, the tables, and the head; remove the files of the index before the last.
 
         Args:
             source: What was indexed, for people.
+            selection: Whether samples of the shards were left out.
         """
+        before = self._read_before()
+        head, table = self._table(
+            source, selection=selection, before=[] if before is None else before.head.files
+        )
+        self._folder.write(TABLE, table)
+        needed = {*head.files, *head.before}
+        for name in [UNFINISHED, *(before.head.before if before else [])]:
+            if name not in needed:
+                self._folder.remove(name)
+        return head
+
+    def _read_before(self) -> StoredIndex | None:
+        """Return the index that stands in this place, if it is one."""
+        try:
+            return StoredIndex(self._folder)
+        except (NotFoundError, SampleIndexError):
+            return None
+
+    def _table(self, source: str, *, selection: bool, before: Sequence[str] = ()) -> tuple[Head, bytes]:
+        """Write all but the table of shards, and return that."""
         if self._waiting:
             self._write_part()
         names = [[stored_text(name) for name in combination] for combination in self._fields]
         fields = pa.record_batch([pa.array(names, type=pa.list_(pa.string()))], schema=FIELDS)
-        counts = pa.record_batch(
-            [pa.array([row["count"] for row in self._rows], type=pa.int64())], schema=COUNTS
-        )
-        pages = [
-            pa.RecordBatch.from_pylist(self._rows[begin : begin + PAGE_ROWS], schema=SHARDS)
-            for begin in range(0, len(self._rows), PAGE_ROWS)
-        ]
+        counts = pa.record_batch([pa.array(np.array(self._counts, dtype=np.int64))], schema=COUNTS)
+        rest = [pa.RecordBatch.from_pylist(self._rows, schema=SHARDS)] if self._rows else []
         head = Head(
             samples=self._samples,
-            shards=len(self._rows),
-            proof="bytes" if all(row["proven"] for row in self._rows) else "headers",
-            digest=digest_of(self._shards),
+            shards=len(self._counts),
+            proof="bytes" if self._proven else "headers",
+            digest=self._digest.hexdigest(),
             counts=self._write_table("counts", [counts], COUNTS)[0],
             fields=self._write_table("fields", [fields], FIELDS)[0],
-            pages=self._write_table("shards", pages, SHARDS),
+            pages=[],
             parts=self._parts,
             source=source,
+            selection=selection,
+            before=list(before),
         )
-        self._folder.write(HEAD, head.to_json())
-        return head
+        return head, table_file(head, [*self._pages, *rest])
 
     def _write_part(self) -> None:
         blocks = self._write_table("samples", self._waiting, SAMPLES)
@@ -194,12 +221,22 @@ class IndexWriter:
         for row, block in zip(self._rows[-len(blocks) :], blocks, strict=True):
             row.update(start=block.start, length=block.length, xxh64=int(block.xxh64, 16))
         self._waiting, self._waiting_bytes = [], 0
+        while len(self._rows) >= PAGE_ROWS:
+            self._pages.append(pa.RecordBatch.from_pylist(self._rows[:PAGE_ROWS], schema=SHARDS))
+            del self._rows[:PAGE_ROWS]
 
     def _write_table(self, kind: str, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Block]:
         data, places = stacked(batches, schema)
-        name = f"{kind}-{xxhash.xxh64_hexdigest(data)}.arrow"
+        name = named_by_content(kind, data)
         self._folder.write(name, data)
         return [block_of(name, start, memoryview(data)[start : start + length]) for start, length in places]
+
+
+def _lists(rows: Sequence[tuple[int, ...]]) -> pa.Array:
+    """Return an Arrow column of the rows: three times as fast as Arrow's own way from tuples."""
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+    flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(ends[-1]))
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(flat))
 
 
 def stored_text(text: str) -> str:
@@ -209,11 +246,12 @@ def stored_text(text: str) -> str:
         >>> stored_text("caf\udce9"), stored_text("caf\u00e9") == "caf\u00e9"
         ('caf\\udce9', True)
     """
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _texts(texts: Sequence[str]) -> pa.Array:
-    try:
-        return pa.array(texts, type=pa.string())
-    except UnicodeEncodeError:
-        return pa.array([stored_text(text) for text in texts], type=pa.string())
+def _stored_texts(texts: list[str]) -> list[str]:
+    return texts if "".join(texts).isascii() else [stored_text(text) for text in texts]
+
+
+def _texts(texts: list[str]) -> pa.Array:
+    return pa.array(_stored_texts(texts), type=pa.string())

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 import xxhash
 
-from torchdata_ais.errors import NonAdjacentKeyError, UsageError
+from torchdata_ais.errors import UsageError
 from torchdata_ais.index import ShardEntry, ShardSamples
-from torchdata_ais.samples import Run, whole_runs
+from torchdata_ais.indexing.grouping import group_members
 from torchdata_ais.store import StoreOptions, open_blocks
-from torchdata_ais.tar import TarReader, is_compressed
+from torchdata_ais.tar import Link, TarReader, TooLarge, is_compressed
 from torchdata_ais.urls import parse_url
 
 __all__ = ["index_shard"]
@@ -59,7 +59,7 @@ def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSampl
         UsageError: The shard is compressed, or one header in it says something of all members after it: its samples
             cannot be read one by one.
 
-    Memory: one sample, and a block.
+    Memory: one sample (not its copy: the blocks it came in), and a block.
 
     Example:
         >>> from torchdata_ais.testing import example_shards
@@ -68,38 +68,24 @@ def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSampl
         (['00000', '00001'], [0, 1536], [1536, 3584], [(1, 0), (1, 1)])
     """
     location = parse_url(url)
-    samples = ShardSamples([], [], [], [], [], [])
-    seen: set[str] = set()
     with open_blocks(location, options) as source:
         passing = _Passing(_plain(source, location.uri))
-        reader = TarReader(passing, url=url)
-        for run in whole_runs(reader, url=url):
-            if run.key is None:
-                continue
-            if run.key in seen:
-                raise NonAdjacentKeyError.at(
-                    f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
-                    todo="sort the shard first (tar --sort=name)",
-                    url=url,
-                    offset=run.offset,
-                    key=run.key,
-                )
-            seen.add(run.key)
-            _add(samples, run, passing)
+        # A member that is passed over for its size is not copied: all are, but for the empty ones.
+        reader = TarReader(passing, url=url, max_member_bytes=0, skip_large=True)
+        members = (
+            (
+                name,
+                None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else 0,
+                at,
+                at,
+                after,
+            )
+            for name, data, at, after in reader
+        )
+        samples = group_members(members, url, xxh64=passing.xxh64)
         if not reader.seekable:
             raise _not_addressable(location.uri, "a global PAX header stands in it")
     return ShardEntry(str(location.uri), source.size, source.checksum, source.version), samples
-
-
-def _add(samples: ShardSamples, run: Run, passing: _Passing) -> None:
-    assert run.key is not None
-    assert samples.xxh64 is not None
-    samples.keys.append(run.key)
-    samples.starts.append(run.offset)
-    samples.ends.append(run.end)
-    samples.fields.append(tuple(member.field for member in run.members if member.field is not None))
-    samples.sizes.append(tuple(len(member.data) for member in run.members if member.field is not None))
-    samples.xxh64.append(passing.xxh64(run.offset, run.end))
 
 
 def _plain(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:

@@ -217,8 +217,8 @@ class AISLoader:
         """Return where this rank's loader stands: after the batch that was received last.
 
         Returns:
-            Plain values and bytes, the same shape at every step: some hundred bytes a worker, and 8 bytes for each
-            sample in a shuffle buffer. `state_to_json` makes it fit for JSON, `merge_states` joins those of ranks.
+            Plain values, the same shape at every step: some hundred bytes a worker, and 11 bytes for each
+            sample in a shuffle buffer; JSON can hold it. `merge_states` joins those of ranks.
 
         Raises:
             StateError: The pipe has a stage that a checkpoint cannot pass through; names it.

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from typing_extensions import Self
 
@@ -181,8 +181,7 @@ class LocalCluster:
         self._clean_up()
         if self._root is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="ais-local-"))
-        root = self._root or self._temporary
-        assert root is not None
+        root = self._folder
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -216,15 +215,12 @@ class LocalCluster:
             "python_path": [entry or str(Path.cwd()) for entry in sys.path],
         }
         try:
-            self._write(config)
-            self._ports = self._read(_START_DEADLINE_S)
+            self._ports = self._exchange(config, _START_DEADLINE_S)
+            if "error" in self._ports:
+                raise _start_error(self._ports, self._port, root)
         except BaseException:
             self.stop()
             raise
-        if "error" in self._ports:
-            answer = self._ports
-            self.stop()
-            raise _start_error(answer, self._port, root)
         return self
 
     def stop(self) -> None:
@@ -233,15 +229,7 @@ class LocalCluster:
             return  # a fork of the process that started it: the cluster is not ours
         process, self._process = self._process, None
         if process is not None:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(OSError):  # what was buffered has no reader any more
-                        pipe.close()
-            try:
-                process.wait(_STOP_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process)
         self._clean_up()
 
     def _clean_up(self) -> None:
@@ -271,9 +259,7 @@ class LocalCluster:
     @property
     def pid(self) -> int:
         """Id of the process."""
-        self._require_running()
-        assert self._process is not None
-        return self._process.pid
+        return self._running().pid
 
     def __repr__(self) -> str:
         state = self.endpoint if self.running else "stopped"
@@ -284,27 +270,25 @@ class LocalCluster:
     @property
     def endpoint(self) -> str:
         """URL of the proxy: what `AIS_ENDPOINT` is set to."""
-        self._require_running()
+        self._running()
         return f"http://127.0.0.1:{self._ports['proxy']}"
 
     @property
     def target_urls(self) -> list[str]:
         """URLs of the targets."""
-        self._require_running()
+        self._running()
         return [f"http://127.0.0.1:{port}" for port in self._ports["targets"]]
 
     @property
     def root(self) -> Path:
         """Folder of the data."""
-        self._require_running()
-        root = self._root or self._temporary
-        assert root is not None
-        return root
+        self._running()
+        return self._folder
 
     @property
     def token(self) -> str:
         """The secret of this start: what `AIS_AUTHN_TOKEN` is set to where transforms are made or changed."""
-        self._require_running()
+        self._running()
         return self._secret.text
 
     def client(self, **options: Any) -> Any:
@@ -322,11 +306,9 @@ class LocalCluster:
         try:
             yield self.endpoint
         finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+            for name in ours:
+                os.environ.pop(name, None)
+            os.environ.update({name: value for name, value in before.items() if value is not None})
 
     def put_dir(self, path: str | os.PathLike[str], to: str) -> list[str]:
         """PUT all files below a folder, named by their path in it; make the bucket if it is missing.
@@ -346,12 +328,12 @@ class LocalCluster:
         bucket_name, _, prefix = to.removeprefix("ais://").partition("/")
         bucket = self.client().bucket(bucket_name)
         bucket.create(exist_ok=True)
-        names = []
-        for file in sorted(item for item in folder.rglob("*") if item.is_file()):
-            name = prefix + file.relative_to(folder).as_posix()
+        files = {
+            prefix + file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()
+        }
+        for name, file in sorted(files.items()):
             bucket.object(name).get_writer().put_file(file)
-            names.append(name)
-        return sorted(names)
+        return sorted(files)
 
     def stats(self) -> ClusterStats:
         """Return the counters."""
@@ -373,54 +355,70 @@ class LocalCluster:
 
     # -- the pipe
 
-    def _require_running(self) -> None:
-        if not self.running:
-            what = (
-                "the cluster is not running" if self._process is None else "the cluster's process has ended"
-            )
-            raise UsageError.at(what, todo="Use it inside its `with` block, or call start()")
+    @property
+    def _folder(self) -> Path:
+        root = self._root or self._temporary
+        assert root is not None  # one of the two since the start
+        return root
+
+    def _running(self) -> subprocess.Popen[str]:
+        """Return the process, if it runs."""
+        if self._process is not None and self.running:
+            return self._process
+        ended = "the cluster is not running" if self._process is None else "the cluster's process has ended"
+        raise UsageError.at(ended, todo="Use it inside its `with` block, or call start()")
 
     def _ask(self, what: str, **arguments: Any) -> Any:
-        self._require_running()
+        self._running()
         if self._owner != os.getpid():
             raise UsageError.at(
                 "a fork cannot steer the cluster", todo="Do it in the process that started it"
             )
         with self._lock:
-            self._write({"do": what, **arguments})
-            return self._read(_COMMAND_DEADLINE_S)
+            return self._exchange({"do": what, **arguments}, _COMMAND_DEADLINE_S)
 
-    def _write(self, value: dict[str, Any]) -> None:
+    def _exchange(self, value: dict[str, Any], deadline_s: float) -> Any:
+        """Send one line of JSON and return the answer."""
         process = self._process
         assert process is not None
-        assert process.stdin is not None
+        stdin, stdout = _open(process.stdin), _open(process.stdout)
         try:
-            process.stdin.write(json.dumps(value, default=_Secret.reveal) + "\n")
-            process.stdin.flush()
+            stdin.write(json.dumps(value, default=_Secret.reveal) + "\n")
+            stdin.flush()
         except OSError as cause:
-            raise self._died() from cause
-
-    def _read(self, deadline_s: float) -> Any:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
+            raise self._died(process) from cause
         end = time.monotonic() + deadline_s
-        while not select.select([process.stdout], [], [], 0.1)[0]:
+        while not select.select([stdout], [], [], 0.1)[0]:
             if process.poll() is not None:
-                raise self._died()
+                raise self._died(process)
             if time.monotonic() > end:
                 raise ConnectError.at(f"the cluster's process did not answer within {deadline_s:g} s")
-        line = process.stdout.readline()
+        line = stdout.readline()
         if not line:
-            raise self._died()
+            raise self._died(process)
         return json.loads(line)
 
-    def _died(self) -> ConnectError:
-        root = self._root or self._temporary
-        log = root / "server.log" if root else None
-        tail = log.read_text(errors="replace")[-2000:].strip() if log and log.exists() else ""
-        code = self._process.wait(_STOP_DEADLINE_S) if self._process else None
+    def _died(self, process: subprocess.Popen[str]) -> ConnectError:
+        log = self._folder / "server.log"
+        tail = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
+        code = process.wait(_STOP_DEADLINE_S)
         return ConnectError.at(f"the cluster's process has ended with status {code}: {tail or 'no output'}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        with suppress(OSError):  # what was buffered has no reader any more
+            _open(pipe).close()
+    try:
+        process.wait(_STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _open(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None  # as asked for
+    return pipe
 
 
 def _stop_at_exit(reference: weakref.ref[LocalCluster]) -> None:

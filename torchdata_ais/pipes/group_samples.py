@@ -10,7 +10,8 @@ from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.samples import Run, RunMember, Sample, pack_place, shown_fields, split_name
+from torchdata_ais.reading.samples import sample_of
+from torchdata_ais.samples import Run, RunMember, Sample, shown_fields, split_name
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import Pipe, stage, upstream
@@ -123,7 +124,9 @@ class TarSampleGrouper(Pipe[Sample]):
                 try:
                     if checked and not keys.add(run.key):
                         raise _not_adjacent(url, run)
-                    sample = self._sample(url, run)
+                    sample = sample_of(run, url)
+                    if self._require:
+                        self._check(sample, url, run)
                 except (DuplicateFieldError, NonAdjacentKeyError, MissingFieldError) as error:
                     if not self._policy.goes_on(error, stats, "group_samples"):
                         return
@@ -139,21 +142,7 @@ class TarSampleGrouper(Pipe[Sample]):
         """Return of how many shards keys are kept: twice as many as may be under way at the same time."""
         return 2 * (sum(stage_of(pipe).reads for pipe in upstream(self)) or _OPEN_SHARDS)
 
-    def _sample(self, url: str, run: Run) -> Sample:
-        sample = Sample.__new__(Sample)  # __init__ takes longer than all that follows
-        sample.place = pack_place(run.shard, run.offset)
-        sample["__key__"] = run.key
-        sample["__url__"] = url
-        for name, data, offset, field in run.members:
-            if field is None:
-                continue
-            if field in sample:
-                raise DuplicateFieldError.at(
-                    f"the sample {run.key!r} has the field {field!r} twice",
-                    todo="write the shard anew with different names, or mend it with: torchdata-ais lint --fix",
-                    url=url, member=name, offset=offset, key=run.key, field=field,
-                )  # fmt: skip
-            sample[field] = data
+    def _check(self, sample: Sample, url: str, run: Run) -> None:
         for wanted in self._require:
             if wanted not in sample and not any(name in sample for name in wanted.split(";")):
                 raise MissingFieldError.at(
@@ -161,7 +150,6 @@ class TarSampleGrouper(Pipe[Sample]):
                     todo="mend the shard, or skip such samples with group_samples(on_error='skip')",
                     url=url, offset=run.offset, key=run.key, field=wanted,
                 )  # fmt: skip
-        return sample
 
     def _keys_of(self, shard: tuple[str, int], seen: _Seen) -> KeySet:
         """Return the keys met in a shard so far."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from typing_extensions import Unpack, override
 
-from torchdata_ais.arguments import check_function, check_number
-from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
+from torchdata_ais.arguments import check_function, check_number, option
+from torchdata_ais.errors import UsageError
+from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions
 from torchdata_ais.samples import Run
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
@@ -26,9 +27,21 @@ from torchdata_ais.state import Part, ReaderState
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
 from torchdata_ais.urls import MemberPath
 
-__all__ = ["AISFileLoader"]
+__all__ = ["AISFileLoader", "LoadTarNames"]
 
 _UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
+
+
+class LoadTarNames(ClusterNames, total=False):
+    """What version 0.1 called the parts of ``cluster=``, ``safety=`` and ``cache=``, which are taken in their place."""
+
+    require_end: bool
+    max_sample_bytes: int | None
+    max_ratio: float
+    verify: bool | None
+    pin: bool | None
+    cache_dir: str | os.PathLike[str] | None
+    cache_bytes: int
 
 
 @stage("load_tar")
@@ -50,21 +63,16 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
             that one connection cannot.
         rename_files: Function applied to member names before anything else looks at them.
         select_files: Function that says, by (renamed) name, which members to read; the rest is passed over.
-        require_end: Whether a shard without end-of-archive block is an error.
-        max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`. Names and
-            records count, too, beyond 64 KiB: 512 bytes a member and 8 a character of its name.
-        max_ratio: Bound on decompressed to compressed bytes.
+        safety: `Safety`: what is asked of the bytes before their samples are believed.
         prefetch_bytes: Bytes fetched ahead, for all open shards of the process together.
         retry: `Retry` for broken requests.
-        verify: Whether to check the body against the object's checksum.
-        pin: Whether another version of the object than the listed one is an error.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; skipping gives up the rest of the
             shard (the one sample, for an error of a sample).
         max_errors: How many errors to go on after: a count, or a share of the shards.
         seed: Seed of torch's ``.shuffle()`` above this stage, where no loader sends one.
-        cache_dir: Folder to keep whole shards in, for a cluster far away; see `torchdata_ais.store.ObjectCache`.
-        cache_bytes: How much to keep there.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
+        cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder, for a cluster far away.
+        **named: Single parts, by their names: of `safety` (``require_end max_sample_bytes max_ratio verify pin``), of
+            `cache` (``cache_dir``, ``cache_bytes`` of 10 GiB), of `cluster` (``endpoint client token options``).
 
     Yields:
         ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
@@ -87,7 +95,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     Raises:
         TransportError: `ConnectError`, `ReadError`, `StallError`, `ObjectChangedError`, `NotFoundError`, `AuthError`.
         ShardError: `TruncatedShardError`, `BadHeaderError`, `ChecksumError`, `NotATarError`.
-        SampleError: A sample larger than `max_sample_bytes`.
+        SampleError: A sample larger than ``max_sample_bytes``.
         UsageError: An item that is no URL; an argument that cannot work, when the pipe is made.
 
     Example:
@@ -115,41 +123,37 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         open_shards: int = 1,
         rename_files: Callable[[str], str] | None = None,
         select_files: Callable[[str], bool] | None = None,
-        require_end: bool = True,
-        max_sample_bytes: int | None = 1 << 30,
-        max_ratio: float = 1000.0,
+        safety: Safety | None = None,
         prefetch_bytes: int | None = None,
         retry: Retry | None = None,
-        verify: bool | None = None,
-        pin: bool | None = None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
         seed: int = 0,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int = 10 << 30,
-        **named: Unpack[ClusterNames],
+        cache: ObjectCache | None = None,
+        **named: Unpack[LoadTarNames],
     ) -> None:
         super().__init__(source)
         check_number(open_shards, 1, "open_shards")
-        check_number(max_sample_bytes, 0, "max_sample_bytes", optional=True)
-        check_number(max_ratio, 1, "max_ratio", whole=False)
-        check_number(cache_bytes, 0, "cache_bytes", whole=False)
         if rename_files is not None:
             check_function(rename_files, 1, "load_tar(rename_files=)")
         if select_files is not None:
             check_function(select_files, 1, "load_tar(select_files=)")
         self._source = ensure_sharded(self._source)
         self.reads = open_shards
-        cache = None if cache_dir is None else ObjectCache(os.fspath(cache_dir), cache_bytes)
-        self._shard_options = ShardOptions(
-            require_end, max_sample_bytes, max_ratio, rename_files, select_files, cache
-        )
+        flat: dict[str, Any] = {**named}
+        safety = option(Safety, safety, flat)
+        folder, size = flat.pop("cache_dir", None), flat.pop("cache_bytes", 10 << 30)
+        if folder is not None:
+            if cache is not None:
+                raise UsageError.at("both cache= and cache_dir= were given", todo="pass one of them")
+            cache = ObjectCache(os.fspath(folder), size)
+        self._shard_options = ShardOptions(safety, rename_files, select_files, cache)
         self.transport = StageTransport(
-            given_options(cluster, **named),
+            given_options(cluster, **flat),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
-            verify=verify,
-            pin=pin,
+            verify=safety.verify,
+            pin=safety.pin,
         )
         self._policy = ErrorPolicy(on_error, max_errors)
         self.epoch_seed = EpochSeed(seed)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError, StateError, TransportError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
 from torchdata_ais.shard_names import is_plain_tar
@@ -14,19 +15,48 @@ from torchdata_ais.store import BlockSource, Kept, ObjectCache, StoreOptions, op
 from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.urls import Location, ObjectURL
 
-__all__ = ["OpenShard", "ShardOptions"]
+__all__ = ["OpenShard", "Safety", "ShardOptions"]
 
 
 _LITTLE = 4 << 20  # bytes that take about as long to read as the next shard takes to answer
 
 
 @dataclass(frozen=True)
-class ShardOptions:
-    """How the bytes of a shard become runs."""
+class Safety:
+    """What is asked of the bytes of a shard before its samples are believed.
+
+    Attributes:
+        require_end: Whether a shard without end-of-archive block is an error.
+        max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`. Names and
+            records count, too, beyond 64 KiB: 512 bytes a member and 8 a character of its name.
+        max_ratio: Bound on decompressed to compressed bytes.
+        verify: Whether to check the body against the object's checksum. None: as the settings of the cluster say.
+        pin: Whether another version of the object than the listed one is an error. None: likewise.
+
+    Raises:
+        UsageError: A value that cannot work.
+
+    Example:
+        >>> Safety(max_sample_bytes=100 << 20).max_ratio
+        1000.0
+    """
 
     require_end: bool = True
     max_sample_bytes: int | None = 1 << 30
     max_ratio: float = 1000.0
+    verify: bool | None = None
+    pin: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self.max_sample_bytes, 0, "max_sample_bytes", optional=True)
+        check_number(self.max_ratio, 1, "max_ratio", whole=False)
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How the bytes of a shard become runs."""
+
+    safety: Safety = Safety()
     rename_files: Callable[[str], str] | None = None
     select_files: Callable[[str], bool] | None = None
     cache: ObjectCache | None = None
@@ -41,16 +71,17 @@ class ShardOptions:
 
     def runs(self, blocks: Iterable[bytes], url: str, start: int = 0) -> Iterator[Run]:
         """Yield the whole runs of members in the blocks of a shard, which are compressed only where `start` is 0."""
+        safety = self.safety
         reader = TarReader(
-            blocks if start else decompress(blocks, url=url, max_ratio=self.max_ratio),
+            blocks if start else decompress(blocks, url=url, max_ratio=safety.max_ratio),
             url=url,
             start=start,
-            require_end=self.require_end,
-            max_member_bytes=self.max_sample_bytes,
+            require_end=safety.require_end,
+            max_member_bytes=safety.max_sample_bytes,
             skip_large=True,
             want=self.want if self.select_files else None,
         )
-        return whole_runs(reader, url=url, rename=self.rename_files, max_bytes=self.max_sample_bytes)
+        return whole_runs(reader, url=url, rename=self.rename_files, max_bytes=safety.max_sample_bytes)
 
 
 class OpenShard:

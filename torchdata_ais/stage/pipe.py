@@ -18,6 +18,7 @@ from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.meter import measured
+from torchdata_ais.stage.pickled import MARK, unmarked
 from torchdata_ais.stage.stats import StageStats
 
 if TYPE_CHECKING:
@@ -90,11 +91,12 @@ class Pipe(Methods[T_co], Stage):
 
     def __getstate__(self) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
+        state.update([MARK])
         hook = IterDataPipe.getstate_hook
         return hook(state) if hook is not None else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(unmarked(state))
         self.stats = StageStats()
 
     def __repr__(self) -> str:

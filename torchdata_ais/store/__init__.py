@@ -3,9 +3,11 @@
 from torchdata_ais.store.budget import held_now
 from torchdata_ais.store.cache import Kept, ObjectCache
 from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store.files import file_url
 from torchdata_ais.store.listing import list_objects, options_with
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
 from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
+from torchdata_ais.store.ranges import read_range
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.source import BlockSource, open_blocks
 
@@ -21,6 +23,7 @@ __all__ = [
     "StoreOptions",
     "cluster_options",
     "delete_object",
+    "file_url",
     "given_options",
     "head_object",
     "held_now",
@@ -29,5 +32,6 @@ __all__ = [
     "open_blocks",
     "options_with",
     "put_object",
+    "read_range",
     "resolve_options",
 ]

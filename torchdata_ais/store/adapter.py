@@ -16,9 +16,9 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.exchange import is_page, not_aistore
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import report_sockets
-from torchdata_ais.store.wire import is_page, not_aistore
 
 __all__ = ["BoundedAdapter"]
 

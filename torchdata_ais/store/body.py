@@ -21,12 +21,12 @@ from urllib3.response import BaseHTTPResponse
 from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.exchange import UNREADABLE, is_marked, is_page, not_aistore, refused, root
 from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length, length_of
 from torchdata_ais.store.framing import StrictResponse, plain_body
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.store.request import send
-from torchdata_ais.store.wire import UNREADABLE, is_marked, is_page, not_aistore, refused, root
 from torchdata_ais.urls import Location, redact
 
 __all__ = ["HTTPReader", "facts_of"]

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import xxhash
 from filelock import FileLock, Timeout
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.store.facts import Hash, hash_named, hash_of_length
 from torchdata_ais.store.objects import head_object
@@ -92,8 +93,7 @@ class ObjectCache:
     wait_s: float = 1800.0
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise UsageError.at(f"cache_bytes={self.max_bytes}", todo="give the cache some bytes")
+        check_number(self.max_bytes, 1, "cache_bytes", whole=False)
 
     def fetch(self, url: str | Location, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
         """Return the local file with the object, downloaded if needed, and what is known of the object.

@@ -23,8 +23,9 @@ from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.urls import ObjectURL
 
-__all__ = ["FileReader"]
+__all__ = ["FileReader", "file_url"]
 
 _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
 
@@ -183,6 +184,21 @@ class FileReader(Reader):
             url=self._path,
             offset=self._offset,
         )
+
+
+def file_url(path: str) -> ObjectURL:
+    """Return `path` with the size and the version that reading the file would show.
+
+    Raises:
+        NotFoundError: There is no such file.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116 - text in
+    except OSError as error:
+        raise NotFoundError.at(
+            f"{path}: there is no such file ({error.strerror})", todo="check the path", url=path
+        ) from error
+    return ObjectURL(path, status.st_size, None, _version(status))
 
 
 def _version(status: os.stat_result) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shard_names import is_shard
+from torchdata_ais.shard_names import INDEX_FOLDER, is_shard
 from torchdata_ais.store.options import StoreOptions, resolve_options
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call_once
@@ -63,6 +63,8 @@ def list_objects(
     local folder                     the shards in it (``.tar``, also compressed, ``.tgz``), by name
     several of these, ``a::b``       those of each, one after the other
     ===============================  ====================================================================
+
+    Sample indexes that lie in the bucket (below ``.index/``) are left out.
 
     ``s3://``, ``gs://``, ``az://``, ``oci://`` stand for buckets behind AIStore, as ``ais://`` does.
 
@@ -184,6 +186,8 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
     entries = list_bucket(place, prefix, options)
     exact = [entry for entry in entries if entry.name == place.name and is_shard(entry.name)]
     for entry in exact or entries:
+        if entry.name.startswith(INDEX_FOLDER) and not prefix.startswith(INDEX_FOLDER):
+            continue  # what lies there is about the shards
         url = _url(replace(place, name=entry.name), wanted)
         if not wanted.etl_params:
             url = ObjectURL(url, entry.size, entry.checksum, entry.version)
@@ -281,7 +285,7 @@ def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) ->
         return NotFoundError.at(
             f"{source}: no file"
             + (f" matches regex={regex!r}; {listed} were found" if regex and listed else " matches"),
-            todo="check the path and the folder it is relative to, or pass allow_empty=True",
+            todo="check the path and the folder it is relative to",
             url=str(source),
         )
     what = f"{_describe(source)}: no object"
@@ -293,6 +297,6 @@ def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) ->
         what += f" matches regex={regex!r}; {listed} were listed"
     return NotFoundError.at(
         what,
-        todo="check bucket and prefix (AIS_ENDPOINT may name another cluster), or pass allow_empty=True",
+        todo="check bucket and prefix (AIS_ENDPOINT may name another cluster)",
         url=redact(source) if isinstance(source, str) else None,
     )

@@ -14,11 +14,11 @@ from torchdata_ais.errors import NotFoundError, ReadError, UsageError
 from torchdata_ais.store.attempts import Attempts, retried
 from torchdata_ais.store.body import facts_of
 from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.store.facts import length_of
 from torchdata_ais.store.naming import naming
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.request import send
-from torchdata_ais.store.wire import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.urls import Location, ObjectURL, parse_url, redact
 
 __all__ = ["delete_object", "head_object", "object_exists", "put_object"]

@@ -12,8 +12,8 @@ from torchdata_ais.errors import ConnectError, ReadError, UsageError
 from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.exchange import drain, send_once
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.wire import drain, send_once
 from torchdata_ais.urls import redact
 
 __all__ = ["send"]

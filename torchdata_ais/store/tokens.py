@@ -18,8 +18,8 @@ from urllib3.util import parse_url
 
 from torchdata_ais.redaction import hide
 from torchdata_ais.store.attempts import Failed
+from torchdata_ais.store.exchange import refused, send_once
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.wire import refused, send_once
 
 __all__ = ["authorization", "basic", "login_of", "origin"]
 

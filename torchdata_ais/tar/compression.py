@@ -65,7 +65,8 @@ def _format_of(head: bytes) -> _Format | None:
         return _Format("xz", new, (lzma.LZMAError,))
     # Parallel compressors begin with a skippable frame.
     if head.startswith(b"\x28\xb5\x2f\xfd") or (head[:1] in b"PQRSTUVWXYZ[\\]^_" and head[1:4] == b"*M\x18"):
-        return _Format("Zstandard", *load_zstd())
+        zstd = load_zstd()
+        return _Format("Zstandard", zstd.ZstdDecompressor, (zstd.ZstdError,))
     return None
 
 

@@ -101,7 +101,7 @@ def tarfile_samples(
 
 
 def _shown(name: str) -> str:
-    return name if isinstance(name, Command) else shown_url(name)
+    return name if isinstance(name, Command) else str(shown_url(name))
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)

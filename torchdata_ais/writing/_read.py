@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import xxhash
-
-from torchdata_ais.errors import DuplicateFieldError, NonAdjacentKeyError
+from torchdata_ais.errors import NonAdjacentKeyError
+from torchdata_ais.reading.keyset import KeySet
+from torchdata_ais.reading.samples import whole_samples
 from torchdata_ais.samples import whole_runs
 from torchdata_ais.store import StoreOptions, open_blocks
 from torchdata_ais.tar import TarReader, decompress
@@ -35,31 +35,14 @@ def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator
         >>> [(end, sample["__key__"]) for end, sample in read_samples(example_shards()[1], StoreOptions())]
         [(2048, '00001'), (4096, '00002'), (6144, '00003')]
     """
-    seen: set[int] = set()
+    keys = KeySet()
     place = parse_url(url)
     url = place.shown
     with open_blocks(place, options) as blocks:
         reader = TarReader(decompress(blocks, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
-        for run in whole_runs(reader, url=url, max_bytes=_MAX_SAMPLE_BYTES):
-            if run.error is not None:
-                raise run.error
-            if run.key is None:
-                continue
-            sample: dict[str, Any] = {"__key__": run.key, "__url__": url}
-            for name, data, offset, field in run.members:
-                if field in sample:
-                    raise DuplicateFieldError.at(
-                        f"the sample {run.key!r} has the field {field!r} twice",
-                        todo="mend the shard first",
-                        url=url,
-                        member=name,
-                        offset=offset,
-                        key=run.key,
-                    )
-                if field is not None:
-                    sample[field] = data
-            hashed = xxhash.xxh64_intdigest(run.key.encode("utf-8", "surrogateescape"))
-            if hashed in seen:
+        runs = whole_runs(reader, url=url, max_bytes=_MAX_SAMPLE_BYTES)
+        for run, sample in whole_samples(runs, url):
+            if not keys.add(sample["__key__"]):
                 raise NonAdjacentKeyError.at(
                     f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
                     todo="sort the shard first (tar --sort=name)",
@@ -67,6 +50,5 @@ def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator
                     offset=run.offset,
                     key=run.key,
                 )
-            seen.add(hashed)
             if run.offset >= start:
                 yield run.end, sample

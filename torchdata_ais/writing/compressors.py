@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import bz2
-import importlib
 import lzma
-import sys
 import zlib
 from typing import Any, Protocol
 
-from torchdata_ais.codecs.optional import require
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import COMPRESSIONS
+from torchdata_ais.tar.zstd import load_zstd
 
 __all__ = ["Compressor", "compression_for", "new_compressor"]
 
@@ -66,12 +64,7 @@ def new_compressor(kind: str) -> Compressor | None:
     if kind == "xz":
         return lzma.LZMACompressor(check=lzma.CHECK_CRC64)
     if kind == "zst":
-        if sys.version_info >= (3, 14):
-            native = importlib.import_module("compression.zstd")
-            options = {native.CompressionParameter.checksum_flag: 1}
-            made: Compressor = native.ZstdCompressor(options=options)
-            return made
-        library = require("zstandard", "formats", "a shard compressed with Zstandard")
-        stream: Compressor = library.ZstdCompressor(write_checksum=True).compressobj()
-        return stream
+        zstd = load_zstd()
+        made: Compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.checksum_flag: 1})
+        return made
     return None

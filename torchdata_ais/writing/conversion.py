@@ -6,28 +6,29 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torchdata_ais.arguments import check_function, taken
-from torchdata_ais.codecs import build_decoder, build_encoder
+from typing_extensions import Unpack
+
+from torchdata_ais.arguments import option, taken
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, given_options
 from torchdata_ais.urls import parse_url
 from torchdata_ais.workers.ordered_pool import OrderedPool
-from torchdata_ais.writing._transform import Outcome, Transform
+from torchdata_ais.writing._transform import Edit, EditNames, Outcome, Transform
 from torchdata_ais.writing.image_folder import image_folder
+from torchdata_ais.writing.inputs import ShardSource, Source, find_shards, is_table, shards_in
 from torchdata_ais.writing.manifest import ShardInfo
 from torchdata_ais.writing.prepare import prepare
-from torchdata_ais.writing.shard_writer import ShardWriter
-from torchdata_ais.writing.sources import ShardSource, Source, find_shards, is_table, shards_in
+from torchdata_ais.writing.shard_writer import PackedInto, ShardWriter
 from torchdata_ais.writing.table import table
 
-__all__ = ["Conversion", "convert"]
+__all__ = ["Conversion", "Edit", "convert"]
 
 _CHUNK_ITEMS = 32
 _CHUNK_BYTES = 8 << 20
@@ -60,33 +61,39 @@ class Conversion:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
+class ConvertNames(EditNames, PackedInto, total=False):
+    """Parts of ``edit=`` and ``cluster=``, and arguments of `ShardWriter`."""
+
+    manifest: str | None
+    maxcount: int
+    maxsize: float
+    post: Callable[[str], object] | None
+    start_shard: int
+    verbose: bool | int
+    opener: Callable[[str], Any] | None
+    compress: bool | str | None
+    format: Any
+    index: bool | str
+
+
 def convert(
     source: Any,
     target: str,
     *,
     kind: Kind = "auto",
-    select: Callable[[dict[str, Any]], Any] | None = None,
-    decode: Any = None,
-    map: Callable[..., Any] | None = None,  # noqa: A002 - what it is
-    rng: bool = False,
-    fields: str | Iterable[str] | None = None,
-    keys: Literal["keep", "number"] = "keep",
+    edit: Edit | None = None,
     columns: Mapping[str, str] | None = None,
     root: str | os.PathLike[str] | None = None,
     shuffle: bool = False,
     seed: int = 0,
-    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
-    allow_pickle: bool = False,
-    quality: int = 100,
     processes: int = 1,
     start_method: str | None = None,
-    manifest: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     on_error: OnError = "raise",
     progress: Progress | None = None,
     cluster: Cluster = None,
-    **writer: Any,
+    **named: Unpack[ConvertNames],
 ) -> Conversion:
     """Convert a folder of images, a table or existing shards into a series of shards.
 
@@ -110,25 +117,15 @@ def convert(
         target: The pattern of the shards: ``out/train-%06d.tar``, ``ais://bucket/train-%06d.tar``. A missing local
             folder is made.
         kind: What `source` is, where its name does not tell: ``"images"``, ``"table"``, ``"shards"``.
-        select: A function of the sample as it was read (bytes); false leaves it out.
-        decode: Turn the bytes into values first: the name of a spec (``"rgb8"``), or what
-            `torchdata_ais.codecs.build_decoder` returned.
-        map: A function from a sample to a sample; None leaves it out. It need not return the key.
-        rng: Whether to call ``map(sample, rng)`` with a `random.Random` that depends on `seed` and the key alone.
-        fields: Keep these fields only.
-        keys: ``"number"`` gives the samples new keys, their numbers with nine digits: for shards whose keys repeat.
+        edit: `Edit`: what to make of each sample; None copies them.
         columns: What to call the columns of a table: ``{"image_path": "jpg"}``.
         root: What the paths in a table are relative to; default its folder.
         shuffle: Put images or rows into a random order first, so that each shard holds some of every class.
         seed: For `shuffle` and `rng`.
-        encoder: As in `TarWriter`.
-        allow_pickle: As in `TarWriter`.
-        quality: As in `TarWriter`.
         processes: How many processes load, decode, map and encode; 1 is this one alone. (Reading shards, and all
             writing, is done by this process: more of them help where there is something to compute.)
         start_method: How they start; None is Python's default. ``spawn`` and ``forkserver`` need functions that can
             be pickled.
-        manifest: As in `ShardWriter`.
         resume: Go on where the interrupted conversion with the same `manifest` stopped. Source and arguments must be
             the same; what was finished is neither read nor written again.
         overwrite: Write even if there are shards of this pattern already; they are replaced one by one.
@@ -136,7 +133,8 @@ def convert(
             encoded, log the first of each kind, and go on. A source shard that is not sound always raises.
         progress: Called now and then with what is done, the total, and the unit (``image``, ``row``, ``shard``).
         cluster: See `torchdata_ais.store.Cluster`.
-        **writer: Further arguments of `ShardWriter`: ``maxcount maxsize post start_shard compress mtime ...``.
+        **named: Single parts of `edit`, by their names (``select decode map rng fields keys encoder allow_pickle
+            quality``), and further arguments of `ShardWriter`: ``manifest maxcount maxsize post compress mtime ...``.
 
     Raises:
         UsageError: The arguments cannot work, or there are shards of this pattern already.
@@ -154,38 +152,21 @@ def convert(
         >>> [shard.samples for shard in done.shards]
         [5, 2]
     """
-    if processes < 1 or on_error not in ("raise", "warn", "skip") or keys not in ("keep", "number"):
+    if processes < 1 or on_error not in ("raise", "warn", "skip"):
         raise UsageError.at(
-            f"processes={processes!r}, on_error={on_error!r}, keys={keys!r}",
-            todo="see help(convert) for the values",
+            f"processes={processes!r}, on_error={on_error!r}", todo="see help(convert) for the values"
         )
-    for function, count, name in (
-        (select, 1, "select"),
-        (decode, 1, "decode"),
-        (map, 2 if rng else 1, "map"),
-    ):
-        if function is not None and not (name == "decode" and isinstance(function, str)):
-            check_function(function, count, f"convert({name}=)")
-    encode = build_encoder(encoder, allow_pickle=allow_pickle, quality=quality)
+    writer: dict[str, Any] = {**named}
+    edit = option(Edit, edit, writer)
     given = given_options(cluster, **taken(writer, ClusterNames))
     store = partial(cluster_options, given)
     found = _open(source, kind, store, columns, root)
     if shuffle:
         found.shuffle(random.Random(f"{seed}/shuffle").shuffle)
-    transform = Transform(
-        found.load,
-        encode,
-        select,
-        build_decoder(decode, partial=True) if isinstance(decode, str) else decode,
-        map,
-        rng,
-        seed,
-        None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields),
-    )
+    transform = edit.transform(found.load, seed)
     prepare(target, store, new=not (resume or overwrite))
     with ShardWriter(
         target,
-        manifest=manifest,
         resume=resume,
         cluster=given,
         encoder=False,
@@ -194,14 +175,12 @@ def convert(
         order = {"source": found.digest, "shuffle": shuffle, "seed": seed}
         counts = _take_up(shards, order, found.notes)
         at = (shards.resume_at() or {}).get("at")
-        is_copy = (
-            isinstance(found, ShardSource) and select is decode is map is None and isinstance(encoder, bool)
-        )
+        is_copy = isinstance(found, ShardSource) and edit.is_copy
         with closing(_outcomes(found, at, transform, 1 if is_copy else processes, start_method)) as outcomes:
             for cursor, outcome in outcomes:
                 sample = counts.judged(outcome, on_error)
                 if sample is not None:
-                    if keys == "number":
+                    if edit.keys == "number":
                         sample["__key__"] = f"{shards.total:09d}"
                     shards.write(sample)
                     shards.cursor = {"at": cursor, "dropped": counts.dropped, "skipped": dict(counts.skipped)}

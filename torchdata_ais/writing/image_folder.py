@@ -12,7 +12,7 @@ from typing import Any
 import xxhash
 
 from torchdata_ais.errors import DuplicateFieldError, NotFoundError, UsageError
-from torchdata_ais.writing.sources import ListSource
+from torchdata_ais.writing.inputs import ListSource
 
 __all__ = ["image_folder"]
 

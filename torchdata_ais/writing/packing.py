@@ -28,12 +28,16 @@ class Packed(NamedTuple):
         blocks: Headers, data and padding of its members.
         size: Bytes of the blocks.
         payload: Bytes of the data alone.
+        fields: Its fields, as readers will name them.
+        sizes: The bytes of each.
     """
 
     key: str
     blocks: list[Buffer]
     size: int
     payload: int
+    fields: tuple[str, ...]
+    sizes: tuple[int, ...]
 
 
 class PackingNames(TypedDict, total=False):
@@ -108,21 +112,24 @@ class SamplePacker:
                 key,
             )
         blocks: list[Buffer] = []
-        size = payload = 0
-        for name, data in self._members(key, encoded):
+        size = 0
+        fields: list[str] = []
+        sizes: list[int] = []
+        for name, field, data in self._members(key, encoded):
             member = self._tar.member(name, data)
             blocks += member
             size += sum(map(len, member))
-            payload += len(data)
+            fields.append(field)
+            sizes.append(len(data))
         if not blocks:
             raise MissingFieldError.at(
                 f"the sample {key!r} has no field to write",
                 todo="add one; fields that begin with _ need keep_meta=True",
                 key=key,
             )
-        return Packed(key, blocks, size, payload)
+        return Packed(key, blocks, size, sum(sizes), tuple(fields), tuple(sizes))
 
-    def _members(self, key: str, sample: Mapping[str, Any]) -> Iterator[tuple[str, bytes | bytearray]]:
+    def _members(self, key: str, sample: Mapping[str, Any]) -> Iterator[tuple[str, str, bytes | bytearray]]:
         seen: set[str] = set()
         for field in sorted(sample):
             if field in _BY_READERS or (field[:1] == "_" and not self._keep_meta):
@@ -144,7 +151,7 @@ class SamplePacker:
                     field=field,
                 )
             seen.add(lowered)
-            yield name, _bytes(key, field, sample[field])
+            yield name, lowered, _bytes(key, field, sample[field])
 
 
 def key_of(sample: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
 from torchdata_ais.writing.packing import PackingNames, SamplePacker
+from torchdata_ais.writing.series_index import SeriesIndex
 from torchdata_ais.writing.targets import StreamTarget, Target, open_target
 
 __all__ = ["ShardWriter"]
@@ -65,6 +66,8 @@ class ShardWriter:
         resume: Take the shards of `manifest` as written, if they are still there: `write` passes over as many samples
             as they hold, and checks that their keys are the same. Where `post` may have moved them, they are taken as
             they are said to be.
+        index: Make the sample index on the way (see `torchdata_ais.SampleIndex`): True stores it beside the shards, a
+            text where it says. Not for compressed shards. The finished shards of a resumed series are read for it.
         cluster: See `torchdata_ais.store.Cluster`.
         compress: As in `TarWriter`.
         format: As in `TarWriter`.
@@ -108,6 +111,7 @@ class ShardWriter:
         *,
         manifest: str | None = None,
         resume: bool = False,
+        index: bool | str = False,
         cluster: Cluster = None,
         compress: bool | str | None = None,
         format: Any = None,  # noqa: A002 - webdataset's name
@@ -124,6 +128,11 @@ class ShardWriter:
             raise UsageError.at(f"maxcount={maxcount}, maxsize={maxsize} allow no sample in a shard")
         if resume and manifest is None:
             raise UsageError.at("resume=True needs to know what was written", todo="pass manifest=")
+        if index and (self._compression or opener is not None):
+            raise UsageError.at(
+                "index= needs plain shards under names of their own",
+                todo="leave out compress= and opener=, and end the pattern in .tar",
+            )
         check_format(format)
         packing: dict[str, Any] = {**named}
         self._options = partial(cluster_options, given_options(cluster, **taken(packing, ClusterNames)))
@@ -153,6 +162,7 @@ class ShardWriter:
         )
         self._replay = Replay([])
         self._is_saved = False
+        self._index = SeriesIndex(index, pattern, self._options) if index else None
         if resume and manifest is not None:
             self._take_up(manifest, check=post is None and opener is None)
 
@@ -166,6 +176,8 @@ class ShardWriter:
         self.shard += len(found.shards)
         if found.shards:
             self.fname, self.cursor = found.shards[-1].name, found.shards[-1].cursor
+        if self._index is not None:
+            self._index.take_up(found.shards)
 
     @property
     def shards(self) -> list[ShardInfo]:
@@ -220,7 +232,10 @@ class ShardWriter:
         archive = self._archive
         if archive is None or archive.count >= self._maxcount or archive.size_with(sample) > self._maxsize:
             archive = self.next_stream()
+        start = archive.size
         archive.add(sample)
+        if self._index is not None:
+            self._index.add(sample, start)
         self._keys.update(sample.key.encode("utf-8", "surrogateescape") + b"\0")
         self.total += 1
         return sample.payload
@@ -253,6 +268,8 @@ class ShardWriter:
                 name, archive.count, target.size, target.checksum, self._keys.hexdigest(), self.cursor
             )
             logger.log(self._level, "wrote %s: %d samples, %d bytes", redact(name), info.samples, info.size)
+            if self._index is not None:
+                self._index.finish_shard(info)
             if self._post is not None:
                 self._post(name)
             self._manifest.shards.append(info)
@@ -275,6 +292,8 @@ class ShardWriter:
         if not self._manifest.complete:
             self._manifest.complete = True
             self._save()
+        if self._index is not None:
+            self._index.close()
 
     def discard(self) -> None:
         """Give up the shard under way and write no more. The finished ones stay."""

@@ -16,7 +16,7 @@ from torchdata_ais.codecs import IMAGE_EXTENSIONS, EncodeError
 from torchdata_ais.codecs.fields import FIELD_KINDS
 from torchdata_ais.errors import MissingFieldError, NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.writing.sources import ListSource, read_bytes
+from torchdata_ais.writing.inputs import ListSource, read_bytes
 
 __all__ = ["table"]
 

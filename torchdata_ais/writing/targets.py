@@ -66,7 +66,21 @@ class Target(ABC):
         """Forget what was written, as far as that can be done. Safe to call twice, and after `publish`."""
 
 
-class FileTarget(Target):
+class _Kept(Target):
+    """Bytes kept in a file until they are whole; `_kept_in` is what errors call it."""
+
+    _file: Any
+    _kept_in: str
+
+    def _write(self, block: Buffer) -> None:
+        try:
+            self._file.write(block)
+        except OSError as error:
+            name_file(error, self._kept_in)
+            raise
+
+
+class FileTarget(_Kept):
     """A file: written as ``.NAME.part`` beside it, renamed when it is whole.
 
     The part belongs to one writer at a time (it is locked), and a part that a killed process has left behind is
@@ -84,38 +98,31 @@ class FileTarget(Target):
         super().__init__(path)
         self._path = os.path.realpath(path)
         folder, base = os.path.split(self._path)
-        self._part = os.path.join(folder, f".{base}.part")  # noqa: PTH118 - text in, text out
+        self._kept_in = os.path.join(folder, f".{base}.part")  # noqa: PTH118 - text in, text out
         try:
-            self._file = os.fdopen(_locked(self._part, path), "wb", _BUFFER_BYTES)
+            self._file = os.fdopen(_locked(self._kept_in, path), "wb", _BUFFER_BYTES)
         except FileNotFoundError as error:
             raise NotFoundError.at(
                 f"there is no folder {folder}", todo="make it first, or write elsewhere", url=path
             ) from error
-        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._part)
-
-    def _write(self, block: Buffer) -> None:
-        try:
-            self._file.write(block)
-        except OSError as error:
-            name_file(error, self._part)
-            raise
+        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._kept_in)
 
     def publish(self) -> None:
         """Flush to the disk, then rename: after a power cut there is the old file or the new one."""
-        with naming(self._part):
+        with naming(self._kept_in):
             self._file.flush()
             os.fsync(self._file.fileno())
-        os.replace(self._part, self._path)  # noqa: PTH105 - text in, text out
+        os.replace(self._kept_in, self._path)  # noqa: PTH105 - text in, text out
         self._finalizer.detach()
         self._file.close()
 
     def discard(self) -> None:
         """Remove the part."""
         if self._finalizer.detach():
-            _remove(self._file, self._part)
+            _remove(self._file, self._kept_in)
 
 
-class ObjectTarget(Target):
+class ObjectTarget(_Kept):
     """An object: kept in a temporary file without a name (in ``TMPDIR``), stored when it is whole.
 
     The cluster takes an object with its length and checksum or not at all. A killed process leaves nothing behind.
@@ -137,22 +144,15 @@ class ObjectTarget(Target):
             )
         place.require_endpoint()
         self._place, self._options = place, options
-        self._folder = tempfile.gettempdir()
+        self._kept_in = tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), self.name, self._file)
-
-    def _write(self, block: Buffer) -> None:
-        try:
-            self._file.write(block)
-        except OSError as error:
-            name_file(error, self._folder)
-            raise
 
     def publish(self) -> None:
         """Store the object; on failure nothing of it is there."""
         self._finalizer.detach()
         with self._file as file:
-            with naming(self._folder):
+            with naming(self._kept_in):
                 file.seek(0)  # writes what is left
             put_object(self._place, file, self._options, size=self.size)
 

@@ -10,8 +10,8 @@ import hmac
 import re
 from collections.abc import Collection
 
+from .messages import Request
 from .problem import ReplyError
-from .wire import Request
 
 __all__ = ["check_secret", "check_sender", "hide_secret"]
 

@@ -7,13 +7,10 @@ other: an object that is replaced in that moment breaks the connection, which no
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +18,21 @@ import msgspec
 
 from .api_archived import member_missing
 from .api_objects import redirect_to
-from .archive import TAR_END, Archive, NotAnArchiveError, contents, tar_header, zip_of
+from .archive import File, opened, packed
+from .fields import Int
+from .files import FileSlice
 from .names import new_id
 from .problem import ReplyError, not_implemented, object_missing
 from .reply import Reply
-from .routes import Call, Int, route
+from .routes import Call, route
+from .store import Object, Store
 
-FORMATS = (".tar", ".tgz", ".tar.gz", ".zip")
-BLOCK_BYTES = 1 << 20
+TYPES = {
+    ".tar": "application/x-tar",
+    ".tgz": "application/gzip",
+    ".tar.gz": "application/gzip",
+    ".zip": "application/zip",
+}
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")  # in the words of msgspec
 
 
@@ -57,14 +61,11 @@ class _Batch(msgspec.Struct):
 
 @dataclass
 class _Part:
-    """One entry of the answer: its name in the tar, its size, and how to read it."""
+    """One entry of the answer, and the file of the archive that it becomes."""
 
     request: _Entry
     bucket: str
-    name: str
-    size: int
-    mtime: int
-    blocks: Callable[[], Iterator[bytes]]
+    file: File
     error: str = ""
 
 
@@ -80,7 +81,7 @@ def redirect_batch(call: Call) -> Reply:
         bucket = entry.bucket or call.bucket
         if not bucket:
             raise ReplyError(400, f'missing bucket specification for object "{entry.objname}"')
-        call.cluster.store.bucket(bucket)
+        call.store.bucket(bucket)
     target = call.cluster.owner(entries[0].bucket or call.bucket, entries[0].objname)
     path, _, query = call.request.target.partition("?")
     job = f"{path.rstrip('/')}/gbt-{new_id()}/{new_id(13)}/{len(call.cluster.targets)}"
@@ -93,15 +94,15 @@ def get_batch(call: Call) -> Reply:
     batch = _read(call)
     mime = batch.mime or ".tar"
     mime = mime if mime.startswith(".") else f".{mime}"
-    if mime not in FORMATS:
+    if mime not in TYPES:
         raise ReplyError(400, f'unknown mime type "{mime}"', "errUnknownMime")
     parts = [_part(call, entry, only_names=bool(batch.onob)) for entry in batch.entries or []]
-    if not batch.coer:
-        _raise_first(parts)
-    archive = _archive(parts, mime)
+    for part in parts:
+        if part.error and not batch.coer:
+            raise ReplyError(404, part.error, "ErrNotFound")
+    archive = packed(mime, (part.file for part in parts))
     if batch.strm:
-        kind = {".tar": "application/x-tar", ".zip": "application/zip"}.get(mime, "application/gzip")
-        return Reply(200, [("Content-Type", kind)], archive, chunked=True)
+        return Reply(200, [("Content-Type", TYPES[mime])], archive, chunked=True)
     return _multipart(call, parts, archive)
 
 
@@ -120,12 +121,6 @@ def _read(call: Call) -> _Batch:
         raise not_implemented(f"field {unknown[1]!r:.100} of an entry of GetBatch") from problem
 
 
-def _raise_first(parts: list[_Part]) -> None:
-    for part in parts:
-        if part.error:
-            raise ReplyError(404, part.error, "ErrNotFound")
-
-
 def _part(call: Call, entry: _Entry, *, only_names: bool) -> _Part:
     if entry.provider not in ("ais", "", None):
         raise not_implemented(f"provider {entry.provider!r:.100}")
@@ -133,39 +128,30 @@ def _part(call: Call, entry: _Entry, *, only_names: bool) -> _Part:
     path = entry.objname + (f"/{entry.archpath}" if entry.archpath else "")
     name = path if only_names else f"{bucket}/{path}"
     try:
-        return _found(call, entry, bucket, name)
+        return _Part(entry, bucket, _found(call, entry, bucket, name))
     except ReplyError as problem:
         if problem.status != 404:
             raise
-        return _Part(entry, bucket, f"__404__/{name}", 0, 0, lambda: iter(()), problem.message)
+        return _Part(entry, bucket, File(f"__404__/{name}", 0, ()), problem.message)
 
 
-def _found(call: Call, entry: _Entry, bucket: str, name: str) -> _Part:
-    store = call.cluster.store
+def _found(call: Call, entry: _Entry, bucket: str, name: str) -> File:
+    store = call.store
     found = store.bucket(bucket).objects.get(entry.objname)
     if found is None:
         raise object_missing(call.node.tag, bucket, entry.objname)
     start, length = entry.start or 0, entry.length or 0
-    mtime = found.atime_ns // 1_000_000_000
     if not entry.archpath:
         offset, size = _window(found.size, start, length)
-        return _Part(entry, bucket, name, size, mtime, lambda: _file_blocks(store.open(found), offset, size))
-    fd = store.open(found)
-    try:
-        archive: Archive = call.cluster.archives.load(fd, found.file, found.name)
+        return File(name, size, _blocks(store, found, offset, size), found.atime_ns // 1_000_000_000)
+    with opened(store, found) as archive:
         member = archive.find(entry.archpath)
         if member is None:
             raise member_missing(call, bucket, found.name, entry.archpath)
-        skip, size = _window(member[2], start, length)
+        skip, size = _window(member.size, start, length)
         if archive.extension == ".tar":
-            offset = member[1] + skip
-            return _Part(entry, bucket, name, size, 0, lambda: _file_blocks(store.open(found), offset, size))
-        content = next(contents(fd, archive, [member]))[skip : skip + size]
-        return _Part(entry, bucket, name, size, 0, lambda: iter((content,)))
-    except NotAnArchiveError as cause:
-        raise ReplyError(400, f"archive/tar: invalid tar header ({cause})") from cause
-    finally:
-        os.close(fd)
+            return File(name, size, _blocks(store, found, member.offset + skip, size))
+        return File(name, size, (next(archive.read([member]))[skip : skip + size],))
 
 
 def _window(size: int, start: int, length: int) -> tuple[int, int]:
@@ -179,48 +165,10 @@ def _window(size: int, start: int, length: int) -> tuple[int, int]:
     return start, end - start
 
 
-def _file_blocks(fd: int, offset: int, size: int) -> Iterator[bytes]:
-    try:
-        end = offset + size
-        while offset < end:
-            block = os.pread(fd, min(BLOCK_BYTES, end - offset), offset)
-            if not block:
-                raise OSError("a data file became shorter")
-            offset += len(block)
-            yield block
-    finally:
-        os.close(fd)
-
-
-def _archive(parts: list[_Part], mime: str) -> Iterator[bytes]:
-    if mime == ".zip":
-        return iter((zip_of((part.name, b"".join(part.blocks())) for part in parts),))
-    tar = _tar(parts)
-    return tar if mime == ".tar" else _gzipped(tar)
-
-
-def _tar(parts: list[_Part]) -> Iterator[bytes]:
-    for part in parts:
-        head = tar_header(part.name, part.size, part.mtime)
-        tail = bytes(-part.size % 512)
-        if part.size <= BLOCK_BYTES:
-            yield head + b"".join(part.blocks()) + tail
-        else:
-            yield head
-            yield from part.blocks()
-            yield tail
-    yield TAR_END
-
-
-def _gzipped(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    out = io.BytesIO()
-    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as stream:
-        for block in blocks:
-            stream.write(block)
-            yield out.getvalue()
-            out.seek(0)
-            out.truncate()
-    yield out.getvalue()
+def _blocks(store: Store, entry: Object, offset: int, size: int) -> Iterator[bytes]:
+    """Yield a part of an object, which is opened when the first block is asked for."""
+    with store.open(entry) as file:
+        yield from FileSlice(file.fd, offset, size).blocks()
 
 
 def _multipart(call: Call, parts: list[_Part], archive: Iterator[bytes]) -> Reply:
@@ -254,5 +202,5 @@ def _described(part: _Part) -> dict[str, Any]:
         out["opaque"] = asked.opaque
     if part.error:
         out["err_msg"] = part.error
-    out["size"] = part.size
+    out["size"] = part.file.size
     return out

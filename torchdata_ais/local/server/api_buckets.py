@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from .api_groups import COPY_FIELDS, copy_all
 from .jobs import bucket_json
-from .names import check_bucket_name, check_object_name, new_id, parse_uname
+from .names import new_id
 from .problem import ReplyError, not_implemented
 from .reply import Reply
 from .routes import Call, route
@@ -18,7 +19,7 @@ from .store import Bucket
 @route("proxy", "GET", "buckets", "list", sdk="Cluster.list_buckets")
 def list_buckets(call: Call) -> Reply:
     """All buckets by name."""
-    return Reply.json([bucket_json(name) for name in sorted(call.cluster.store.buckets)])
+    return Reply.json([bucket_json(name) for name in sorted(call.store.buckets)])
 
 
 @route("proxy", "POST", "bucket", "create-bck", sdk="Bucket.create")
@@ -26,87 +27,73 @@ def create(call: Call) -> Reply:
     """Make a bucket; properties other than the defaults are not supported."""
     if call.value(dict[str, msgspec.Raw]):
         raise not_implemented("properties in create-bck")
-    call.cluster.store.create_bucket(call.bucket)
+    call.store.create_bucket(call.bucket)
     return Reply()
 
 
 @route("proxy", "DELETE", "bucket", "destroy-bck", sdk="Bucket.delete")
 def destroy(call: Call) -> Reply:
     """Remove a bucket and its objects."""
-    call.cluster.store.drop_bucket(call.bucket)
+    call.store.drop_bucket(call.bucket)
     return Reply()
 
 
 @route("proxy", "POST", "bucket", "move-bck", query="bck_to", sdk="Bucket.rename")
 def rename(call: Call) -> Reply:
     """Give the bucket another name."""
-    to, _ = parse_uname(call.query.get("bck_to", ""))
-    check_bucket_name(to)
-    call.cluster.store.bucket(call.bucket)
+    to = call.other_bucket()
+    call.store.bucket(call.bucket)
     if to == call.bucket:
         raise ReplyError(400, f'cannot rename bucket "ais://{to}" to itself ("ais://{to}")')
     with call.cluster.jobs.run("move-bck", bucket=to, source=call.bucket, to=to) as job:
-        call.cluster.store.rename_bucket(call.bucket, to)
+        call.store.rename_bucket(call.bucket, to)
     return Reply.text(job.id)
 
 
 @route("proxy", "HEAD", "bucket", sdk="Bucket.head")
 def head(call: Call) -> Reply:
     """The bucket's properties, in a header."""
-    bucket = call.cluster.store.bucket(call.bucket)
-    return Reply(200, [("Ais-Bucket-Props", json.dumps(_props(bucket), separators=(",", ":")))])
+    return Reply(200, [_props_header(call.source)])
 
 
 @route("proxy", "HEAD", "bucket", "bsumm_remote", query="bsumm_remote presence uuid", sdk="Bucket.info")
 def info(call: Call) -> Reply:
     """Properties and summary: 202 with the id of a job first, the answer when asked with that id."""
-    bucket = call.cluster.store.bucket(call.bucket)
-    headers = [("Ais-Bucket-Props", json.dumps(_props(bucket), separators=(",", ":")))]
+    props = _props_header(call.source)
     job_id = call.query.get("uuid", "")
     if not job_id:
-        return Reply(202, [*headers, ("Ais-Xaction-Id", new_id())])
-    summary = _summary(call, bucket, call.name, present=True)
-    text = json.dumps(summary, separators=(",", ":"))
-    return Reply(200, [*headers, ("Ais-Bucket-Summ", text), ("Ais-Xaction-Id", job_id)])
+        return Reply(202, [props, ("Ais-Xaction-Id", new_id())])
+    text = json.dumps(_summary(call, call.name, present=True), separators=(",", ":"))
+    return Reply(200, [props, ("Ais-Bucket-Summ", text), ("Ais-Xaction-Id", job_id)])
 
 
 @route("proxy", "GET", "bucket", "summary-bck", sdk="Bucket.summary")
 def summary(call: Call) -> Reply:
     """Count and size of the objects: 202 with the id of a job first, the answer when asked with that id."""
-    bucket = call.cluster.store.bucket(call.bucket)
+    call.store.bucket(call.bucket)
     wanted = call.fields(uuid="", prefix="", cached=True, present=True)
     if not wanted["uuid"]:
         return Reply.text(new_id(), status=202)
-    return Reply.json(
-        [_summary(call, bucket, wanted["prefix"], present=False)], content_type="text/plain; charset=utf-8"
-    )
+    return Reply.plain_json([_summary(call, wanted["prefix"], present=False)])
 
 
 @route("proxy", "POST", "bucket", "copy-bck", query="bck_to", sdk="Bucket.copy")
 def copy(call: Call) -> Reply:
     """Copy the objects with a prefix into another bucket, which is made if it is missing."""
-    store = call.cluster.store
-    source = store.bucket(call.bucket)
-    to, _ = parse_uname(call.query.get("bck_to", ""))
-    check_bucket_name(to)
-    wanted = call.fields(prefix="", prepend="", dry_run=False, force=False, latest_ver=False, num_workers=0)
+    source = call.source
+    to = call.other_bucket()
+    wanted = call.fields(**COPY_FIELDS)
     if to == call.bucket and not wanted["prepend"]:
         raise ReplyError(400, f'cannot copy-bck bucket "ais://{to}" onto itself')
-    if to not in store.buckets and not wanted["dry_run"]:
-        store.create_bucket(to)
+    if to not in call.store.buckets and not wanted["dry_run"]:
+        call.store.create_bucket(to)
     with call.cluster.jobs.run("copy-bck", bucket=to, source=call.bucket, to=to) as job:
-        for name in [n for n in source.names() if n.startswith(wanted["prefix"])]:
-            entry = source.objects.get(name)
-            if entry is None:
-                continue
-            check_object_name(wanted["prepend"] + name)
-            if not wanted["dry_run"]:
-                store.copy(entry, to, wanted["prepend"] + name)
-            job.add(entry.size)
+        copy_all(call, job, source.with_prefix(wanted["prefix"]), to, wanted)
     return Reply.text(job.id)
 
 
-def _summary(call: Call, bucket: Bucket, prefix: str, *, present: bool) -> dict[str, Any]:
+def _summary(call: Call, prefix: str, *, present: bool) -> dict[str, Any]:
+    bucket = call.source
     sizes = [entry.size for name, entry in list(bucket.objects.items()) if name.startswith(prefix)]
     total = sum(sizes)
     return {
@@ -128,10 +115,10 @@ def _summary(call: Call, bucket: Bucket, prefix: str, *, present: bool) -> dict[
     }
 
 
-def _props(bucket: Bucket) -> dict[str, Any]:
+def _props_header(bucket: Bucket) -> tuple[str, str]:
     """AIStore's defaults. What is switched off there does not exist here."""
     disabled_rate = {"interval": "1m", "max_tokens": 1000, "enabled": False}
-    return {
+    props = {
         "backend_bck": {"name": "", "provider": "", "namespace": {"uuid": "", "name": ""}},
         "write_policy": {"data": "immediate", "md": "immediate"},
         "provider": "ais",
@@ -167,3 +154,4 @@ def _props(bucket: Bucket) -> dict[str, Any]:
         "created": str(bucket.created_ns),
         "versioning": {"enabled": True, "validate_warm_get": False, "synchronize": False},
     }
+    return "Ais-Bucket-Props", json.dumps(props, separators=(",", ":"))

@@ -8,19 +8,39 @@ from typing import Any
 
 import msgspec
 
-from .node import HOST, Node
+from .jobs import Job, Jobs
 from .problem import ReplyError
 from .reply import Reply
 from .routes import Call, route
+from .state import HOST, Node
 
 AIS_VERSION = "5.0"
 
 
 class _Wanted(msgspec.Struct):
-    """Which job is asked about."""
+    """Which job is asked about; Go takes the names in any case."""
 
     ID: str | None = None
     Kind: str | None = None
+    id: str | None = None
+    kind: str | None = None
+
+    @property
+    def job(self) -> str:
+        """The id."""
+        return self.ID or self.id or ""
+
+    @property
+    def of_kind(self) -> str:
+        """The kind."""
+        return self.Kind or self.kind or ""
+
+    def of(self, jobs: Jobs) -> list[Job]:
+        """The jobs that are meant."""
+        return jobs.select(self.job, self.of_kind)
+
+    def __str__(self) -> str:
+        return f"x-{self.of_kind}[{self.job}]"
 
 
 class _Listed(msgspec.Struct):
@@ -110,10 +130,8 @@ def node_status(call: Call) -> Reply:
 @route("proxy", "PUT", "cluster", "stop", query="frc", sdk="Job.abort")
 def stop_job(call: Call) -> Reply:
     """Abort a job: its work ends before the next object."""
-    wanted = call.value(_Wanted) or _Wanted()
-    for job in call.cluster.jobs.select(wanted.ID or "", wanted.Kind or ""):
-        if not job.ended_ns:
-            job.aborted = True
+    for job in (call.value(_Wanted) or _Wanted()).of(call.cluster.jobs):
+        job.abort()
     return Reply()
 
 
@@ -121,20 +139,19 @@ def stop_job(call: Call) -> Reply:
 def job_status(call: Call) -> Reply:
     """How one job ended."""
     wanted = call.body(_Wanted)
-    job = call.cluster.jobs.get(wanted.ID or "")
+    job = call.cluster.jobs.get(wanted.job)
     if job is None:
-        asked = f"x-{wanted.Kind or ''}[{wanted.ID or ''}]"
-        raise ReplyError(404, f"{call.node.tag}: {asked} does not exist", "ErrNotFound")
-    return _plain(job.status())
+        raise ReplyError(404, f"{call.node.tag}: {wanted} does not exist", "ErrNotFound")
+    return Reply.plain_json(job.status())
 
 
 @route("proxy", "GET", "cluster", "qryxstats", query="what", sdk="Job.get_details")
 def job_details(call: Call) -> Reply:
     """What each target did for a job. All of it is booked on the first one."""
     wanted = call.body(_Wanted)
-    jobs = call.cluster.jobs.select(wanted.ID or "", wanted.Kind or "")
+    jobs = wanted.of(call.cluster.jobs)
     if not jobs:
-        raise ReplyError(404, f'"x-{wanted.Kind or ""}[{wanted.ID or ""}]" not found')
+        raise ReplyError(404, f'"{wanted}" not found')
     return Reply.json({call.cluster.targets[0].id: [job.snapshot() for job in jobs]})
 
 
@@ -143,7 +160,7 @@ def all_jobs(call: Call) -> Reply:
     """How all jobs ended, or only those that have not."""
     wanted = call.body(_Listed)
     jobs = call.cluster.jobs.select(kind=wanted.kind or "")
-    return _plain([job.status() for job in jobs if not (job.ended_ns and wanted.show_active)])
+    return Reply.plain_json([job.status() for job in jobs if not (job.ended_ns and wanted.show_active)])
 
 
 @route("proxy", "GET", "cluster", "running_all", query="what", sdk="Cluster.list_running_jobs")
@@ -151,8 +168,3 @@ def running_jobs(call: Call) -> Reply:
     """Mostly none, as short work is done before its request is answered."""
     jobs = call.cluster.jobs.select(kind=call.body(_Listed).kind or "")
     return Reply.json([f"{job.kind}[{job.id}]" for job in jobs if not job.ended_ns])
-
-
-def _plain(value: Any) -> Reply:
-    # AIStore writes these without a type, and Go guesses text from the bytes.
-    return Reply.json(value, content_type="text/plain; charset=utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import re
 import time
@@ -14,24 +13,15 @@ from typing import Any
 import msgspec
 
 from .api_groups import BucketRef, bucket_of
-from .archive import (
-    EXTENSIONS,
-    TAR_END,
-    Archive,
-    NotAnArchiveError,
-    contents,
-    extension_of,
-    tar_member,
-    tgz_of,
-    zip_of,
-)
+from .archive import EXTENSIONS, File, Member, extension_of, opened, packed
+from .fields import Int, typed
 from .jobs import Job, bucket_json, rfc3339
 from .names import check_object_name, new_id
 from .problem import ReplyError, not_implemented
 from .reply import Reply
-from .routes import Call, Int, route, typed
+from .routes import Call, route
 from .search import find_names
-from .store import Object
+from .store import Bucket, Object
 from .template import endless, expand, is_range
 
 KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
@@ -81,12 +71,11 @@ class _Record:
 
     key: str
     shard: Object
-    archive: Archive
-    files: list[tuple[str, int, int]]
+    files: list[Member]
 
     @property
     def size(self) -> int:
-        return sum(size for _, _, size in self.files)
+        return sum(file.size for file in self.files)
 
 
 @dataclass
@@ -118,22 +107,23 @@ def info(call: Call) -> Reply:
         jobs = call.cluster.jobs.select(kind="dsort")
         found_at = find_names(call.query.get("regex", ""), [job.id for job in jobs])
         found = [_info(jobs[position]) for position in found_at]
-        return Reply.json(found, content_type="text/plain; charset=utf-8")
-    job = call.cluster.jobs.get(call.query["uuid"])
-    if job is None or job.kind != "dsort":
-        raise ReplyError(404, f"%!s(<nil>): [dsort] {call.query['uuid']} does not exist")
-    return Reply.json({call.cluster.targets[0].id: _info(job)}, content_type="text/plain; charset=utf-8")
+        return Reply.plain_json(found)
+    return Reply.plain_json({call.cluster.targets[0].id: _info(_job(call, "%!s(<nil>): "))})
 
 
 @route("proxy", "DELETE", "sort", "abort", query="uuid", sdk="Dsort.abort")
 def abort(call: Call) -> Reply:
     """Abort a job (``sort/abort``): its work ends before the next shard. What was written stays."""
-    job = call.cluster.jobs.get(call.query.get("uuid", ""))
-    if job is None or job.kind != "dsort":
-        raise ReplyError(404, f"[dsort] {call.query.get('uuid', '')} does not exist")
-    if not job.ended_ns:
-        job.aborted = True
+    _job(call).abort()
     return Reply()
+
+
+def _job(call: Call, before: str = "") -> Job:
+    asked = call.query.get("uuid", "")
+    job = call.cluster.jobs.get(asked)
+    if job is None or job.kind != "dsort":
+        raise ReplyError(404, f"{before}[dsort] {asked} does not exist")
+    return job
 
 
 def _parse(call: Call, spec: dict[str, Any]) -> _Spec:
@@ -141,9 +131,8 @@ def _parse(call: Call, spec: dict[str, Any]) -> _Spec:
         raise _bad("input_bck", "missing source bucket")
     source = bucket_of(spec["input_bck"])
     to = bucket_of(spec["output_bck"]) if spec["output_bck"] and spec["output_bck"].name else source
-    store = call.cluster.store
-    bucket = store.bucket(source)
-    store.bucket(to)
+    bucket = call.store.bucket(source)
+    call.store.bucket(to)
     size = _parse_size(str(spec["output_shard_size"] or "0"))
     if not size:
         raise not_implemented("dsort without output_shard_size")
@@ -155,8 +144,7 @@ def _parse(call: Call, spec: dict[str, Any]) -> _Spec:
     if (algorithm.content_key_type or "string") not in CONTENT_KINDS:
         raise _bad("algorithm", f"invalid content_key_type, expecting one of: {list(CONTENT_KINDS)}")
     extension = spec["input_extension"]
-    names = _input_names(spec["input_format"] or _Names(), extension, bucket.names())
-    shards = [bucket.objects[name] for name in names if name in bucket.objects]
+    shards = list(_inputs(spec["input_format"] or _Names(), extension, bucket))
     output = spec["output_format"]
     out_ext = extension_of(output) or spec["output_extension"] or extension or ".tar"
     if out_ext not in EXTENSIONS:
@@ -171,17 +159,15 @@ def _bad(field: str, why: str) -> ReplyError:
     return ReplyError(400, f'[dsort] parse-spec: "{field}" {why}', "wrapError")
 
 
-def _input_names(value: _Names, extension: str, existing: list[str]) -> Iterator[str]:
-    template = value.template or ""
-    if value.objnames:
-        names = iter(value.objnames)
-    elif is_range(template):
-        names = expand(template)
-    else:
-        yield from (name for name in existing if name.startswith(template) and name.endswith(extension))
+def _inputs(wanted: _Names, extension: str, bucket: Bucket) -> Iterator[Object]:
+    template = wanted.template or ""
+    if not wanted.objnames and not is_range(template):
+        yield from (entry for entry in bucket.with_prefix(template) if entry.name.endswith(extension))
         return
-    for name in names:
-        yield name if extension_of(name) else name + extension
+    for name in wanted.objnames or expand(template):
+        entry = bucket.objects.get(name if extension_of(name) else name + extension)
+        if entry is not None:
+            yield entry
 
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([KMGT]?)I?B?", re.IGNORECASE)
@@ -198,38 +184,39 @@ def _sort(call: Call, spec: _Spec, job: Job) -> None:
     records = [record for shard in spec.shards for record in _records(call, shard, job)]
     _order(call, records, spec.algorithm)
     names = endless(spec.names)
-    batch: list[_Record] = []
-    size = 0
-    for index, record in enumerate(records):
-        batch.append(record)
-        size += record.size
-        if size < spec.shard_bytes and index < len(records) - 1:
-            continue
+    for batch in _batches(records, spec.shard_bytes):
         if job.aborted:
             return
         name = next(names, None)
         if name is None:
             raise ValueError("number of shards to be created exceeds expected number of shards")
         full = name if extension_of(name) else name + spec.extension
-        call.cluster.store.put(spec.to, full, _pack(call, batch, spec.extension))
+        call.store.put(spec.to, full, packed(spec.extension, _files(call, batch)))
         job.created += 1
-        batch, size = [], 0
+
+
+def _batches(records: list[_Record], shard_bytes: int) -> Iterator[list[_Record]]:
+    """Yield the records of each new shard, which ends with the record that fills it."""
+    batch: list[_Record] = []
+    size = 0
+    for record in records:
+        batch.append(record)
+        size += record.size
+        if size >= shard_bytes:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _records(call: Call, shard: Object, job: Job) -> list[_Record]:
-    fd = call.cluster.store.open(shard)
-    try:
-        archive = call.cluster.archives.load(fd, shard.file, shard.name)
-    except NotAnArchiveError as cause:
-        raise ValueError(f"{shard.name}: {cause}") from cause
-    finally:
-        os.close(fd)
     found: dict[str, _Record] = {}
-    for file in archive.files:
-        key = _key(file[0])
-        found.setdefault(key, _Record(key, shard, archive, [])).files.append(file)
-    job.add(sum(size for _, _, size in archive.files))
-    job.files += len(archive.files)
+    with opened(call.store, shard) as archive:
+        for file in archive.files:
+            key = _key(file.name)
+            found.setdefault(key, _Record(key, shard, [])).files.append(file)
+        job.add(sum(file.size for file in archive.files))
+        job.files += len(archive.files)
     return list(found.values())
 
 
@@ -239,53 +226,36 @@ def _key(name: str) -> str:
 
 
 def _order(call: Call, records: list[_Record], algorithm: _Algorithm) -> None:
-    kind = algorithm.kind or ""
-    if kind == "none":
-        return
+    kind = algorithm.kind or "alphanumeric"
     if kind == "shuffle":
-        seed = algorithm.seed or str(time.time_ns())
-        random.Random(int(seed)).shuffle(records)
-        return
-    keys: dict[str, Callable[[_Record], Any]] = {
-        "": lambda record: record.key,
-        "alphanumeric": lambda record: record.key,
-        "md5": lambda record: hashlib.md5(record.key.encode(), usedforsecurity=False).hexdigest(),
-        "content": lambda record: _content_key(call, record, algorithm),
-    }
-    records.sort(key=keys[kind], reverse=bool(algorithm.decreasing))
+        random.Random(int(algorithm.seed or time.time_ns())).shuffle(records)
+    elif kind != "none":
+        keys: dict[str, Callable[[_Record], Any]] = {
+            "alphanumeric": lambda record: record.key,
+            "md5": lambda record: hashlib.md5(record.key.encode(), usedforsecurity=False).hexdigest(),
+            "content": lambda record: _content_key(call, record, algorithm),
+        }
+        records.sort(key=keys[kind], reverse=bool(algorithm.decreasing))
 
 
 def _content_key(call: Call, record: _Record, algorithm: _Algorithm) -> Any:
     extension = algorithm.extension or ""
-    file = next((file for file in record.files if file[0] == record.key + extension), None)
+    file = next((file for file in record.files if file.name == record.key + extension), None)
     if file is None:
         raise ValueError(f"{record.shard.name}: {record.key} has no {extension}")
-    text = _read(call, record, [file])[0].decode().strip()
-    return CONTENT_KINDS[algorithm.content_key_type or "string"](text)
+    (content,) = _read(call, record, [file])
+    return CONTENT_KINDS[algorithm.content_key_type or "string"](content.decode().strip())
 
 
-def _read(call: Call, record: _Record, files: list[tuple[str, int, int]]) -> list[bytes]:
-    fd = call.cluster.store.open(record.shard)
-    try:
-        return list(contents(fd, record.archive, files))
-    finally:
-        os.close(fd)
+def _files(call: Call, records: list[_Record]) -> Iterator[File]:
+    for record in records:
+        for file, content in zip(record.files, _read(call, record, record.files), strict=True):
+            yield File(file.name, file.size, (content,))
 
 
-def _pack(call: Call, records: list[_Record], extension: str) -> Iterator[bytes]:
-    files = (
-        (name, body)
-        for record in records
-        for (name, _, _), body in zip(record.files, _read(call, record, record.files), strict=True)
-    )
-    if extension == ".tar":
-        for name, body in files:
-            yield tar_member(name, body)
-        yield TAR_END
-    elif extension == ".zip":
-        yield zip_of(files)
-    else:
-        yield tgz_of(files)
+def _read(call: Call, record: _Record, files: list[Member]) -> list[bytes]:
+    with opened(call.store, record.shard) as archive:
+        return list(archive.read(files))
 
 
 def _info(job: Job) -> dict[str, Any]:

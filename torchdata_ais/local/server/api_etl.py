@@ -4,51 +4,50 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from .access import check_secret
-from .api_groups import SELECTION, BucketRef, bucket_of, run_on_group
-from .etl import Etl, parse_seconds, read_message
+from .api_groups import COPY_FIELDS, GROUP_FIELDS, BucketRef, existing_bucket, run_on_group
+from .etl import Etl, Etls, parse_seconds, read_message
 from .jobs import Job
-from .names import check_bucket_name, check_object_name, new_id, parse_uname
-from .problem import ReplyError, bucket_missing, object_missing
-from .reply import FileSlice, Reply
+from .names import check_object_name, new_id, parse_uname
+from .problem import ReplyError, object_missing
+from .reply import Reply
 from .routes import Call, route
 from .store import Object
 
 __all__ = ["get_transformed"]
 
-INIT_TIMEOUT_S, OBJECT_TIMEOUT_S = 300.0, 45.0
+OBJECT_TIMEOUT_S = 45.0
 WORKERS, MOST_WORKERS = 4, 64
 
 
-def _allowed(call: Call) -> None:
+def _allowed(call: Call, *, to_change: bool = False) -> Etls:
+    """The transforms. They are code that runs here: only who has the secret of this start may make and change them."""
     if not call.cluster.etl_allowed:
         message = "cannot use ETL in a build without ETL support - operation not supported"
         raise ReplyError(501, message, "ErrUnsupp")
-
-
-def _may_change(call: Call) -> None:
-    """Transforms are code that runs here: only who has the secret of this start may make and change them."""
-    _allowed(call)
-    check_secret(call.request, call.cluster.secret)
+    if to_change:
+        check_secret(call.request, call.cluster.secret)
+    return call.cluster.etls
 
 
 @route("proxy", "PUT", "etls", sdk="Etl.init_class")
 def init(call: Call) -> Reply:
     """Start a worker with the class of the request."""
-    _may_change(call)
+    etls = _allowed(call, to_change=True)
     message = read_message(call.message)
     log = call.cluster.root / f"etl-{message['name']}.log"
     etl = Etl(message, log, call.cluster.targets[0].url, call.cluster.python_path)
-    call.cluster.etls.add(call.node.tag, etl)
+    etls.add(call.node.tag, etl)
     try:
         log.write_bytes(b"")
-        etl.start(parse_seconds(message.get("init_timeout"), INIT_TIMEOUT_S))
+        etl.start()
     except BaseException:
-        call.cluster.etls.remove(etl.name)
+        etls.remove(etl.name)
         raise
     return Reply.text(etl.job_id)
 
@@ -56,7 +55,6 @@ def init(call: Call) -> Reply:
 @route("proxy", "GET", "etls", sdk="Cluster.list_etls")
 def list_etls(call: Call) -> Reply:
     """All transforms that run."""
-    _allowed(call)
     return Reply.json(
         [
             {
@@ -67,14 +65,13 @@ def list_etls(call: Call) -> Reply:
                 "in_bytes": etl.in_bytes,
                 "out_bytes": etl.out_bytes,
             }
-            for etl in call.cluster.etls
+            for etl in _allowed(call)
         ]
     )
 
 
 def _one(call: Call, *, to_change: bool = False) -> Etl:
-    (_may_change if to_change else _allowed)(call)
-    return call.cluster.etls.get(call.node.tag, call.name.partition("/")[0])
+    return _allowed(call, to_change=to_change).get(call.node.tag, call.name.partition("/")[0])
 
 
 @route("proxy", "GET", "etl", query="uuid", sdk="Etl.view")
@@ -90,7 +87,7 @@ def start(call: Call) -> Reply:
     """Start a worker that was stopped."""
     etl = _one(call, to_change=True)
     if etl.process is None:
-        etl.start(parse_seconds(etl.message.get("init_timeout"), INIT_TIMEOUT_S))
+        etl.start()
     return Reply()
 
 
@@ -122,19 +119,18 @@ def logs(call: Call) -> Reply:
 @route("target", "GET", "etl", "_object")
 def get_for_worker(call: Call) -> Reply:
     """The object, for a worker that pulls: the path is its transform, the secret and the object's uname."""
-    _allowed(call)
+    etls = _allowed(call)
     parts = call.name.split("/", 3)
     if len(parts) < 4:
         raise ReplyError(400, f"URL {call.request.path!r:.200} is too short")
     _, name, secret, uname = parts
-    if not hmac.compare_digest(call.cluster.etls.get(call.node.tag, name).secret.encode(), secret.encode()):
+    if not hmac.compare_digest(etls.get(call.node.tag, name).secret.encode(), secret.encode()):
         raise ReplyError(401, "unrecognized ETL secret")
     bucket, object_name = parse_uname(uname)
-    entry = call.cluster.store.bucket(bucket).objects.get(object_name)
+    entry = call.store.bucket(bucket).objects.get(object_name)
     if entry is None:
         raise object_missing(call.node.tag, bucket, object_name)
-    headers = [("Content-Type", "application/octet-stream")]
-    return Reply(200, headers, FileSlice(call.cluster.store.open(entry), 0, entry.size))
+    return Reply(200, [("Content-Type", "application/octet-stream")], call.store.open(entry))
 
 
 def _stages(name: str, pipeline: str | list[str] | None) -> list[str]:
@@ -144,34 +140,23 @@ def _stages(name: str, pipeline: str | list[str] | None) -> list[str]:
 
 def get_transformed(call: Call, entry: Object) -> Reply:
     """Answer a GET with what a transform makes of the object. Its length is not known before."""
-    _allowed(call)
+    etls = _allowed(call)
     stages = _stages(call.query.get("etl_name", ""), call.query.get("etl_pipeline", ""))
     args = call.query.get("etl_args", "")
-    blocks = _run(call, stages, call.bucket, entry, args, OBJECT_TIMEOUT_S)
+    path = call.store.path(entry)
+    blocks = etls.run(call.node.tag, stages, call.bucket, entry, path, args, OBJECT_TIMEOUT_S)
     return Reply(200, [("Content-Type", "application/octet-stream")], blocks, chunked=True)
-
-
-def _run(
-    call: Call, stages: list[str], bucket: str, entry: Object, args: str, timeout_s: float
-) -> Iterator[bytes]:
-    path = call.cluster.store.path(entry)
-    return call.cluster.etls.run(call.node.tag, stages, bucket, entry, path, args, timeout_s)
 
 
 # -- many objects
 
 
 FIELDS: dict[str, Any] = {
+    **COPY_FIELDS,
     "id": "",
     "pipeline": str | list[str],
     "request_timeout": str | int,
-    "prefix": "",
-    "prepend": "",
     "ext": dict[str, str],
-    "dry_run": False,
-    "force": False,
-    "latest_ver": False,
-    "num_workers": 0,
     "coer": False,
 }
 
@@ -180,46 +165,42 @@ FIELDS: dict[str, Any] = {
 def transform_bucket(call: Call) -> Reply:
     """Put what a transform makes of the objects with a prefix into another bucket."""
     _allowed(call)
-    to, _ = parse_uname(call.query.get("bck_to", ""))
-    check_bucket_name(to)
+    to = call.other_bucket()
     wanted = call.fields(**FIELDS)
-    source = call.cluster.store.bucket(call.bucket)
-    if to not in call.cluster.store.buckets:
-        call.cluster.store.create_bucket(to)
-    names = [name for name in source.names() if name.startswith(wanted["prefix"])]
+    source = call.source
+    if to not in call.store.buckets:
+        call.store.create_bucket(to)
     job = Job(new_id(), "etl-bck", to, call.bucket, to)
-    return _start(
-        call, job, wanted, lambda _: (source.objects[name] for name in names if name in source.objects)
-    )
+    return _start(call, job, wanted, source.with_prefix(wanted["prefix"]))
 
 
 @route("proxy", "POST", "bucket", "etl-listrange", sdk="ObjectGroup.transform, ObjectGroup.inspect")
 def transform_group(call: Call) -> Reply:
     """Put what a transform makes of the objects of the group into another bucket."""
     _allowed(call)
-    wanted = call.fields(**SELECTION, **FIELDS, tobck=BucketRef)
-    call.cluster.store.bucket(call.bucket)
-    to = bucket_of(wanted["tobck"])
-    if to not in call.cluster.store.buckets:
-        raise bucket_missing(to)
-    job = Job(f"tco-{new_id()}", "etl-listrange", call.bucket, call.bucket, to)
-    return _start(call, job, wanted, lambda running: run_on_group(call, running, wanted))
+    wanted = call.fields(**GROUP_FIELDS | FIELDS, tobck=BucketRef)
+    call.store.bucket(call.bucket)
+    job = Job(
+        f"tco-{new_id()}", "etl-listrange", call.bucket, call.bucket, existing_bucket(call, wanted["tobck"])
+    )
+    return _start(call, job, wanted, run_on_group(call, job, wanted))
 
 
-def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Any) -> Reply:
+def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Iterator[Object]) -> Reply:
+    etls = call.cluster.etls
     stages = _stages(wanted["id"], wanted["pipeline"])
     for name in stages or [""]:
-        call.cluster.etls.get(call.node.tag, name)
+        etls.get(call.node.tag, name)
 
     def one(entry: Object) -> None:
         timeout_s = parse_seconds(wanted["request_timeout"], OBJECT_TIMEOUT_S)
+        path = call.store.path(entry)
         try:
-            blocks = _run(call, stages, job.source, entry, "", timeout_s)
+            blocks = etls.run(call.node.tag, stages, job.source, entry, path, "", timeout_s)
             if wanted["dry_run"]:
-                for _ in blocks:
-                    pass
+                deque(blocks, maxlen=0)
             else:
-                call.cluster.store.put(job.to, _renamed(entry.name, wanted), blocks)
+                call.store.put(job.to, _renamed(entry.name, wanted), blocks)
             job.add(entry.size)
         except Exception as error:  # noqa: BLE001  any failure is this object's, and the job's to report
             status = error.status if isinstance(error, ReplyError) else 500
@@ -232,7 +213,7 @@ def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Any) -> Reply:
         workers = min(MOST_WORKERS, max(1, wanted["num_workers"] or WORKERS))
         with ThreadPoolExecutor(workers) as pool:
             pending: set[Future[None]] = set()
-            for entry in objects(running):
+            for entry in objects:
                 if running.aborted:
                     break
                 pending.add(pool.submit(one, entry))

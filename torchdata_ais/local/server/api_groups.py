@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from .archive import TAR_END, contents, extension_of, tar_member, tgz_of, zip_of
+from .archive import File, opened, packed, wanted_extension
+from .files import file_blocks
 from .jobs import Job
 from .names import check_bucket_name, check_object_name
 from .problem import ReplyError, bucket_missing, not_implemented, object_missing
@@ -17,9 +18,25 @@ from .routes import Call, route
 from .store import Object
 from .template import expand, is_range
 
-__all__ = ["SELECTION", "BucketRef", "bucket_of", "run_on_group", "select"]
+__all__ = [
+    "COPY_FIELDS",
+    "GROUP_FIELDS",
+    "BucketRef",
+    "bucket_of",
+    "copy_all",
+    "existing_bucket",
+    "run_on_group",
+]
 
-SELECTION: dict[str, Any] = {"objnames": list[str], "template": ""}
+GROUP_FIELDS: dict[str, Any] = {"objnames": list[str], "template": "", "coer": False, "num_workers": 0}
+COPY_FIELDS: dict[str, Any] = {
+    "prefix": "",
+    "prepend": "",
+    "dry_run": False,
+    "force": False,
+    "latest_ver": False,
+    "num_workers": 0,
+}
 
 
 class BucketRef(msgspec.Struct):
@@ -30,76 +47,71 @@ class BucketRef(msgspec.Struct):
     namespace: dict[str, str | None] | None = None
 
 
-def select(call: Call, wanted: dict[str, Any]) -> Iterator[str]:
-    """Yield the names that a request means: a list, a range, all with a prefix, or (empty) all."""
+def _entries(call: Call, wanted: dict[str, Any]) -> Iterator[tuple[str, Object | None]]:
+    """Yield the names that a request means, and the objects: a list, a range, all with a prefix, or (empty) all."""
     names = wanted["objnames"]
     template = wanted["template"]
     if names is not None and template:
         raise ReplyError(400, "objnames and template cannot be given together")
-    if names is not None:
-        yield from names
-    elif template not in ("", "*") and is_range(template):
-        yield from expand(template)
-    else:
-        prefix = "" if template == "*" else template
-        bucket = call.cluster.store.bucket(call.bucket)
-        yield from [name for name in bucket.names() if name.startswith(prefix)]
+    if names is None and (template in ("", "*") or not is_range(template)):
+        for entry in call.source.with_prefix("" if template == "*" else template):
+            yield entry.name, entry
+        return
+    objects = call.source.objects
+    for name in expand(template) if names is None else names:
+        yield name, objects.get(name)
 
 
 def run_on_group(call: Call, job: Job, wanted: dict[str, Any]) -> Iterator[Object]:
     """Yield the objects that exist; a missing one of a list is an error of the job, of a range it is none."""
-    bucket = call.cluster.store.bucket(call.bucket)
-    for name in select(call, wanted):
-        entry = bucket.objects.get(name)
+    for name, entry in _entries(call, wanted):
         if entry is not None:
             yield entry
         elif wanted["objnames"] is not None:
             job.errors.append(object_missing(call.cluster.targets[0].tag, call.bucket, name).message)
-            if not wanted.get("coer"):
+            if not wanted["coer"]:
                 return
 
 
 @route("proxy", "DELETE", "bucket", "delete-listrange", sdk="ObjectGroup.delete")
 def delete_group(call: Call) -> Reply:
     """Remove the objects of the group that exist."""
-    call.cluster.store.bucket(call.bucket)
-    wanted = call.fields(**SELECTION, coer=False, num_workers=0)
+    call.store.bucket(call.bucket)
+    wanted = call.fields(**GROUP_FIELDS)
     with call.cluster.jobs.run("delete-listrange", bucket=call.bucket) as job:
-        for entry in run_on_group(call, job, {**wanted, "coer": True}):
-            if call.cluster.store.delete(call.bucket, entry.name):
+        for _, entry in _entries(call, wanted):  # what is not there need not be deleted
+            if entry is not None and call.store.delete(call.bucket, entry.name):
                 job.add(entry.size)
-        job.errors.clear()  # what is not there need not be deleted
     return Reply.text(job.id)
 
 
 @route("proxy", "POST", "bucket", "copy-listrange", sdk="ObjectGroup.copy")
 def copy_group(call: Call) -> Reply:
     """Copy the objects of the group into another bucket."""
-    store = call.cluster.store
-    store.bucket(call.bucket)
-    wanted = call.fields(
-        **SELECTION,
-        prefix="",
-        prepend="",
-        dry_run=False,
-        force=False,
-        latest_ver=False,
-        tobck=BucketRef,
-        coer=False,
-        num_workers=0,
-    )
-    to = bucket_of(wanted["tobck"])
-    if to not in store.buckets:
-        raise bucket_missing(to)
-    with call.cluster.jobs.run(
-        "copy-listrange", bucket=call.bucket, source=call.bucket, to=to, prefix="tco-"
-    ) as job:
-        for entry in run_on_group(call, job, wanted):
-            check_object_name(wanted["prepend"] + entry.name)
-            if not wanted["dry_run"]:
-                store.copy(entry, to, wanted["prepend"] + entry.name)
-            job.add(entry.size)
+    call.store.bucket(call.bucket)
+    wanted = call.fields(**GROUP_FIELDS | COPY_FIELDS, tobck=BucketRef)
+    to = existing_bucket(call, wanted["tobck"])
+    with call.cluster.jobs.run("copy-listrange", call.bucket, call.bucket, to, prefix="tco-") as job:
+        copy_all(call, job, run_on_group(call, job, wanted), to, wanted)
     return Reply.text(job.id)
+
+
+def copy_all(call: Call, job: Job, entries: Iterable[Object], to: str, wanted: dict[str, Any]) -> None:
+    """Copy objects into a bucket; `wanted` are the `COPY_FIELDS`."""
+    for entry in entries:
+        name = wanted["prepend"] + entry.name
+        check_object_name(name)
+        if not wanted["dry_run"]:
+            call.store.copy(entry, to, name)
+        job.add(entry.size)
+
+
+def existing_bucket(call: Call, value: BucketRef | None) -> str:
+    """The name in a bucket's JSON form, of one that is there."""
+    name = bucket_of(value)
+    if name not in call.store.buckets:
+        raise bucket_missing(name)
+    return name
 
 
 def bucket_of(value: BucketRef | None) -> str:
@@ -115,73 +127,41 @@ def bucket_of(value: BucketRef | None) -> str:
 
 @route("proxy", "DELETE", "bucket", "evict-listrange", sdk="ObjectGroup.evict")
 @route("proxy", "DELETE", "bucket", "evict-remote-bck", query="keep_bck_md", sdk="Bucket.evict")
-def evict(call: Call) -> Reply:
-    """Only remote buckets can be evicted, and there are none."""
-    raise _not_remote(call, "evict-remote-bck")
-
-
 @route("proxy", "POST", "bucket", "prefetch-listrange", sdk="ObjectGroup.prefetch")
-def prefetch(call: Call) -> Reply:
-    """Only remote buckets can be prefetched, and there are none."""
-    raise _not_remote(call, "prefetch-listrange")
-
-
-def _not_remote(call: Call, what: str) -> ReplyError:
-    call.cluster.store.bucket(call.bucket)
-    return ReplyError(400, f"{what}: expecting remote bucket (have ais://{call.bucket})", "ErrNotRemoteBck")
+def evict_or_prefetch(call: Call) -> Reply:
+    """Only remote buckets can be evicted or prefetched, and there are none."""
+    call.store.bucket(call.bucket)
+    what = "prefetch-listrange" if call.request.method == "POST" else "evict-remote-bck"
+    raise ReplyError(400, f"{what}: expecting remote bucket (have ais://{call.bucket})", "ErrNotRemoteBck")
 
 
 @route("proxy", "PUT", "bucket", "archive", sdk="ObjectGroup.archive")
 def archive_group(call: Call) -> Reply:
     """Put the objects of the group into one archive, new or (`aate`, tar only) with what is in it already."""
-    store = call.cluster.store
-    store.bucket(call.bucket)
-    wanted = call.fields(
-        **SELECTION, archname="", isbn=False, aate=False, coer=False, mime="", tobck=BucketRef, num_workers=0
-    )
+    call.store.bucket(call.bucket)
+    wanted = call.fields(**GROUP_FIELDS, archname="", isbn=False, aate=False, mime="", tobck=BucketRef)
     to = bucket_of(wanted["tobck"]) if wanted["tobck"] else call.bucket
     name = wanted["archname"]
     check_object_name(name)
-    ext = _archive_extension(name, wanted["mime"])
-    before = store.bucket(to).objects.get(name) if wanted["aate"] else None
+    suffix = "." + name.rpartition(".")[2] if "." in name else ""
+    unknown = ReplyError(400, f'unknown filename extension ("{name}", "{suffix}")', "errUnknownFileExt")
+    ext = wanted_extension(name, wanted["mime"], unknown)
+    before = call.store.bucket(to).objects.get(name) if wanted["aate"] else None
     if before is not None and ext != ".tar":
         raise not_implemented(f"appending to an archive in {ext}")
-    with call.cluster.jobs.run("archive", bucket=call.bucket, source=call.bucket, to=to) as job:
-        files = list(_files(call, job, wanted))
+    with call.cluster.jobs.run("archive", call.bucket, call.bucket, to) as job:
+        now = int(time.time())
+        files = list(_files_of(call, before, now)) if before is not None else []
+        for entry in run_on_group(call, job, wanted):
+            job.add(entry.size)
+            path = f"{call.bucket}/{entry.name}" if wanted["isbn"] else entry.name
+            files.append(File(path, entry.size, file_blocks(call.store.path(entry)), now))
         if not job.errors or wanted["coer"]:
-            old = _files_of(call, before) if before is not None else []
-            store.put(to, name, [_pack(ext, old + files)])
+            call.store.put(to, name, packed(ext, files))
     return Reply.text(job.id)
 
 
-def _archive_extension(name: str, mime: str) -> str:
-    ext = extension_of(mime if mime.startswith(".") else f".{mime}") if mime else extension_of(name)
-    if not ext:
-        suffix = "." + name.rpartition(".")[2] if "." in name else ""
-        raise ReplyError(400, f'unknown filename extension ("{name}", "{suffix}")', "errUnknownFileExt")
-    if ext == ".tar.lz4":
-        raise not_implemented("archives in .tar.lz4")
-    return ext
-
-
-def _files(call: Call, job: Job, wanted: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    for entry in run_on_group(call, job, wanted):
-        content = call.cluster.store.path(entry).read_bytes()
-        job.add(len(content))
-        yield (f"{call.bucket}/{entry.name}" if wanted["isbn"] else entry.name), content
-
-
-def _files_of(call: Call, entry: Object) -> list[tuple[str, bytes]]:
-    with call.cluster.store.path(entry).open("rb") as file:
-        archive = call.cluster.archives.load(file.fileno(), entry.file, entry.name)
-        names = [name for name, _, _ in archive.files]
-        return list(zip(names, contents(file.fileno(), archive, archive.files), strict=True))
-
-
-def _pack(ext: str, files: list[tuple[str, bytes]]) -> bytes:
-    if ext == ".zip":
-        return zip_of(files)
-    if ext != ".tar":
-        return tgz_of(files)
-    now = int(time.time())
-    return b"".join([*(tar_member(name, content, now) for name, content in files), TAR_END])
+def _files_of(call: Call, entry: Object, now: int) -> Iterator[File]:
+    with opened(call.store, entry) as archive:
+        for member, content in zip(archive.files, archive.read(archive.files), strict=True):
+            yield File(member.name, member.size, (content,), now)

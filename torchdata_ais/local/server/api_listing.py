@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from .archive import NotAnArchiveError, is_archive
+from .archive import Member, NotAnArchiveError, extension_of, opened
+from .fields import number
 from .names import check_prefix, new_id
 from .problem import ReplyError, not_implemented
 from .reply import Reply
-from .routes import Call, number, route
+from .routes import Call, route
 from .store import Bucket, Object
 
 PAGE_SIZE = 10_000
@@ -51,7 +51,7 @@ Entry = dict[str, Any]
 )
 def list_objects(call: Call) -> Reply:
     """One page: at most `pagesize` entries after the token, sorted by name."""
-    bucket = call.cluster.store.bucket(call.bucket)
+    bucket = call.source
     wanted = call.fields(
         prefix="",
         pagesize=0,
@@ -74,7 +74,7 @@ def list_objects(call: Call) -> Reply:
     if flags & ARCH_DIR:
         rows = _expanded(call, bucket, prefix, after, props)
     else:
-        rows = (_entry(call, entry, props) for entry in _objects(bucket, prefix, after))
+        rows = (_entry(call, entry, props) for entry in bucket.with_prefix(prefix, after))
     page = list(islice(rows, size + 1))
     token = page[size - 1]["n"] if len(page) > size else ""
     del page[size:]
@@ -99,50 +99,41 @@ def _props(text: str, flags: int) -> frozenset[str]:
     return frozenset(item.strip() for item in text.split(","))
 
 
-def _objects(bucket: Bucket, prefix: str, after: str) -> Iterator[Object]:
-    names = bucket.names()
-    start = bisect_right(names, after) if after else 0
-    if prefix > after:
-        start = max(start, bisect_right(names, prefix) - (prefix in bucket.objects))
-    for position in range(start, len(names)):
-        name = names[position]
-        if not name.startswith(prefix):
-            return
-        entry = bucket.objects.get(name)
-        if entry is not None:  # else it went away since the names were sorted
-            yield entry
+# By property: its key in an entry, and its value; what is empty is left out.
+PROPS: dict[str, tuple[str, Callable[[Call, Object], Any]]] = {
+    "checksum": ("cs", lambda _, entry: entry.checksum),
+    "atime": (
+        "a",
+        lambda _, entry: time.strftime("%d %b %y %H:%M UTC", time.gmtime(entry.atime_ns // 1_000_000_000)),
+    ),
+    "version": ("v", lambda _, entry: str(entry.version)),
+    "location": ("t", lambda call, entry: call.cluster.location(call.bucket, entry.name)),
+    "custom": ("m", lambda _, entry: _custom(entry.custom)),
+    "size": ("s", lambda _, entry: entry.size),
+    "copies": ("c", lambda *_: 1),
+}
 
 
 def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:
-    row: Entry = {"n": entry.name}
-    if "checksum" in props:
-        row["cs"] = entry.checksum
-    if "atime" in props:
-        row["a"] = time.strftime("%d %b %y %H:%M UTC", time.gmtime(entry.atime_ns // 1_000_000_000))
-    if "version" in props:
-        row["v"] = str(entry.version)
-    if "location" in props:
-        row["t"] = call.cluster.location(call.bucket, entry.name)
-    if "custom" in props and entry.custom:
-        row["m"] = "[" + " ".join(f"{key}:{value}" for key, value in sorted(entry.custom.items())) + "]"
-    if "size" in props and entry.size:
-        row["s"] = entry.size
-    if "copies" in props:
-        row["c"] = 1
-    row["f"] = ENTRY_CACHED
-    return row
+    wanted = ((key, tell(call, entry)) for prop, (key, tell) in PROPS.items() if prop in props)
+    return {"n": entry.name, **{key: value for key, value in wanted if value}, "f": ENTRY_CACHED}
+
+
+def _custom(custom: dict[str, str]) -> str:
+    pairs = " ".join(f"{key}:{value}" for key, value in sorted(custom.items()))
+    return f"[{pairs}]" if pairs else ""
 
 
 def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozenset[str]) -> Iterable[Entry]:
     """Objects and the files in those that are archives, sorted together; a token may name such a file."""
     rows: list[Entry] = []
-    for entry in _objects(bucket, prefix, ""):
+    for entry in bucket.with_prefix(prefix):
         row = _entry(call, entry, props)
         rows.append(row)
-        if not is_archive(entry.name):
+        if not extension_of(entry.name):
             continue
         row["f"] |= ENTRY_IS_ARCHIVE
-        for name, size in _files_in(call, entry):
+        for name, _, size in _files_in(call, entry):
             inner: Entry = {"n": f"{entry.name}/{name}"}
             if "size" in props and size:
                 inner["s"] = size
@@ -152,19 +143,13 @@ def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozen
     return rows[bisect_right(rows, after, key=lambda row: row["n"]) if after else 0 :]
 
 
-def _files_in(call: Call, entry: Object) -> list[tuple[str, int]]:
+def _files_in(call: Call, entry: Object) -> tuple[Member, ...]:
     """What is in an archive; nothing in an object that has an archive's name only, as on a real cluster."""
     try:
-        fd = call.cluster.store.open(entry)
-    except FileNotFoundError:
-        return []
-    try:
-        archive = call.cluster.archives.load(fd, entry.file, entry.name)
-        return [(name, size) for name, _, size in archive.files]
-    except NotAnArchiveError:
-        return []
-    finally:
-        os.close(fd)
+        with opened(call.store, entry) as archive:
+            return archive.files
+    except (FileNotFoundError, NotAnArchiveError):
+        return ()
 
 
 def _in_json(row: Entry) -> Entry:

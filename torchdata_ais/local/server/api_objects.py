@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 
 from .api_archived import get_archived
 from .api_etl import get_transformed
+from .files import FileSlice, file_blocks
 from .names import check_bucket_name, check_object_name, parse_uname
 from .problem import ReplyError, not_implemented, object_missing
-from .reply import FileSlice, Reply
-from .routes import ROUTES, Call, Route, route
-from .store import Object, file_blocks
+from .reply import Reply
+from .routes import ROUTES, Call, route
+from .store import Object
 
-HEAD_PROPS = frozenset(
-    [
-        "name",
-        "size",
-        "checksum",
-        "atime",
-        "version",
-        "custom",
-        "last-modified",
-        "etag",
-        "location",
-        "copies",
-        "ec",
-        "chunked",
-    ]
-)
+_EVERYTHING = ["checksum", "atime", "version", "custom", "location", "copies"]
+_TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, as there is nothing to tell
 _CHECKSUM_TYPE = "xxhash2"
 
 
 def redirect(call: Call) -> Reply:
     """The proxy's answer to everything about one object: ask the target that owns it. Reads no body."""
-    call.cluster.store.bucket(call.bucket)
+    call.store.bucket(call.bucket)
     target = call.cluster.owner(call.bucket, call.name)
     method = call.request.method
     return redirect_to(call, target.url + call.request.target, 301 if method == "GET" else 307)
@@ -50,13 +39,12 @@ def mirror_object_routes() -> None:
     """Give the proxy a redirect for each request of an object that targets answer."""
     for row in list(ROUTES.values()):
         if row.role == "target" and row.resource == "object":
-            key = ("proxy", row.method, "object", row.key)
-            ROUTES[key] = Route("proxy", row.method, "object", row.key, row.query, row.sdk, redirect)
+            ROUTES["proxy", row.method, "object", row.key] = replace(row, role="proxy", handler=redirect)
 
 
 def lookup(call: Call) -> Object:
     """Return the object, or the target's 404: also when another target owns it, as this one lacks it."""
-    entry = call.cluster.store.bucket(call.bucket).objects.get(call.name)
+    entry = call.source.objects.get(call.name)
     if entry is None or call.cluster.owner(call.bucket, call.name) is not call.node:
         raise object_missing(call.node.tag, call.bucket, call.name)
     return entry
@@ -68,7 +56,7 @@ def standard_headers(entry: Object) -> list[tuple[str, str]]:
         ("Ais-Atime", str(entry.atime_ns)),
         ("Ais-Checksum-Type", _CHECKSUM_TYPE),
         ("Ais-Checksum-Value", entry.checksum),
-        ("Ais-Version", str(entry.version)),
+        *([("Ais-Version", str(entry.version))] if entry.version else []),  # system buckets have none
     ]
 
 
@@ -86,40 +74,32 @@ def get(call: Call) -> Reply:
     for name in ("ais-blob-download", "ais-blob-chunk", "ais-blob-workers"):
         if name in call.request.headers:
             raise not_implemented(f"header {name!r}")
-    entry, fd = open_object(call)
-    if call.query.get("archpath") or call.query.get("archregx"):
-        return get_archived(call, entry, fd)
-    new_version(call, entry)
-    entry.atime_ns = time.time_ns()
-    headers = standard_headers(entry)
-    wanted = call.request.headers.get("range")
-    if wanted is None:
-        headers.append(("Content-Type", "application/octet-stream"))
-        return Reply(200, headers, FileSlice(fd, 0, entry.size))
-    body = FileSlice(fd, 0, entry.size)
-    try:
-        first, last = parse_range(wanted, entry.size, f"ais://{call.bucket}/{call.name}")
-    except ReplyError:
-        body.close()
-        raise
-    body.offset, body.size = first, last - first + 1
-    headers = [
-        ("Accept-Ranges", "bytes"),
-        *headers,
-        ("Content-Range", f"bytes {first}-{last}/{entry.size}"),
-        ("Content-Type", "application/octet-stream"),
-    ]
-    return Reply(206, headers, body)
+    entry, file = _open_object(call)
+    with ExitStack() as stack:
+        stack.callback(file.close)
+        if call.query.get("archpath") or call.query.get("archregx"):
+            return get_archived(call, entry, file)
+        _new_version(call, entry)
+        entry.atime_ns = time.time_ns()
+        status, headers = 200, standard_headers(entry)
+        wanted = call.request.headers.get("range")
+        if wanted is not None:
+            first, last = parse_range(wanted, entry.size, f"ais://{call.bucket}/{call.name}")
+            file.offset, file.size = first, last - first + 1
+            content_range = ("Content-Range", f"bytes {first}-{last}/{entry.size}")
+            status, headers = 206, [("Accept-Ranges", "bytes"), *headers, content_range]
+        stack.pop_all()  # the answer closes it
+        return Reply(status, [*headers, ("Content-Type", "application/octet-stream")], file)
 
 
-def open_object(call: Call) -> tuple[Object, int]:
+def _open_object(call: Call) -> tuple[Object, FileSlice]:
     """Return the object and its open file, also when it is being replaced at this moment."""
     while True:
         entry = lookup(call)
         try:
-            return entry, call.cluster.store.open(entry)
+            return entry, call.store.open(entry)
         except FileNotFoundError:
-            if call.cluster.store.bucket(call.bucket).objects.get(call.name) is entry:
+            if call.source.objects.get(call.name) is entry:
                 raise ReplyError(500, f"{call.node.tag}: the data file of {call.name} is gone") from None
 
 
@@ -143,27 +123,22 @@ def parse_range(text: str, size: int, cname: str) -> tuple[int, int]:
     if end and last < first:
         raise ReplyError(416, f'read range "{spec}" is invalid (end)')
     if first >= size:
-        raise _unsatisfiable(spec, size)
+        message, total = f"size={size}: not satisfiable range [{spec}]", ("Content-Range", f"bytes */{size}")
+        raise ReplyError(416, message, "ErrRangeNotSatisfiable", (total,))
     return first, min(last, size - 1)
 
 
-def _unsatisfiable(spec: str, size: int) -> ReplyError:
-    message = f"size={size}: not satisfiable range [{spec}]"
-    return ReplyError(416, message, "ErrRangeNotSatisfiable", (("Content-Range", f"bytes */{size}"),))
-
-
-def new_version(call: Call, entry: Object) -> None:
+def _new_version(call: Call, entry: Object) -> None:
     """Replace the object after its file was opened, if a fault wants that."""
     change = call.plan.new_version if call.plan else None
     if change is None:
         return
-    store = call.cluster.store
     if change.same_bytes:
-        store.copy(entry, call.bucket, call.name)
+        call.store.copy(entry, call.bucket, call.name)
         return
     inverted = bytes(255 - value for value in range(256))
-    blocks = (block.translate(inverted) for block in file_blocks(store.path(entry)))
-    store.put(call.bucket, call.name, blocks)
+    blocks = (block.translate(inverted) for block in file_blocks(call.store.path(entry)))
+    call.store.put(call.bucket, call.name, blocks)
 
 
 @route("target", "HEAD", "object", query="props presence", sdk="Object.head, Object.props")
@@ -172,38 +147,33 @@ def head(call: Call) -> Reply:
     if call.query.get("presence", "0") not in ("", "0", "2"):
         raise not_implemented(f"query parameter 'presence'={call.query['presence']}")
     entry = lookup(call)
-    size = ("Content-Length", str(entry.size))
-    if not call.query.get("props"):
-        names = [("Ais-Bucket-Name", call.bucket), ("Ais-Bucket-Provider", "ais"), ("Ais-Name", call.name)]
-        everything = frozenset(("checksum", "atime", "version", "custom", "location", "copies"))
-        return Reply(200, [*_head_headers(call, entry, everything), *names, size])
-    props = frozenset(item.strip() for item in call.query["props"].split(",") if item.strip())
-    for prop in sorted(props - HEAD_PROPS):
+    wanted = call.query.get("props")
+    props = [item.strip() for item in wanted.split(",") if item.strip()] if wanted else _EVERYTHING
+    described = _described(call, entry, dated="last-modified" in props)
+    for prop in sorted(set(props) - described.keys() - _TOLD_ANYWAY):
         raise ReplyError(400, f'invalid property "{prop}" in props list', headers=(("Ais-Present", "true"),))
-    return Reply(200, [*_head_headers(call, entry, props), size])
-
-
-def _head_headers(call: Call, entry: Object, props: frozenset[str]) -> list[tuple[str, str]]:
     headers = [("Ais-Present", "true")]
-    if "atime" in props:
-        headers.append(("Ais-Atime", str(entry.atime_ns)))
-    if "checksum" in props:
-        headers += [("Ais-Checksum-Type", _CHECKSUM_TYPE), ("Ais-Checksum-Value", entry.checksum)]
-    if "version" in props:
-        headers.append(("Ais-Version", str(entry.version)))
-    if "custom" in props and entry.custom:
-        pairs = ", ".join(f"{key}={value}" for key, value in sorted(entry.custom.items()))
-        headers.append(("Ais-Custom-Md", " ".join(pairs.splitlines())))
-    if "location" in props:
-        headers.append(("Ais-Location", call.cluster.location(call.bucket, call.name)))
-    if "copies" in props:
-        headers += [("Ais-Mirror-Copies", "1"), ("Ais-Mirror-Paths", str(call.cluster.root))]
-    if "last-modified" in props:
-        mtime = call.cluster.store.path(entry).stat().st_mtime
-        headers.append(("Last-Modified", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(mtime))))
-    if "etag" in props:
-        headers.append(("Etag", f'"{entry.checksum}"'))
-    return headers
+    for prop, rows in described.items():
+        headers += rows if prop in props else []
+    if not wanted:
+        headers += [("Ais-Bucket-Name", call.bucket), ("Ais-Bucket-Provider", "ais"), ("Ais-Name", call.name)]
+    return Reply(200, [*headers, ("Content-Length", str(entry.size))])
+
+
+def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, list[tuple[str, str]]]:
+    """Headers by the property that they tell."""
+    custom = ", ".join(f"{key}={value}" for key, value in sorted(entry.custom.items()))
+    mtime = time.gmtime(call.store.path(entry).stat().st_mtime if dated else 0)
+    return {
+        "atime": [("Ais-Atime", str(entry.atime_ns))],
+        "checksum": [("Ais-Checksum-Type", _CHECKSUM_TYPE), ("Ais-Checksum-Value", entry.checksum)],
+        "version": [("Ais-Version", str(entry.version))],
+        "custom": [("Ais-Custom-Md", " ".join(custom.splitlines()))] if custom else [],
+        "location": [("Ais-Location", call.cluster.location(call.bucket, call.name))],
+        "copies": [("Ais-Mirror-Copies", "1"), ("Ais-Mirror-Paths", str(call.cluster.root))],
+        "last-modified": [("Last-Modified", time.strftime("%a, %d %b %Y %H:%M:%S GMT", mtime))],
+        "etag": [("Etag", f'"{entry.checksum}"')],
+    }
 
 
 @route("target", "PUT", "object", sdk="ObjectWriter.put_content, .put_file")
@@ -211,26 +181,20 @@ def put(call: Call) -> Reply:
     """Store the body. A checksum that the client sent is compared with the one computed on the way."""
     if call.cluster.owner(call.bucket, call.name) is not call.node:
         raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
-    store = call.cluster.store
-    store.bucket(call.bucket)
-    expected = _expected_checksum(call)
-    return Reply(
-        200, standard_headers(store.put(call.bucket, call.name, call.request.body.blocks(), expected))
-    )
-
-
-def _expected_checksum(call: Call) -> str:
+    call.store.bucket(call.bucket)
     kind = call.request.headers.get("ais-checksum-type", _CHECKSUM_TYPE)
     if kind != _CHECKSUM_TYPE:
         raise not_implemented(f"checksum type {kind!r}")
-    return call.request.headers.get("ais-checksum-value", "")
+    expected = call.request.headers.get("ais-checksum-value", "")
+    entry = call.store.put(call.bucket, call.name, call.request.body.blocks(), expected)
+    return Reply(200, standard_headers(entry))
 
 
 @route("target", "DELETE", "object", sdk="Object.delete")
 def delete(call: Call) -> Reply:
     """Remove the object."""
     owned = call.cluster.owner(call.bucket, call.name) is call.node
-    if not owned or not call.cluster.store.delete(call.bucket, call.name):
+    if not owned or not call.store.delete(call.bucket, call.name):
         raise ReplyError(404, f"ais://{call.bucket}/{call.name} doesn't exist")
     return Reply()
 
@@ -242,7 +206,7 @@ def patch(call: Call) -> Reply:
     fresh = call.value(dict[str, str]) or {}
     if call.query.get("set-new-custom", "false").lower() != "true":
         fresh = {**entry.custom, **fresh}
-    call.cluster.store.set_custom(call.bucket, entry, fresh)
+    call.store.set_custom(call.bucket, entry, fresh)
     return Reply()
 
 
@@ -253,6 +217,6 @@ def copy(call: Call) -> Reply:
     bucket, name = parse_uname(call.query["object_to"])
     check_bucket_name(bucket)
     check_object_name(name)
-    call.cluster.store.bucket(bucket)
-    call.cluster.store.copy(entry, bucket, name)
+    call.store.bucket(bucket)
+    call.store.copy(entry, bucket, name)
     return Reply()

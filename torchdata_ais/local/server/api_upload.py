@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import xxhash
 
+from .fields import Int, number
+from .files import append_blocks, file_blocks
 from .names import new_id
 from .problem import ReplyError
 from .reply import Reply
-from .routes import Call, Int, number, route
-from .store import file_blocks, write_all
-
-__all__ = ["Uploads"]
-
-
-@dataclass
-class _Append:
-    """An object that grows: its hidden file, and the hash so far."""
-
-    number: int
-    path: Path
-    size: int = 0
-    digest: Any = field(default_factory=xxhash.xxh64)
+from .routes import Call, route
+from .uploads import Append
 
 
 class _Listed(msgspec.Struct):
     """One part, as the request that completes an upload names it."""
 
     number: Int = msgspec.field(name="part-number")
-
-
-class Uploads:
-    """What has been begun and neither finished nor given up."""
-
-    def __init__(self) -> None:
-        self.appends: dict[str, _Append] = {}
-        self.parts: dict[str, dict[int, Path]] = {}
-        self.lock = threading.Lock()
 
 
 @route(
@@ -61,59 +40,42 @@ def append(call: Call) -> Reply:
             f'invalid operation "{kind}" (expecting either "append" or "flush") - check "append_type" query'
         )
         raise ReplyError(400, message)
-    uploads = call.cluster.uploads
-    call.cluster.store.bucket(call.bucket)
+    appends = call.cluster.uploads.appends
+    existing = call.source.objects.get(call.name)
     key = handle.rpartition("|")[2]
+    state = appends.get(key)
     if kind == "flush":
         return _flush(call, key)
-    state = uploads.appends.get(key) if handle else _begin(call)
-    if state is None:
+    if handle and state is None:
         raise _unknown_handle(handle)
-    digest, size = state.digest.copy(), state.size
-    try:
-        with state.path.open("ab", buffering=0) as file:
-            for block in call.request.body.blocks():
-                write_all(file.fileno(), block)
-                digest.update(block)
-                size += len(block)
-    except BaseException:  # as if this piece had never come
-        os.truncate(state.path, state.size)
-        if not handle:
-            state.path.unlink()
-        raise
-    state.digest, state.size = digest, size
-    if not handle:
+    blocks = call.request.body.blocks()
+    if state is None:
+        before = file_blocks(call.store.path(existing)) if existing is not None else ()
+        with call.store.new_file() as (file, path):
+            state = Append(file, path)
+            state.size = append_blocks(path, itertools.chain(before, blocks), state.digest)
         key = new_id(16)
-        uploads.appends[key] = state
+        appends[key] = state
+    else:
+        digest = state.digest.copy()
+        try:
+            state.size += append_blocks(state.path, blocks, digest)
+        except BaseException:  # as if this piece had never come
+            os.truncate(state.path, state.size)
+            raise
+        state.digest = digest
     return Reply(200, [("Ais-Append-Handle", f"{call.node.id}|{state.path}|xxhash2|{key}")])
 
 
-def _begin(call: Call) -> _Append:
-    store = call.cluster.store
-    state = _Append(*store.new_file())
-    before = store.bucket(call.bucket).objects.get(call.name)
-    try:
-        with state.path.open("wb", buffering=0) as file:
-            for block in file_blocks(store.path(before)) if before is not None else ():
-                write_all(file.fileno(), block)
-                state.digest.update(block)
-                state.size += len(block)
-    except BaseException:
-        state.path.unlink(missing_ok=True)
-        raise
-    return state
-
-
 def _flush(call: Call, key: str) -> Reply:
-    with call.cluster.uploads.lock:
-        state = call.cluster.uploads.appends.pop(key, None)
+    appends = call.cluster.uploads.appends
+    state = appends.pop(key, None)
     if state is None:
         raise _unknown_handle(key)
-    digest = state.digest.hexdigest()
     try:
-        call.cluster.store.commit(call.bucket, call.name, state.number, state.size, digest)
+        call.store.commit(call.bucket, call.name, state.number, state.size, state.digest.hexdigest())
     except BaseException:
-        call.cluster.uploads.appends[key] = state
+        appends[key] = state
         raise
     return Reply()
 
@@ -127,7 +89,7 @@ def _unknown_handle(handle: str) -> ReplyError:
 @route("target", "POST", "object", "mpt-upload", sdk="MultipartUpload.create")
 def begin_parts(call: Call) -> Reply:
     """Begin an upload in parts."""
-    call.cluster.store.bucket(call.bucket)
+    call.store.bucket(call.bucket)
     upload_id = new_id(10)
     call.cluster.uploads.parts[upload_id] = {}
     return Reply.text(upload_id)
@@ -140,14 +102,8 @@ def put_part(call: Call) -> Reply:
     asked = call.query.get("partNumber", "")
     what = f"o[{call.bucket}/{call.name}(-)]: uploadID {call.query['uploadId']!r}: the part number"
     place = number(asked, what)
-    _, path = call.cluster.store.new_file()
-    try:
-        with path.open("wb", buffering=0) as file:
-            for block in call.request.body.blocks():
-                write_all(file.fileno(), block)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    with call.store.new_file() as (_, path):
+        append_blocks(path, call.request.body.blocks(), xxhash.xxh64())
     old = parts.get(place)
     parts[place] = path
     if old is not None:
@@ -164,7 +120,7 @@ def complete_parts(call: Call) -> Reply:
         asked = f"requested {len(numbers)} parts, have {len(parts)}"
         raise ReplyError(400, f"partial completion is not allowed: {asked}")
     blocks = (block for number in numbers for block in file_blocks(parts[number]))
-    call.cluster.store.put(call.bucket, call.name, blocks)
+    call.store.put(call.bucket, call.name, blocks)
     _forget(call)
     return Reply()
 

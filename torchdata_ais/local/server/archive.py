@@ -1,42 +1,47 @@
-"""Archives as AIStore sees them: tar, tgz and zip by the extension; and tar headers as it writes them."""
+"""Archives as AIStore sees them: tar, tgz and zip by the extension."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import os
+import itertools
 import tarfile
-import threading
 import zipfile
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+from .files import BLOCK_BYTES, FileSlice
 from .problem import ReplyError, not_implemented
-from .reply import FileSlice
 from .search import find_names
+from .store import Object, Store
 
 __all__ = [
-    "TAR_END",
+    "EXTENSIONS",
     "Archive",
-    "ArchiveIndex",
+    "File",
+    "Member",
     "NotAnArchiveError",
-    "is_archive",
+    "archive_of",
+    "extension_of",
     "matching",
-    "tar_member",
-    "tgz_of",
-    "zip_of",
+    "opened",
+    "packed",
+    "wanted_extension",
 ]
 
 EXTENSIONS = (".tar", ".tgz", ".tar.gz", ".zip", ".tar.lz4")
-TAR_END = bytes(1024)
 ARCHIVES_KEPT = 512
 
 
-class NotAnArchiveError(Exception):
+class NotAnArchiveError(ReplyError):
     """The bytes are not what the name of the object says."""
+
+    def __init__(self, name: str, cause: Exception) -> None:
+        super().__init__(400, f"{name}: archive/tar: invalid tar header ({cause})")
 
 
 def extension_of(name: str) -> str:
@@ -44,75 +49,84 @@ def extension_of(name: str) -> str:
     return next((ext for ext in EXTENSIONS if name.endswith(ext)), "")
 
 
-def is_archive(name: str) -> bool:
-    """Whether the name says that the object is an archive."""
-    return bool(extension_of(name))
-
-
-@dataclass(frozen=True)
-class Archive:
-    """The regular files of one archive: name, offset of the content and size, in their order.
-
-    Offsets count in the file itself for a plain tar, in the decompressed tar for a tgz, and are the
-    positions in the directory of a zip.
-    """
-
-    extension: str
-    files: tuple[tuple[str, int, int], ...]
-
-    def find(self, name: str) -> tuple[str, int, int] | None:
-        """The first file of this name."""
-        return next((file for file in self.files if file[0] == name), None)
-
-
-class ArchiveIndex:
-    """What is in which archive. Data files never change, so an index is good for as long as its file."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[int, str], Archive] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def load(self, fd: int, number: int, name: str, mime: str = "") -> Archive:
-        """Return the index of data file `number`, open as `fd`, which holds the object `name`."""
-        key = number, _extension(name, mime)
-        with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._known.move_to_end(key)
-                return found
-        archive = _read_index(fd, key[1])
-        with self._lock:
-            self._known[key] = archive
-            while len(self._known) > ARCHIVES_KEPT:
-                self._known.popitem(last=False)
-        return archive
-
-
-def _extension(name: str, mime: str) -> str:
+def wanted_extension(name: str, mime: str, refused: ReplyError) -> str:
+    """The extension that `mime` gives, else that of the name; `refused` if there is none."""
     ext = extension_of(mime if mime.startswith(".") else f".{mime}") if mime else extension_of(name)
     if not ext:
-        raise ReplyError(400, f'unrecognized or unsupported file format: "{name}"')
+        raise refused
     if ext == ".tar.lz4":
         raise not_implemented("archives in .tar.lz4")
     return ext
 
 
-def _read_index(fd: int, ext: str) -> Archive:
-    files: list[tuple[str, int, int]] = []
-    try:
-        with os.fdopen(os.dup(fd), "rb") as file:
-            file.seek(0)
-            if ext == ".zip":
-                with zipfile.ZipFile(file) as archive:
-                    infos = enumerate(archive.infolist())
-                    files = [(info.filename, i, info.file_size) for i, info in infos if not info.is_dir()]
-            else:
-                names: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
-                with tarfile.open(fileobj=file, mode="r:" if ext == ".tar" else "r:gz", **names) as tar:
-                    files = [(item.name, item.offset_data, item.size) for item in tar if item.isfile()]
-    except _BROKEN as cause:
-        raise NotAnArchiveError(str(cause)) from cause
-    return Archive(ext, tuple(files))
+class Member(NamedTuple):
+    """A regular file in an archive.
+
+    The offset of its content counts in the file itself for a plain tar, in the decompressed tar for a tgz; for a zip it
+    is the position in the directory.
+    """
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An object that is an archive, open. Data files never change: those of one number and extension are equal."""
+
+    number: int
+    extension: str
+    name: str = field(compare=False)
+    file: FileSlice = field(compare=False)
+
+    @property
+    def files(self) -> tuple[Member, ...]:
+        """Its regular files in their order."""
+        return _index(self)
+
+    def find(self, name: str) -> Member | None:
+        """The first file of this name."""
+        return next((member for member in self.files if member.name == name), None)
+
+    def body(self, member: Member) -> bytes | FileSlice:
+        """One file as the body of an answer: from the disk where it lies there as it is."""
+        if self.extension == ".tar":
+            return self.file.part(member.offset, member.size)
+        return next(self.read([member]))
+
+    def read(self, wanted: Iterable[Member]) -> Iterator[bytes]:
+        """Yield the bytes of the wanted files, which must be in the order of the archive."""
+        try:
+            yield from self._read(wanted)
+        except _BROKEN as cause:
+            raise NotAnArchiveError(self.name, cause) from cause
+
+    def _read(self, wanted: Iterable[Member]) -> Iterator[bytes]:
+        with self.file.stream() as file:
+            if self.extension == ".zip":
+                with zipfile.ZipFile(file) as zipped:
+                    infos = zipped.infolist()
+                    for member in wanted:
+                        yield zipped.read(infos[member.offset])
+                return
+            with file if self.extension == ".tar" else gzip.open(file) as stream:
+                for member in wanted:
+                    stream.seek(member.offset)
+                    yield stream.read(member.size)
+
+
+def archive_of(file: FileSlice, entry: Object, mime: str = "") -> Archive:
+    """Return an open object as an archive, of the kind that its name or `mime` says."""
+    unknown = ReplyError(400, f'unrecognized or unsupported file format: "{entry.name}"')
+    return Archive(entry.file, wanted_extension(entry.name, mime, unknown), entry.name, file)
+
+
+@contextmanager
+def opened(store: Store, entry: Object) -> Iterator[Archive]:
+    """Open an object as the archive that its name says it is."""
+    with store.open(entry) as file:
+        yield archive_of(file, entry)
 
 
 _BROKEN = (
@@ -121,38 +135,23 @@ _BROKEN = (
 """What the libraries raise over bytes that are no archive, or one that is damaged or uses what they lack."""
 
 
-def contents(fd: int, archive: Archive, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-    """Yield the bytes of the wanted files, which must be in the order of the archive."""
+@lru_cache(ARCHIVES_KEPT)
+def _index(archive: Archive) -> tuple[Member, ...]:
     try:
-        yield from _contents(fd, archive, wanted)
+        with archive.file.stream() as file:
+            if archive.extension == ".zip":
+                with zipfile.ZipFile(file) as zipped:
+                    infos = enumerate(zipped.infolist())
+                    return tuple(
+                        Member(info.filename, i, info.file_size) for i, info in infos if not info.is_dir()
+                    )
+            names: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+            with tarfile.open(
+                fileobj=file, mode="r:" if archive.extension == ".tar" else "r:gz", **names
+            ) as tar:
+                return tuple(Member(item.name, item.offset_data, item.size) for item in tar if item.isfile())
     except _BROKEN as cause:
-        raise NotAnArchiveError(str(cause)) from cause
-
-
-def _contents(fd: int, archive: Archive, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-    if archive.extension == ".tar":
-        for _, offset, size in wanted:
-            yield os.pread(fd, size, offset)
-        return
-    with os.fdopen(os.dup(fd), "rb") as file:
-        file.seek(0)
-        if archive.extension == ".zip":
-            with zipfile.ZipFile(file) as zipped:
-                infos = zipped.infolist()
-                for _, position, _ in wanted:
-                    yield zipped.read(infos[position])
-            return
-        with gzip.open(file) as stream:
-            for _, offset, size in wanted:
-                stream.seek(offset)
-                yield stream.read(size)
-
-
-def body_of(fd: int, archive: Archive, file: tuple[str, int, int]) -> bytes | FileSlice:
-    """One file as the body of an answer: from the disk where it lies there as it is."""
-    if archive.extension == ".tar":
-        return FileSlice(os.dup(fd), file[1], file[2])
-    return next(contents(fd, archive, [file]))
+        raise NotAnArchiveError(archive.name, cause) from cause
 
 
 def matching(names: Sequence[str], text: str, mode: str) -> list[int]:
@@ -178,43 +177,44 @@ def _without_extension(name: str) -> str:
     return folder + slash + (stem if dot else base)
 
 
-def tar_header(name: str, size: int, mtime: int = 0) -> bytes:
-    """The header of a regular file as Go's archive/tar writes it: ustar, or PAX where ustar has no room."""
-    raw = name.encode()
-    if len(raw) > 100 or not name.isascii() or size >= 8 << 30:
-        info = tarfile.TarInfo(name)
-        info.size, info.mtime = size, mtime
-        return info.tobuf(tarfile.PAX_FORMAT)
-    numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (0o644, 0, 0, size, mtime)
-    block = bytearray(512)
-    block[: len(raw)] = raw
-    block[100 : 100 + len(numbers)] = numbers
-    block[148:157] = b"        0"
-    block[257:265] = b"ustar\x0000"
-    block[329:345] = b"0000000\x000000000\0"
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
+class File(NamedTuple):
+    """One file of an archive to be: its content is read when its turn has come."""
+
+    name: str
+    size: int
+    blocks: Iterable[bytes]
+    mtime: int = 0
 
 
-def tar_member(name: str, content: bytes, mtime: int = 0) -> bytes:
-    """Header, content and padding of one file."""
-    return tar_header(name, len(content), mtime) + content + bytes(-len(content) % 512)
+def packed(extension: str, files: Iterable[File]) -> Iterator[bytes]:
+    """Yield an archive of the files in blocks; a zip all at once."""
+    if extension == ".zip":
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for file in files:
+                archive.writestr(file.name, b"".join(file.blocks))
+        yield out.getvalue()
+    elif extension == ".tar":
+        yield from _tar(files)
+    else:
+        stream = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # with the header of gzip, without a time in it
+        for block in _tar(files):
+            yield stream.compress(block)
+        yield stream.flush()
 
 
-def tgz_of(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """A compressed tar of the files."""
-    out = io.BytesIO()
-    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as stream:
-        for name, content in files:
-            stream.write(tar_member(name, content))
-        stream.write(TAR_END)
-    return out.getvalue()
+def _tar(files: Iterable[File]) -> Iterator[bytes]:
+    for file in files:
+        pieces = itertools.chain([_tar_header(file)], file.blocks, [bytes(-file.size % 512)])
+        if file.size <= BLOCK_BYTES:
+            yield b"".join(pieces)
+        else:
+            yield from pieces
+    yield bytes(1024)
 
 
-def zip_of(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """A zip archive of the files."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, content in files:
-            archive.writestr(name, content)
-    return out.getvalue()
+def _tar_header(file: File) -> bytes:
+    """The header of a regular file: ustar, or PAX where ustar has no room."""
+    info = tarfile.TarInfo(file.name)
+    info.size, info.mtime = file.size, file.mtime
+    return info.tobuf(tarfile.PAX_FORMAT)

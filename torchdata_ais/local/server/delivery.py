@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import select
 import socket
 import struct
@@ -11,11 +10,11 @@ import time
 from collections.abc import Iterator
 
 from .faults import Plan
-from .reply import FileSlice, Reply, chunk, head_of
+from .files import BLOCK_BYTES, FileSlice
+from .reply import Reply, chunk, head_of
 
 __all__ = ["EndedError", "deliver"]
 
-BLOCK_BYTES = 1 << 20
 TICK_S = 0.005
 _SIOCOUTQ = 0x5411
 _DRAIN_DEADLINE_S = 5.0
@@ -65,18 +64,8 @@ def _blocks(reply: Reply) -> tuple[int, Iterator[bytes], bool]:
     if isinstance(body, bytes):
         return len(body), iter((body,)), False
     if isinstance(body, FileSlice):
-        return body.size, _file_blocks(body), False
+        return body.size, body.blocks(), False
     return 0, body, True
-
-
-def _file_blocks(body: FileSlice) -> Iterator[bytes]:
-    offset, end = body.offset, body.offset + body.size
-    while offset < end:
-        block = os.pread(body.fd, min(BLOCK_BYTES, end - offset), offset)
-        if not block:
-            raise OSError("the file became shorter while it was sent")
-        offset += len(block)
-        yield block
 
 
 def _flipped(block: bytes, start: int, flips: list[tuple[int, int]]) -> bytes:

@@ -21,19 +21,20 @@ from urllib.parse import quote
 
 import msgspec
 
+from .fields import typed
 from .names import new_id, object_uname
 from .problem import ReplyError, not_implemented
-from .routes import typed
 from .store import Object
 
 __all__ = ["Etl", "Etls", "parse_seconds", "read_message"]
 
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("etl_worker.py")
 _NAME = re.compile(r"[a-z0-9][-a-z0-9]{4,30}[a-z0-9]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLOCK_BYTES = 1 << 20
 _POLL_S = 0.05
 _TERM_S = 2.0
+_INIT_TIMEOUT_S = 300.0
 
 
 @dataclass
@@ -77,9 +78,11 @@ class Etl:
 
     # -- the worker
 
-    def start(self, deadline_s: float) -> None:
+    def start(self) -> None:
         """Start the worker and return when it answers."""
-        self.port = _free_port()
+        deadline_s = parse_seconds(self.message.get("init_timeout"), _INIT_TIMEOUT_S)
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            self.port = sock.getsockname()[1]
         environment = {
             **os.environ,
             **self.env,
@@ -124,9 +127,8 @@ class Etl:
         process, self.process = self.process, None
         if process is None:
             return
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
             process.wait(_TERM_S)
         with suppress(ProcessLookupError):  # whatever of its group is left
             os.killpg(process.pid, signal.SIGKILL)
@@ -135,11 +137,8 @@ class Etl:
     def died(self) -> str:
         """What to say if the worker has ended by itself, else nothing."""
         code = self.process.poll() if self.process else None
-        return (
-            ""
-            if code is None
-            else f"ETL[{self.name}]: the worker has ended with status {code}: {self.tail()}"
-        )
+        ended = f"ETL[{self.name}]: the worker has ended with status {code}: {self.tail()}"
+        return "" if code is None else ended
 
     def tail(self) -> str:
         """The end of the worker's output."""
@@ -309,8 +308,3 @@ def parse_seconds(text: object, default: float) -> float:
         return default
     factor = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}[match.group(2)]
     return float(match.group(1)) * factor
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])

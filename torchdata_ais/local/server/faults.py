@@ -33,6 +33,98 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class Action:
+    """Base of what a rule can do."""
+
+    at_proxy: ClassVar[bool] = False
+    """Whether it happens where the request of an object is redirected, not where it is answered."""
+
+
+@dataclass(frozen=True)
+class Status(Action):
+    """Answer with an error status, optionally with a `Retry-After` of so many seconds."""
+
+    code: int
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Delay(Action):
+    """Wait so many seconds before the answer."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Bandwidth(Action):
+    """Send the body no faster than so many bytes a second, on each connection by itself."""
+
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Cut(Action):
+    """Promise the whole body, send `at` bytes of it, close the connection in good order."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Reset(Action):
+    """Send `at` bytes of the body, then reset the connection."""
+
+    at: int = 0
+
+
+@dataclass(frozen=True)
+class Stall(Action):
+    """Send `at` bytes of the body, then nothing: for `seconds`, or until the client gives up if 0."""
+
+    at: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class FlipBit(Action):
+    """Flip bit number `bit` (0 is the lowest) of byte `at` of the body."""
+
+    at: int
+    bit: int = 0
+
+
+@dataclass(frozen=True)
+class WrongChecksum(Action):
+    """Send the right body with a wrong `Ais-Checksum-Value`."""
+
+
+@dataclass(frozen=True)
+class NewVersion(Action):
+    """Replace the object as soon as this answer has its bytes: the next request meets a new version.
+
+    The new object is as long as the old one with every bit inverted, or the same bytes with `same_bytes`.
+    """
+
+    same_bytes: bool = False
+
+
+@dataclass(frozen=True)
+class DeadRedirect(Action):
+    """Redirect to a target that refuses connections."""
+
+    at_proxy: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class DropEntry(Action):
+    """Leave the first entry whose name matches the glob `name` out of a page of a listing."""
+
+    name: str = "*"
+
+
+ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in Action.__subclasses__()}
+
+
 @dataclass
 class Plan:
     """What all the rules that fired on one request want done with it."""
@@ -47,149 +139,31 @@ class Plan:
     dead_redirect: bool = False
     drop_entries: list[str] = field(default_factory=list)
 
-
-@dataclass(frozen=True)
-class Action:
-    """Base of what a rule can do."""
-
-    at_proxy: ClassVar[bool] = False
-    """Whether it happens where the request of an object is redirected, not where it is answered."""
-
-    def _apply(self, plan: Plan) -> None:
-        """Write this action into `plan`."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Status(Action):
-    """Answer with an error status, optionally with a `Retry-After` of so many seconds."""
-
-    code: int
-    retry_after: float | None = None
-
-    def _apply(self, plan: Plan) -> None:
-        plan.status = self
-
-
-@dataclass(frozen=True)
-class Delay(Action):
-    """Wait so many seconds before the answer."""
-
-    seconds: float
-
-    def _apply(self, plan: Plan) -> None:
-        plan.delay += self.seconds
-
-
-@dataclass(frozen=True)
-class Bandwidth(Action):
-    """Send the body no faster than so many bytes a second, on each connection by itself."""
-
-    bytes_per_s: float
-
-    def _apply(self, plan: Plan) -> None:
-        plan.bytes_per_s = min(self.bytes_per_s, plan.bytes_per_s or self.bytes_per_s)
-
-
-@dataclass(frozen=True)
-class Cut(Action):
-    """Promise the whole body, send `at` bytes of it, close the connection in good order."""
-
-    at: int
-
-    def _apply(self, plan: Plan) -> None:
-        plan.ends.append((self.at, "cut", 0.0))
-
-
-@dataclass(frozen=True)
-class Reset(Action):
-    """Send `at` bytes of the body, then reset the connection."""
-
-    at: int = 0
-
-    def _apply(self, plan: Plan) -> None:
-        plan.ends.append((self.at, "reset", 0.0))
-
-
-@dataclass(frozen=True)
-class Stall(Action):
-    """Send `at` bytes of the body, then nothing: for `seconds`, or until the client gives up if 0."""
-
-    at: int = 0
-    seconds: float = 0.0
-
-    def _apply(self, plan: Plan) -> None:
-        plan.ends.append((self.at, "stall", self.seconds))
-
-
-@dataclass(frozen=True)
-class FlipBit(Action):
-    """Flip bit number `bit` (0 is the lowest) of byte `at` of the body."""
-
-    at: int
-    bit: int = 0
-
-    def _apply(self, plan: Plan) -> None:
-        plan.flips.append((self.at, 1 << self.bit))
-
-
-@dataclass(frozen=True)
-class WrongChecksum(Action):
-    """Send the right body with a wrong `Ais-Checksum-Value`."""
-
-    def _apply(self, plan: Plan) -> None:
-        plan.wrong_checksum = True
-
-
-@dataclass(frozen=True)
-class NewVersion(Action):
-    """Replace the object as soon as this answer has its bytes: the next request meets a new version.
-
-    The new object is as long as the old one with every bit inverted, or the same bytes with `same_bytes`.
-    """
-
-    same_bytes: bool = False
-
-    def _apply(self, plan: Plan) -> None:
-        plan.new_version = self
-
-
-@dataclass(frozen=True)
-class DeadRedirect(Action):
-    """Redirect to a target that refuses connections."""
-
-    at_proxy: ClassVar[bool] = True
-
-    def _apply(self, plan: Plan) -> None:
-        plan.dead_redirect = True
-
-
-@dataclass(frozen=True)
-class DropEntry(Action):
-    """Leave the first entry whose name matches the glob `name` out of a page of a listing."""
-
-    name: str = "*"
-
-    def _apply(self, plan: Plan) -> None:
-        plan.drop_entries.append(self.name)
-
-
-ACTIONS: dict[str, type[Action]] = {
-    kind.__name__: kind
-    for kind in (
-        Status,
-        Delay,
-        Bandwidth,
-        Cut,
-        Reset,
-        Stall,
-        FlipBit,
-        WrongChecksum,
-        NewVersion,
-        DeadRedirect,
-        DropEntry,
-    )
-}
+    def add(self, action: Action) -> None:
+        """Take what one more action wants into the plan."""
+        match action:
+            case Status():
+                self.status = action
+            case Delay():
+                self.delay += action.seconds
+            case Bandwidth():
+                self.bytes_per_s = min(action.bytes_per_s, self.bytes_per_s or action.bytes_per_s)
+            case Cut():
+                self.ends.append((action.at, "cut", 0.0))
+            case Reset():
+                self.ends.append((action.at, "reset", 0.0))
+            case Stall():
+                self.ends.append((action.at, "stall", action.seconds))
+            case FlipBit():
+                self.flips.append((action.at, 1 << action.bit))
+            case WrongChecksum():
+                self.wrong_checksum = True
+            case NewVersion():
+                self.new_version = action
+            case DeadRedirect():
+                self.dead_redirect = True
+            case DropEntry():
+                self.drop_entries.append(action.name)
 
 
 @dataclass(frozen=True)
@@ -245,23 +219,20 @@ class _Rule:
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
-        self.nth = None if fault.nth is None else frozenset(fault.nth)  # type: ignore[arg-type]
-        self.matched = 0
-        self.fired = 0
+        self.matched = self.fired = 0
         self.random = random.Random(fault.seed)
 
     def fires(self) -> bool:
         """Count one matching request and say whether the rule fires on it."""
         self.matched += 1
         fault = self.fault
-        if self.nth is not None and self.matched not in self.nth:
-            return False
-        if fault.probability < 1.0 and self.random.random() >= fault.probability:
-            return False
-        if fault.times is not None and self.fired >= fault.times:
-            return False
-        self.fired += 1
-        return True
+        fires = (
+            (fault.nth is None or self.matched in fault.nth)  # type: ignore[operator]  # a list, as it was sent
+            and (fault.probability >= 1.0 or self.random.random() < fault.probability)
+            and (fault.times is None or self.fired < fault.times)
+        )
+        self.fired += fires
+        return fires
 
 
 class FaultTable:
@@ -285,10 +256,8 @@ class FaultTable:
     def clear(self, number: int | None = None) -> None:
         """Take one rule, or all of them, out of force."""
         with self._lock:
-            if number is None:
-                self._rules.clear()
-            else:
-                self._rules.pop(number, None)
+            for key in [key for key in self._rules if number in (None, key)]:
+                del self._rules[key]
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """By number of the rule: how many requests it matched, and on how many it fired."""
@@ -309,5 +278,5 @@ class FaultTable:
                     and rule.fires()
                 ):
                     plan = plan or Plan()
-                    fault.action._apply(plan)
+                    plan.add(fault.action)
         return plan

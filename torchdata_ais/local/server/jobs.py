@@ -23,12 +23,11 @@ PATIENCE_S = 5.0
 """How long a request waits for the end of its job, well below the SDK's read timeout of 20 s."""
 
 NEVER = "0001-01-01T00:00:00Z"
-NO_BUCKET = {"name": "", "provider": "", "namespace": {"uuid": "", "name": ""}}
 
 
 def bucket_json(name: str) -> dict[str, Any]:
-    """A bucket as AIStore writes it in JSON."""
-    return {"name": name, "provider": "ais", "namespace": {"uuid": "", "name": ""}}
+    """A bucket, or no bucket, as AIStore writes it in JSON."""
+    return {"name": name, "provider": "ais" if name else "", "namespace": {"uuid": "", "name": ""}}
 
 
 @dataclass(slots=True)
@@ -57,6 +56,10 @@ class Job:
             self.objects += 1
             self.bytes += size
 
+    def abort(self) -> None:
+        """Let its work end before the next object."""
+        self.aborted = self.aborted or not self.ended_ns
+
     @property
     def error(self) -> str:
         """All errors in one line, or nothing."""
@@ -79,9 +82,9 @@ class Job:
             "ext": None,
             "start-time": rfc3339(self.started_ns),
             "end-time": NEVER if idle and not self.aborted else rfc3339(self.ended_ns),
-            "bck": bucket_json(self.bucket) if self.bucket else NO_BUCKET,
-            "src-bck": bucket_json(self.source) if self.source else NO_BUCKET,
-            "dst-bck": bucket_json(self.to) if self.to else NO_BUCKET,
+            "bck": bucket_json(self.bucket),
+            "src-bck": bucket_json(self.source),
+            "dst-bck": bucket_json(self.to),
             "id": self.id,
             "kind": self.kind,
             "ctlmsg": "",
@@ -110,7 +113,7 @@ class Jobs:
 
     @contextmanager
     def run(
-        self, kind: str, *, bucket: str = "", source: str = "", to: str = "", prefix: str = ""
+        self, kind: str, bucket: str = "", source: str = "", to: str = "", *, prefix: str = ""
     ) -> Iterator[Job]:
         """Record the work done inside the block as one job; an error that leaves the block is no job."""
         job = Job(prefix + new_id(), kind, bucket, source, to, time.time_ns())

@@ -13,15 +13,20 @@ import xxhash
 from .problem import ReplyError, bad_bucket_name, invalid_path
 
 __all__ = [
+    "SHARD_INDEXES",
     "check_bucket_name",
     "check_object_name",
     "check_prefix",
     "digest_of",
+    "index_name",
     "new_id",
     "object_uname",
     "owner_of",
     "parse_uname",
 ]
+
+SHARD_INDEXES = ".sys-shardidx"
+"""The bucket of the indexes that the job ``index-shard`` makes."""
 
 _BUCKET = re.compile(r"(?:[A-Za-z0-9_-]|\.(?!\.))+")
 _DIGEST_SEED = 1103515245
@@ -57,6 +62,11 @@ def object_uname(bucket: str, name: str) -> str:
     return f"ais/@#/{bucket}/{name}"
 
 
+def index_name(bucket: str, name: str) -> str:
+    """The name of the index of a shard, in the bucket `SHARD_INDEXES`."""
+    return f"{object_uname(bucket, name)}.idx"
+
+
 def parse_uname(uname: str) -> tuple[str, str]:
     """Split ``ais/@#/bucket/object`` (the object may be missing) into bucket and object."""
     parts = uname.split("/", 3)
@@ -88,7 +98,8 @@ def _weight(seed: int) -> int:
 
 
 class _Node(Protocol):
-    digest: int
+    @property
+    def digest(self) -> int: ...
 
 
 N = TypeVar("N", bound=_Node)

@@ -15,8 +15,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from . import (
     api_batch,
@@ -25,13 +26,14 @@ from . import (
     api_dsort,
     api_etl,
     api_groups,
+    api_index,
     api_listing,
     api_objects,
     api_upload,
 )
 from .faults import Fault
-from .node import Node
-from .state import Cluster
+from .serving import listen, serve
+from .state import Cluster, Node
 
 __all__ = ["main"]
 
@@ -42,6 +44,7 @@ APIS = (
     api_dsort,
     api_etl,
     api_groups,
+    api_index,
     api_listing,
     api_objects,
     api_upload,
@@ -60,57 +63,46 @@ def main() -> None:
     config = json.loads(sys.stdin.readline())
     api_objects.mirror_object_routes()
     root = Path(config["root"])
-    ending = _Ending(root if config["remove"] else None)
-    threading.Thread(target=ending.watch, args=(config["parent"],), daemon=True).start()
+    threading.Thread(target=_end_with, args=(config["parent"], root, config["remove"]), daemon=True).start()
     try:
         lock = _lock(root)
         cluster = build(root, config)
     except OSError as error:
         _say({"error": str(error), "errno": error.errno, "name": type(error).__name__})
-        ending.now()
+        _end(root, remove=config["remove"])
     _say({"proxy": cluster.proxy.port, "targets": [node.port for node in cluster.targets]})
+    commands: dict[str, Callable[..., Any]] = {
+        "stats": cluster.stats,
+        "requests": cluster.requests,
+        "add_fault": lambda fault: cluster.faults.add(Fault.from_json(fault)),
+        "clear_faults": cluster.faults.clear,
+        "fault_counts": lambda: list(cluster.faults.counts().items()),
+        "reset": cluster.reset,
+        "forget_counts": cluster.forget_counts,
+    }
     for line in sys.stdin:
-        command = json.loads(line)
-        if command["do"] == "stop":
-            break
-        _say(_obey(cluster, command))
+        arguments = json.loads(line)
+        _say(commands[arguments.pop("do")](**arguments))
     cluster.etls.clear()
     cluster.store.close()
     lock.close()
-    ending.now()
+    _end(root, remove=config["remove"])
 
 
 def build(root: Path, config: dict[str, Any]) -> Cluster:
     """Make the cluster of a configuration and let its nodes accept connections."""
     cluster = Cluster(root, config["targets"], etl=config["etl"], secret=config["secret"])
     cluster.python_path = config["python_path"]
-    cluster.proxy = Node(cluster, "proxy", cluster.proxy_id, config["port"])
-    cluster.targets = [Node(cluster, "target", node_id) for node_id in cluster.target_ids]
-    cluster.ports = frozenset(node.port for node in (cluster.proxy, *cluster.targets))
+    listeners = [listen(config["port"]), *(listen() for _ in cluster.target_ids)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    cluster.proxy = Node("proxy", cluster.proxy_id, ports[0])
+    cluster.targets = [Node("target", *row) for row in zip(cluster.target_ids, ports[1:], strict=True)]
+    cluster.ports = frozenset(ports)
     for fault in config["faults"]:
         cluster.faults.add(Fault.from_json(fault))
-    for node in (cluster.proxy, *cluster.targets):
-        node.start()
+    for node, listener in zip((cluster.proxy, *cluster.targets), listeners, strict=True):
+        serve(cluster, node, listener)
     return cluster
-
-
-def _obey(cluster: Cluster, command: dict[str, Any]) -> Any:
-    what = command["do"]
-    if what == "stats":
-        return cluster.stats()
-    if what == "requests":
-        return cluster.requests()
-    if what == "add_fault":
-        return cluster.faults.add(Fault.from_json(command["fault"]))
-    if what == "clear_faults":
-        return cluster.faults.clear(command["number"])
-    if what == "fault_counts":
-        return list(cluster.faults.counts().items())
-    if what == "reset":
-        return cluster.reset()
-    if what == "forget_counts":
-        return cluster.forget_counts()
-    raise ValueError(what)
 
 
 def _say(value: Any) -> None:
@@ -129,20 +121,15 @@ def _lock(root: Path) -> IO[str]:
     return file
 
 
-class _Ending:
-    """How this process ends: at once, without waiting for connections, leaving no temporary folder."""
+def _end_with(parent: int, root: Path, remove: bool) -> None:
+    """End the process when the parent is gone: a pipe alone is not enough, as forks of it hold it open."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_S)
+    _end(root, remove=remove)
 
-    def __init__(self, remove: Path | None) -> None:
-        self._remove = remove
 
-    def watch(self, parent: int) -> None:
-        """End the process when the parent is gone: a pipe alone is not enough, as forks of it hold it open."""
-        while os.getppid() == parent:
-            time.sleep(_PARENT_CHECK_S)
-        self.now()
-
-    def now(self) -> None:
-        """End the process."""
-        if self._remove is not None:
-            shutil.rmtree(self._remove, ignore_errors=True)
-        os._exit(0)
+def _end(root: Path, *, remove: bool) -> NoReturn:
+    """End the process at once, without waiting for connections; a temporary folder goes with it."""
+    if remove:
+        shutil.rmtree(root, ignore_errors=True)
+    os._exit(0)

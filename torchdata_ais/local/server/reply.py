@@ -10,10 +10,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
-__all__ = ["FileSlice", "Reply", "chunk", "head_of", "planned_bytes", "send"]
+from .files import FileSlice
+
+__all__ = ["Reply", "chunk", "head_of", "planned_bytes", "send"]
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 # AIStore is written in Go, whose phrase for this one is the older one.
@@ -23,21 +26,6 @@ SMALL_BYTES = 64 * 1024
 SENDFILE_BYTES = 8 << 20
 UNCHUNKED_BYTES = 2048
 """Up to here a streamed body is sent with a Content-Length, beyond in chunks, as Go's server does."""
-
-
-class FileSlice:
-    """`size` bytes of an open file from `offset` on. The file is closed when the answer has gone."""
-
-    __slots__ = ("fd", "offset", "size")
-
-    def __init__(self, fd: int, offset: int, size: int) -> None:
-        self.fd = fd
-        self.offset = offset
-        self.size = size
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self.fd)
 
 
 @dataclass(slots=True)
@@ -59,12 +47,15 @@ class Reply:
         return cls(status, [("Content-Type", "text/plain; charset=utf-8")], text.encode())
 
     @classmethod
-    def json(
-        cls, value: Any, status: int = 200, content_type: str = "application/json; charset=utf-8"
-    ) -> Reply:
+    def json(cls, value: Any, content_type: str = "application/json; charset=utf-8") -> Reply:
         """A JSON value in AIStore's compact form."""
         body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        return cls(status, [("Content-Type", content_type)], body)
+        return cls(200, [("Content-Type", content_type)], body)
+
+    @classmethod
+    def plain_json(cls, value: Any) -> Reply:
+        """JSON that AIStore writes without a type: Go guesses text from the bytes."""
+        return cls.json(value, "text/plain; charset=utf-8")
 
     @classmethod
     def redirect(cls, status: int, location: str, method: str) -> Reply:
@@ -78,23 +69,16 @@ class Reply:
         return cls(status, headers, body)
 
 
-_date: tuple[int, str] = (0, "")
-
-
-def _now() -> str:
-    """The Date header's value, formatted once a second."""
-    global _date  # noqa: PLW0603  a cache of one immutable pair; a race only formats it twice
-    second = int(time.time())
-    if _date[0] != second:
-        _date = (second, formatdate(second, usegmt=True))
-    return _date[1]
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 def head_of(reply: Reply, extra: str = "") -> bytes:
     """The status line and the headers."""
     lines = [f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Unknown')}"]
     lines += [f"{name}: {_one_line(value)}" for name, value in reply.headers]
-    lines.append(f"Date: {_now()}")
+    lines.append(f"Date: {_date(int(time.time()))}")
     return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()
 
 

@@ -2,83 +2,90 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
+from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 
+from .faults import Plan
+from .fields import decode, typed
+from .messages import Request
+from .names import check_bucket_name, parse_uname
 from .problem import ReplyError, bad_bucket_name, not_implemented
+from .reply import Reply
+from .state import Cluster, Node
+from .store import Bucket, Store
 from .vocabulary import ACTIONS, is_known_path
 
-if TYPE_CHECKING:
-    from .faults import Plan
-    from .node import Node
-    from .reply import Reply
-    from .state import Cluster
-    from .wire import Request
-
-__all__ = ["ROUTES", "Call", "Int", "Route", "decode", "find", "number", "route", "typed"]
+__all__ = ["ROUTES", "Call", "Route", "find", "route"]
 
 ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))
 """Query parameters that any request may carry: the bucket's, and what a redirect adds."""
 
-
-Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""An integer of JSON, as large as Go's."""
-
 T = TypeVar("T")
-_EMPTY = (b"null", b'""', b"false", b"0", b"[]", b"{}")
 
 
+@dataclass
 class Call:
     """One request on its way through a handler.
 
     Attributes:
+        cluster: What the nodes share.
         node: The node it came to.
+        request: The request.
+        peer: Address and port of the client.
         bucket: The bucket's name, if the path names one.
         name: The object's name, if the path names one; else what else follows in the path.
         plan: What the faults want, if anything.
     """
 
-    __slots__ = ("_message", "_raw", "bucket", "name", "node", "plan", "request")
-
-    def __init__(self, node: Node, request: Request) -> None:
-        self.node = node
-        self.request = request
-        self.bucket = ""
-        self.name = ""
-        self.plan: Plan | None = None
-        self._raw: bytes | None = None
-        self._message: dict[str, msgspec.Raw] | None = None
-
-    @property
-    def cluster(self) -> Cluster:
-        """The cluster this node belongs to."""
-        return self.node.cluster
+    cluster: Cluster
+    node: Node
+    request: Request
+    peer: str
+    bucket: str = ""
+    name: str = ""
+    plan: Plan | None = None
 
     @property
     def query(self) -> dict[str, str]:
         """The decoded query parameters."""
         return self.request.query
 
+    @property
+    def store(self) -> Store:
+        """The objects of the cluster."""
+        return self.cluster.store
+
+    @property
+    def source(self) -> Bucket:
+        """The bucket that the path names, or the 404 of AIStore."""
+        return self.store.bucket(self.bucket)
+
+    def other_bucket(self) -> str:
+        """The name of the bucket in ``bck_to``."""
+        name, _ = parse_uname(self.query.get("bck_to", ""))
+        check_bucket_name(name)
+        return name
+
+    @cached_property
+    def _raw(self) -> bytes:
+        return self.request.body.read() or b"{}"
+
     def body(self, kind: type[T]) -> T:
         """The JSON body of a control request as a `kind`; that of ``{}`` if there is none.
 
         Nothing is decoded into types that were not asked for, so deep or wide JSON costs no more than its bytes.
         """
-        if self._raw is None:
-            self._raw = self.request.body.read()
-        message: T = decode(self._raw or b"{}", kind)
+        message: T = decode(self._raw, kind)
         return message
 
-    @property
+    @cached_property
     def message(self) -> dict[str, msgspec.Raw]:
         """The fields of the body, not decoded: mostly ``{"action", "name", "value"}``."""
-        if self._message is None:
-            self._message = self.body(dict[str, msgspec.Raw])
-        return self._message
+        return self.body(dict[str, msgspec.Raw])
 
     def text(self, field: str) -> str:
         """A field of the body that is a text, or nothing."""
@@ -99,46 +106,7 @@ class Call:
         return typed(self.value(dict[str, msgspec.Raw]) or {}, f"action {self.text('action')!r}", known)
 
 
-def typed(fields: Mapping[str, msgspec.Raw], of: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode the fields that are known; see `Call.fields`. `of` says in the 501 whose fields they are."""
-    out = {name: None if _is_type(spec) else spec for name, spec in known.items()}
-    for key, raw in fields.items():
-        name = key.replace("-", "_")
-        if name not in known:
-            if bytes(raw).strip() not in _EMPTY:
-                raise not_implemented(f"field {key!r:.100} of {of:.100}")
-            continue
-        spec = known[name]
-        if spec is msgspec.Raw:
-            continue
-        kind = spec if _is_type(spec) else Int if type(spec) is int else type(spec)
-        value = decode(raw, kind | None, key)
-        if value is not None:
-            out[name] = value
-    return out
-
-
-def _is_type(spec: Any) -> bool:
-    return isinstance(spec, type) or get_origin(spec) is not None
-
-
-def decode(raw: bytes | msgspec.Raw, kind: Any, field: str = "") -> Any:
-    """Return JSON as a `kind`, or say with 400 what is wrong with it."""
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as cause:
-        where = f" in {field!r}" if field else ""
-        raise ReplyError(400, f"failed to unmarshal the request{where}: {cause}", "ErrJSON") from cause
-
-
-def number(text: str, what: str) -> int:
-    """Return the value of a query parameter that is a number, or say with 400 that it is none."""
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise ReplyError(400, f"{what} {text!r:.100} is not a number")
-    return int(text)
-
-
-Handler = Callable[[Call], "Reply"]
+Handler = Callable[[Call], Reply]
 
 
 @dataclass(frozen=True)
@@ -189,29 +157,27 @@ def find(call: Call, resource: str, key: str) -> Route:
     for name in call.query:
         if name not in found.query and name not in ALWAYS:
             raise not_implemented(f"query parameter {name!r} of {method} {call.request.path}")
-    provider = call.query.get("provider", "ais")
-    if provider not in ("ais", ""):
-        raise not_implemented(f"provider {provider!r}")
-    if call.query.get("namespace"):
-        raise not_implemented(f"namespace {call.query['namespace']!r}")
+    for name in ("provider", "namespace"):
+        value = call.query.get(name, "")
+        if value and (name, value) != ("provider", "ais"):
+            raise not_implemented(f"{name} {value!r}")
     return found
 
 
 def _unknown(call: Call, resource: str, key: str) -> ReplyError:
     method, path = call.request.method, call.request.path
-    siblings = [row for row in ROUTES.values() if row.resource == resource]
-    if not siblings:
-        if is_known_path(path) and (not key or key in ACTIONS):
-            return not_implemented(f"{method} {path}" + (f" with {key!r}" if key else ""))
-        if key:
-            return ReplyError(400, f'invalid action "{key}"')
-        peer = call.node.peer_of(call.request)
-        return ReplyError(400, f"invalid request URI: '{method} {path}' from {peer}")
-    if resource == "object" and method == "POST" and key not in ACTIONS:
+    known_key, known_path = not key or key in ACTIONS, is_known_path(path)
+    missing = f" with {key!r}" if key else ""
+    if all(row.resource != resource for row in ROUTES.values()):
+        if known_path and known_key:
+            return not_implemented(f"{method} {path}{missing}")
+        if not key:
+            return ReplyError(400, f"invalid request URI: '{method} {path}' from {call.peer}")
+    elif resource == "object" and method == "POST" and key not in ACTIONS:
         # AIStore takes the whole rest of the path for the name of a bucket then.
         return bad_bucket_name()
-    if key and key not in ACTIONS and not (resource == "sort" and is_known_path(path)):
-        if resource in ("cluster", "daemon") and "what" in call.query:
-            return ReplyError(400, f"unexpected query [what={key}]")
-        return ReplyError(400, f'invalid action "{key}"')
-    return not_implemented(f"{method} of {resource}" + (f" with {key!r}" if key else ""))
+    elif known_key or (resource == "sort" and known_path):
+        return not_implemented(f"{method} of {resource}{missing}")
+    elif resource in ("cluster", "daemon") and "what" in call.query:
+        return ReplyError(400, f"unexpected query [what={key}]")
+    return ReplyError(400, f'invalid action "{key}"')

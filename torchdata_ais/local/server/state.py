@@ -8,25 +8,54 @@ import socket
 import threading
 import time
 from collections import Counter, deque
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .access import hide_secret
-from .api_upload import Uploads
-from .archive import ArchiveIndex
 from .etl import Etls
 from .faults import FaultTable
 from .jobs import Jobs
-from .names import new_id, object_uname, owner_of
+from .messages import Request
+from .names import digest_of, new_id, object_uname, owner_of
 from .store import Store
+from .uploads import Uploads
 
-if TYPE_CHECKING:
-    from .node import Node
-    from .wire import Request
+__all__ = ["HOST", "Cluster", "Node"]
 
-__all__ = ["Cluster"]
-
+HOST = "127.0.0.1"
 REQUESTS_KEPT = 100_000
+
+
+@dataclass(frozen=True)
+class Node:
+    """A proxy or a target, as the others know it.
+
+    Attributes:
+        role: ``"proxy"`` or ``"target"``.
+        id: Its id in the cluster map.
+        port: Where it listens.
+    """
+
+    role: str
+    id: str
+    port: int
+
+    @property
+    def tag(self) -> str:
+        """What it is called in messages."""
+        return f"{self.role[0]}[{self.id}]"
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://{HOST}:{self.port}"
+
+    @cached_property
+    def digest(self) -> int:
+        """Its number in the placement of objects."""
+        return digest_of(self.id)
 
 
 class Cluster:
@@ -42,7 +71,6 @@ class Cluster:
     def __init__(self, root: Path, targets: int, *, etl: bool, secret: str) -> None:
         self.root = root
         self.store = Store(root)
-        self.archives = ArchiveIndex()
         self.jobs = Jobs()
         self.uploads = Uploads()
         self.faults = FaultTable()
@@ -59,11 +87,10 @@ class Cluster:
         self.proxy: Node
         self.targets: list[Node] = []
         self.ports: frozenset[int] = frozenset()
-        self.dead_port = _dead_port()
+        self.dead = socket.socket()  # bound, but it does not listen: connections to its port are refused
+        self.dead.bind((HOST, 0))
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str, int]] = Counter()
-        self._bytes_sent = 0
-        self._requests: deque[dict[str, Any]] = deque(maxlen=REQUESTS_KEPT)
+        self.forget_counts()
 
     def owner(self, bucket: str, name: str) -> Node:
         """The target that stores an object."""
@@ -76,6 +103,8 @@ class Cluster:
     def disk_bytes(self) -> int:
         """Size of the disk below the data."""
         return shutil.disk_usage(self.root).total
+
+    # -- what it has answered
 
     def count(self, node: Node, request: Request, status: int, size: int) -> dict[str, Any]:
         """Count one answer with a body of so many bytes and return its record, for `correct`."""
@@ -115,33 +144,28 @@ class Cluster:
     def forget_counts(self) -> None:
         """Set all counters to zero."""
         with self._lock:
-            self._counts.clear()
-            self._requests.clear()
+            self._counts: Counter[tuple[str, str, int]] = Counter()
+            self._requests: deque[dict[str, Any]] = deque(maxlen=REQUESTS_KEPT)
             self._bytes_sent = 0
 
     def reset(self) -> None:
         """Back to an empty cluster: no buckets, no jobs, no faults, counters at zero."""
-        self.faults.clear()
-        self.store.clear()
-        self.jobs.clear()
-        self.etls.clear()
+        for part in (self.faults, self.store, self.jobs, self.etls):
+            part.clear()
         self.forget_counts()
 
 
 def _identity(root: Path, targets: int) -> dict[str, Any]:
     path = root / "cluster.json"
-    identity: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    identity.setdefault("uuid", new_id())
-    identity.setdefault("created", time.strftime("%Y-%m-%d %H:%M:%S"))
-    identity.setdefault("proxy", new_id(8))
-    ids = identity.setdefault("targets", [])
+    identity: dict[str, Any] = {
+        "uuid": new_id(),
+        "created": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "proxy": new_id(8),
+        "targets": [],
+    }
+    if path.exists():
+        identity |= json.loads(path.read_text())
+    ids = identity["targets"]
     ids += [new_id(8) for _ in range(targets - len(ids))]
     path.write_text(json.dumps(identity))
     return identity
-
-
-def _dead_port() -> socket.socket:
-    """A socket that is bound but does not listen: connections to its port are refused."""
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    return sock

@@ -12,18 +12,20 @@ import os
 import shutil
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from io import FileIO
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import xxhash
 
+from .files import FileSlice, append_blocks, write_all
+from .names import SHARD_INDEXES, index_name
 from .problem import ReplyError, bucket_exists, bucket_missing
 
-__all__ = ["Bucket", "Object", "Store", "file_blocks", "write_all"]
+__all__ = ["Bucket", "Object", "Store"]
 
 FILES_PER_FOLDER = 1000
 
@@ -57,6 +59,19 @@ class Bucket:
             names = self._sorted = sorted(self.objects)
         return names
 
+    def with_prefix(self, prefix: str, after: str = "") -> Iterator[Object]:
+        """Yield by name the objects whose names begin like this and follow `after`, but for those that go meanwhile."""
+        names = self.names()
+        start = bisect_right(names, after) if after else 0
+        if prefix > after:
+            start = bisect_left(names, prefix)
+        for name in itertools.islice(names, start, None):
+            if not name.startswith(prefix):
+                return
+            entry = self.objects.get(name)
+            if entry is not None:
+                yield entry
+
     def touch(self) -> None:
         """Forget the sorted names."""
         self._sorted = None
@@ -75,10 +90,8 @@ class Store:
         self._path = root / "journal.jsonl"
         self._lock = threading.RLock()
         self.buckets: dict[str, Bucket] = {}
-        self._bids = itertools.count(1)
-        self._numbers = itertools.count(1)
         self._recover()
-        self._journal = self._compact()
+        self._compact()
 
     # -- buckets
 
@@ -89,15 +102,12 @@ class Store:
             raise bucket_missing(name)
         return found
 
-    def create_bucket(self, name: str) -> Bucket:
+    def create_bucket(self, name: str) -> None:
         """Make an empty bucket."""
         with self._lock:
             if name in self.buckets:
                 raise bucket_exists(name)
-            bucket = Bucket(name, next(self._bids), time.time_ns())
-            self._log("bucket", name, bucket.bid, bucket.created_ns)
-            self.buckets[name] = bucket
-            return bucket
+            self._do("bucket", name, next(self._bids), time.time_ns())
 
     def drop_bucket(self, name: str) -> None:
         """Remove a bucket with all its objects."""
@@ -107,19 +117,15 @@ class Store:
             bucket.touch()
             for entry in gone.values():
                 self.path(entry).unlink(missing_ok=True)  # first, so that there is room to write it down
-            self._log("drop", name)
-            del self.buckets[name]
+            self._do("drop", name)
 
     def rename_bucket(self, name: str, to: str) -> None:
         """Give a bucket another name."""
         with self._lock:
-            bucket = self.bucket(name)
+            self.bucket(name)
             if to in self.buckets:
                 raise bucket_exists(to)
-            self._log("rename", name, to)
-            del self.buckets[name]
-            bucket.name = to
-            self.buckets[to] = bucket
+            self._do("rename", name, to)
 
     # -- objects
 
@@ -127,21 +133,15 @@ class Store:
         """The data file of an object."""
         return self._file(entry.file)
 
-    def open(self, entry: Object) -> int:
+    def open(self, entry: Object) -> FileSlice:
         """Open an object for reading; `FileNotFoundError` if it was replaced in between."""
-        return os.open(self._file(entry.file), os.O_RDONLY | os.O_CLOEXEC)
+        return FileSlice(os.open(self.path(entry), os.O_RDONLY | os.O_CLOEXEC), 0, entry.size)
 
     def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview], expected: str = "") -> Object:
         """Store the blocks as a new version of an object if their checksum is the `expected` one (or any)."""
-        number, path = self.new_file()
-        try:
+        with self.new_file() as (number, path):
             digest = xxhash.xxh64()
-            size = 0
-            with path.open("wb", buffering=0) as file:
-                for block in blocks:
-                    digest.update(block)
-                    size += len(block)
-                    write_all(file.fileno(), block)
+            size = append_blocks(path, blocks, digest)
             checksum = digest.hexdigest()
             if expected not in ("", checksum):
                 text = (
@@ -149,16 +149,18 @@ class Store:
                 )
                 raise ReplyError(500, text, "ErrBadCksum")
             return self.commit(bucket, name, number, size, checksum)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
 
-    def new_file(self) -> tuple[int, Path]:
-        """Return a number not used before and the path that belongs to it."""
+    @contextmanager
+    def new_file(self) -> Iterator[tuple[int, Path]]:
+        """Give a number not used before, and the path that belongs to it; an error in the block removes the file."""
         number = next(self._numbers)
         path = self._file(number)
         path.parent.mkdir(exist_ok=True)
-        return number, path
+        try:
+            yield number, path
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def commit(
         self,
@@ -171,12 +173,11 @@ class Store:
     ) -> Object:
         """Make the written file `number` the newest version of an object."""
         with self._lock:
-            objects = self.bucket(bucket).objects
-            old = objects.get(name)
+            old = self.bucket(bucket).objects.get(name)
             version = old.version + 1 if old else 1
             entry = Object(name, number, size, checksum, version, time.time_ns(), custom or {})
             self._log("put", bucket, entry)
-            objects[name] = entry
+            self.buckets[bucket].objects[name] = entry
             if old is None:
                 self.buckets[bucket].touch()
         if old is not None:
@@ -185,16 +186,12 @@ class Store:
 
     def copy(self, source: Object, bucket: str, name: str) -> Object:
         """Make an object of the same bytes elsewhere; the files share their blocks where the disk can."""
-        number, path = self.new_file()
-        try:
+        with self.new_file() as (number, path):
             try:
                 os.link(self.path(source), path)
             except OSError:
                 shutil.copyfile(self.path(source), path)
             return self.commit(bucket, name, number, source.size, source.checksum, dict(source.custom))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
 
     def delete(self, bucket: str, name: str) -> bool:
         """Remove an object; `False` if there is none."""
@@ -206,6 +203,8 @@ class Store:
             self.path(found).unlink(missing_ok=True)
             with suppress(OSError):  # on a full disk: that the file is gone says it, too
                 self._log("delete", bucket, name)
+            if bucket != SHARD_INDEXES and SHARD_INDEXES in self.buckets:
+                self.delete(SHARD_INDEXES, index_name(bucket, name))  # the shard's index goes with it
         return True
 
     def set_custom(self, bucket: str, entry: Object, custom: dict[str, str]) -> None:
@@ -228,6 +227,11 @@ class Store:
     def _file(self, number: int) -> Path:
         return self._data / str(number // FILES_PER_FOLDER) / str(number)
 
+    def _do(self, *event: Any) -> None:
+        """Write down what happens to a bucket, and let it happen."""
+        self._log(*event)
+        self._apply(*event)
+
     def _log(self, *event: Any) -> None:
         """Write one line, whole or (on a full disk) not at all."""
         end = self._journal.tell()
@@ -239,20 +243,18 @@ class Store:
             raise
 
     def _recover(self) -> None:
-        last_bid = last_number = 0
-        if self._path.exists():
-            for line in self._path.read_bytes().split(b"\n"):
-                try:
-                    event = msgspec.json.decode(line)
-                except msgspec.DecodeError:
-                    continue  # the last line of a process that was killed while it wrote
-                self._apply(*event)
-        for bucket in self.buckets.values():
-            last_bid = max(last_bid, bucket.bid)
-            last_number = max([last_number, *(entry.file for entry in bucket.objects.values())])
-        self._bids = itertools.count(last_bid + 1)
-        self._numbers = itertools.count(last_number + 1)
-        self._remove_orphans()
+        for line in self._path.read_bytes().split(b"\n") if self._path.exists() else ():
+            try:
+                event = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue  # the last line of a process that was killed while it wrote
+            self._apply(*event)
+        known = {entry.file for bucket in self.buckets.values() for entry in bucket.objects.values()}
+        self._bids = itertools.count(1 + max((bucket.bid for bucket in self.buckets.values()), default=0))
+        self._numbers = itertools.count(1 + max(known, default=0))
+        for path in self._data.glob("*/*"):
+            if not path.name.isdigit() or int(path.name) not in known:
+                path.unlink()
 
     def _apply(self, kind: str, name: str, *rest: Any) -> None:
         if kind == "bucket":
@@ -265,39 +267,17 @@ class Store:
             self.buckets[bucket.name] = bucket
         elif kind == "put":
             entry = msgspec.convert(rest[0], Object)
-            if self._file(entry.file).exists():
+            if self.path(entry).exists():
                 self.buckets[name].objects[entry.name] = entry
         elif kind == "delete":
             self.buckets[name].objects.pop(rest[0], None)
 
-    def _remove_orphans(self) -> None:
-        known = {entry.file for bucket in self.buckets.values() for entry in bucket.objects.values()}
-        for path in self._data.glob("*/*"):
-            if not path.name.isdigit() or int(path.name) not in known:
-                path.unlink()
-
-    def _compact(self) -> FileIO:
-        """Write the journal anew, as short as possible, and return it open for more."""
+    def _compact(self) -> None:
+        """Write the journal anew, as short as possible, and leave it open for more."""
         fresh = self._path.with_suffix(".new")
-        journal = fresh.open("wb", buffering=0)
-        self._journal = journal
+        self._journal = fresh.open("wb", buffering=0)
         for bucket in self.buckets.values():
             self._log("bucket", bucket.name, bucket.bid, bucket.created_ns)
             for entry in bucket.objects.values():
                 self._log("put", bucket.name, entry)
         fresh.replace(self._path)
-        return journal
-
-
-def file_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file block by block."""
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            yield block
-
-
-def write_all(fd: int, block: bytes | memoryview) -> None:
-    """Write all of a block, as a plain `os.write` need not."""
-    view = memoryview(block)
-    while view:
-        view = view[os.write(fd, view) :]

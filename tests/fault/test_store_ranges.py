@@ -1,0 +1,83 @@
+"""`read_range`: the bytes asked for, fewer only at the object's end, or an error; never others."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from store_rawserver import RawServer, raw, silent, status
+
+from torchdata_ais.errors import NotFoundError, ReadError, StallError, TransportError
+from torchdata_ais.store import Retry, StoreOptions, read_range
+
+pytestmark = pytest.mark.timeout(60)
+
+BODY = random.Random(1).randbytes(1000)
+
+
+def answer(
+    first: int, last: int, data: bytes, *, total: str = "1000", code: str = "206 Partial Content"
+) -> bytes:
+    lines = [f"HTTP/1.1 {code}", f"Content-Length: {len(data)}", "Ais-Version: 1"]
+    lines += [f"Content-Range: bytes {first}-{last}/{total}"] if code.startswith("206") else []
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + data
+
+
+GOOD = answer(100, 149, BODY[100:150])
+
+
+def read(*answers: bytes, start: int = 100, length: int = 50, attempts: int = 2) -> bytes:
+    with RawServer(*(raw(one) for one in answers)) as server:
+        options = StoreOptions(server.endpoint, retry=Retry(attempts, backoff=0.0, deadline=15.0))
+        found = read_range("ais://b/s.tar", start, length, options)
+        assert server.requests[0].headers["range"] == f"bytes={start}-{start + length - 1}"
+        return found
+
+
+def test_promise_1_a_range_is_what_was_asked_for() -> None:
+    assert read(GOOD) == BODY[100:150]
+    assert read(answer(100, 149, BODY[100:150], total="*")) == BODY[100:150]
+    assert read(answer(980, 999, BODY[980:]), start=980) == BODY[980:]
+    assert read(answer(0, 0, BODY, code="200 OK")) == BODY[100:150]  # a server that knows no ranges
+    assert read(answer(0, 0, BODY, code="200 OK"), start=980) == BODY[980:]
+    assert read(answer(0, 0, b"", code="416 Range Not Satisfiable"), start=2000) == b""
+    assert read_range("ais://b/s.tar", 5, 0, StoreOptions("http://127.0.0.1:9")) == b""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        GOOD[:-1],
+        GOOD[: GOOD.index(b"\r\n\r\n") + 4],
+        GOOD[:30],
+        b"",
+        answer(99, 148, BODY[99:149]),
+        answer(100, 139, BODY[100:140]),
+        answer(100, 149, BODY[100:149]),
+        answer(100, 199, BODY[100:200]),
+        answer(100, 149, BODY[100:150]).replace(b"Content-Range", b"X-Range"),
+        answer(0, 0, BODY, code="200 OK")[:-900],
+    ],
+)
+def test_promise_1_what_is_not_as_asked_is_asked_for_again(wrong: bytes) -> None:
+    assert read(wrong, GOOD) == BODY[100:150]
+    with pytest.raises(TransportError):
+        read(wrong)
+
+
+def test_errors_say_what_they_are() -> None:
+    with RawServer(status(404)) as server, pytest.raises(NotFoundError):
+        read_range("ais://b/s.tar", 0, 9, StoreOptions(server.endpoint))
+    with RawServer(status(503), raw(GOOD)) as server:
+        options = StoreOptions(server.endpoint, retry=Retry(2, backoff=0.0))
+        assert read_range("ais://b/s.tar", 100, 50, options) == BODY[100:150]
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+    with pytest.raises(ReadError, match="not an AIStore"):
+        read(page)
+
+
+def test_promise_6_a_server_that_falls_silent_is_given_up() -> None:
+    with RawServer(silent) as server:
+        options = StoreOptions(server.endpoint, first_byte_timeout=0.3, retry=Retry(1))
+        with pytest.raises(StallError):
+            read_range("ais://b/s.tar", 0, 9, options)

@@ -1,0 +1,140 @@
+"""Shards of random members: reading and the cluster's own index find the samples that the stream gives."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from collections.abc import Iterator
+
+import pytest
+import xxhash
+
+from torchdata_ais import AISSourceLister, SampleIndex
+from torchdata_ais.errors import AISError
+from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
+from torchdata_ais.local import LocalCluster
+from torchdata_ais.samples import Sample, split_name
+from torchdata_ais.store import StoreOptions, read_range
+
+pytestmark = pytest.mark.timeout(100)
+
+KEYS = ("a", "b/c", "d.x/e", "caf\u00e9", "long/" * 40 + "f", "x" * 120, "g\udce9")
+FIELDS = ("jpg", "seg.PNG", "cls", "json", "y" * 110, "\u00fc.txt")
+LOOSE = ("README", ".hidden", "__meta__/a.json", "folder/", "d/._a.jpg", "n" * 200)
+FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+
+
+def random_shard(rng: random.Random) -> bytes:
+    """An archive with members of all kinds, whole samples one after the other."""
+    out = io.BytesIO()
+    kind = rng.choice(FORMATS[1:])
+    with tarfile.open(fileobj=out, mode="w", format=kind, errors="surrogateescape") as archive:
+
+        def add(name: str, data: bytes = b"", link: str = "", type_: bytes = tarfile.REGTYPE) -> None:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size = type_, link, len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+        def add_loose() -> None:
+            if rng.random() < 0.3:
+                name = rng.choice(LOOSE)
+                is_folder = name.endswith("/")
+                add(
+                    name,
+                    b"" if is_folder else rng.randbytes(rng.randrange(1500)),
+                    type_=b"5" if is_folder else b"0",
+                )
+
+        for number in range(rng.randrange(6)):
+            add_loose()
+            key = f"{rng.choice(KEYS)}{number}"
+            fields = rng.sample(FIELDS, rng.randrange(1, 5))
+            for place, field in enumerate(fields):
+                if place and rng.random() < 0.3:
+                    target = f"{key}.{fields[0]}"
+                    if rng.random() < 0.5:
+                        add(f"{key}.{field}", link=target, type_=tarfile.LNKTYPE)
+                    else:
+                        add(f"{key}.{field}", link=target.rpartition("/")[2], type_=tarfile.SYMTYPE)
+                else:
+                    add(
+                        f"{key}.{field}",
+                        rng.randbytes(rng.choice([0, 1, 511, 512, 513, rng.randrange(3000)])),
+                    )
+                add_loose()
+        add_loose()
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(targets=2) as made:
+        yield made
+
+
+def test_promise_3_every_way_to_index_finds_the_samples_of_the_stream(cluster: LocalCluster) -> None:
+    bucket = cluster.client().bucket("b").create()
+    shards = {f"ais://b/s-{number:03d}.tar": random_shard(random.Random(number)) for number in range(60)}
+    for name, data in shards.items():
+        bucket.object(name.rpartition("/")[2]).get_writer().put_content(data)
+    options = StoreOptions(endpoint=cluster.endpoint)
+    streamed: list[Sample] = list(AISSourceLister("ais://b/s-", options=options).load_tar().group_samples())
+    headers: dict[
+        tuple[str, str], list[int]
+    ] = {}  # where the members of each sample begin, its links included
+    for path, _ in AISSourceLister("ais://b/s-", options=options).load_tar():
+        parts = split_name(path.member)
+        if parts is not None:
+            headers.setdefault((path.url, parts[0]), []).append(path.offset)
+    by_reading, by_cluster = (
+        SampleIndex.build("ais://b/s-", method=method, options=options) for method in ("read", "cluster")
+    )
+    assert len(streamed) == len(by_reading) == len(by_cluster) > 100
+    assert by_reading.digest == by_cluster.digest
+    assert sum(row.proven for row in by_cluster.shards) < 16  # most were not read
+    for sample, read, found in zip(streamed, by_reading, by_cluster, strict=True):
+        data = shards[read.shard.name]
+        assert sample["__key__"].encode("utf-8", "backslashreplace").decode() == read.key == found.key
+        assert (read.fields, read.sizes) == (found.fields, found.sizes)
+        assert read.start == sample.offset
+        span = data[read.start : read.start + read.size]
+        assert xxhash.xxh64_intdigest(span) == read.xxh64
+        wide = data[found.start : found.start + found.size]
+        for at in headers[sample["__url__"], sample["__key__"]]:
+            assert read.start <= at < read.start + read.size
+            assert found.start <= at < found.start + found.size
+        plain = {name for name in sample if not name.startswith("__")}
+        assert set(read.fields) <= plain
+        for name in plain:
+            assert sample[name] in span
+            assert sample[name] in wide
+        for field, size in zip(read.fields, read.sizes, strict=True):
+            assert len(sample[field]) == size
+    by_reading.verify()
+    by_cluster.verify()
+
+
+def test_promise_1_what_the_cluster_says_of_damaged_indexes_is_never_another_sample(
+    cluster: LocalCluster,
+) -> None:
+    """Any damage is seen by the checksum; what is made up with a right one is at least a possible layout."""
+    rng = random.Random(5)
+    bucket = cluster.client().bucket("c").create()
+    options = StoreOptions(endpoint=cluster.endpoint)
+    bucket.object("s.tar").get_writer().put_content(random_shard(random.Random(3)))
+    SampleIndex.build("ais://c/s.tar", method="cluster", options=options)
+    url = f"{cluster.endpoint}/v1/objects/.sys-shardidx/ais/%40%23/c/s.tar.idx?provider=ais"
+    data = read_range(url, 0, 1 << 20, options)
+    whole = samples_in(parse_shard_index(data), "s")
+    for _ in range(3000):
+        damaged = bytearray(data)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        try:
+            found = samples_in(
+                parse_shard_index(bytes(damaged[: rng.choice([len(data), rng.randrange(len(data))])])), "s"
+            )
+        except (UnusableError, AISError):
+            continue
+        assert found == whole  # bits flipped back

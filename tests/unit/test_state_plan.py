@@ -1,0 +1,139 @@
+"""The state of reading by index: small, JSON, and refused if anything in it cannot be."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import xxhash
+
+from torchdata_ais import AISSourceLister, ais_loader, merge_states, state_from_json, state_to_json
+from torchdata_ais.errors import StateError
+from torchdata_ais.state import PlanState, Segment, from_plain, to_plain
+
+MOST = 10**12  # samples and steps of a very long run
+
+
+def digest(source: int) -> str:
+    return xxhash.xxh128_hexdigest(str(source).encode())
+
+
+def plan(sources: int, segments: int, most: int = MOST) -> PlanState:
+    """Return the state of a run of `segments` weight sets over `sources`, with large numbers everywhere."""
+    weight = (1 << 16) // sources
+    weights = [weight] * (sources - 1) + [(1 << 16) - weight * (sources - 1)]
+    rows = []
+    for number in range(segments):
+        step = most * number // segments
+        draw = step // sources
+        rows.append(Segment(step, draw * sources, 4096, weights, [draw] * sources))
+    return PlanState(
+        plan=1, sources=[digest(one) for one in range(sources)], seed=2**63, segments=rows, step=most
+    )
+
+
+TWO = PlanState(
+    plan=1,
+    sources=[digest(0), digest(1)],
+    seed=7,
+    segments=[
+        Segment(0, 0, 64, [1 << 16], [0]),
+        Segment(10, 640, 128, [16384, 49152], [640, 0]),
+        Segment(20, 1920, 128, [0, 65536], [960, 960]),
+    ],
+    step=25,
+)
+
+
+def test_a_plan_state_travels_as_json_and_by_torch_save() -> None:
+    plain = to_plain(TWO)
+    file = io.BytesIO()
+    torch.save(plain, file)
+    file.seek(0)
+    for travelled in (
+        json.loads(json.dumps(plain)),
+        torch.load(file, weights_only=True),
+        state_from_json(state_to_json(plain)),
+        dict(reversed(plain.items())),
+    ):
+        assert travelled == plain
+        assert from_plain(travelled) == TWO
+
+
+@pytest.mark.parametrize("sources", [1, 2, 4, 9])
+@pytest.mark.parametrize("segments", [1, 2, 5])
+def test_a_plan_state_is_small(sources: int, segments: int) -> None:
+    """Below 1 KB with up to 4 sources and one segment; 64 bytes more for each source of each segment."""
+    size = len(json.dumps(to_plain(plan(sources, segments))))
+    assert size <= 1000 + 64 * max(0, sources * segments - 4)
+    more = len(json.dumps(to_plain(plan(sources + 1, segments)), separators=(",", ":")))
+    less = len(json.dumps(to_plain(plan(sources, segments)), separators=(",", ":")))
+    assert more - less <= 64 * segments
+
+
+def forged(edit: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Return the state with a change and a checksum that is right again."""
+    plain = copy.deepcopy(to_plain(TWO))
+    edit(plain)
+    assert plain != to_plain(TWO)
+    bare = {name: value for name, value in plain.items() if name not in ("format", "version", "checksum")}
+    return {**plain, "checksum": xxhash.xxh64_hexdigest(msgspec.json.encode(bare, order="sorted"))}
+
+
+@pytest.mark.parametrize(
+    ("edit", "match"),
+    [
+        (lambda s: s.update(plan=0), "plan"),
+        (lambda s: s.update(seed="7"), "seed"),
+        (lambda s: s.update(seed=1 << 5000), "number in it is too large"),
+        (lambda s: s.update(step=-1), "step"),
+        (lambda s: s.update(step=19), "begins after its step"),
+        (lambda s: s.update(more=1), "more"),
+        (lambda s: s.pop("plan"), "plan"),
+        (lambda s: s.update(sources=[]), "sources"),
+        (lambda s: s.update(sources=["x", digest(1)]), "sources"),
+        (lambda s: s.update(sources=[digest(1), digest(1)]), "source is there twice"),
+        (lambda s: s["sources"].append(digest(2)), "one weight a source"),
+        (lambda s: s.update(segments=[]), "segments"),
+        (lambda s: s["segments"].pop(0), "not the beginning"),
+        (lambda s: s["segments"].reverse(), "not the beginning"),
+        (lambda s: s["segments"][1].__setitem__(0, 0), "do not follow"),
+        (lambda s: s["segments"][2].__setitem__(0, 11), "do not follow"),
+        (lambda s: s["segments"][1].__setitem__(1, 641), "as many as its positions"),
+        (lambda s: s["segments"][1].__setitem__(2, 0), "segments"),
+        (lambda s: s["segments"][1][3].append(0), "one weight a source"),
+        (lambda s: s["segments"][1].__setitem__(3, [1, 1]), "weights of a segment"),
+        (lambda s: s["segments"][2].__setitem__(4, [600, 1320]), "less often later"),
+    ],
+)
+def test_promise_5_a_plan_state_that_cannot_be_is_refused(
+    edit: Callable[[dict[str, Any]], object], match: str
+) -> None:
+    with pytest.raises(StateError, match=f"The state is damaged: .*{match}"):
+        from_plain(forged(edit))
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", "sources", "seed", "segments", "step", "checksum", "kind", "version"]
+)
+def test_promise_5_one_change_of_a_plan_state_is_refused(name: str) -> None:
+    plain = to_plain(TWO)
+    for value in (None, 2, "1", [], [[]], {}, 2.5):
+        with pytest.raises(StateError):
+            from_plain({**plain, name: value})
+    with pytest.raises(StateError):
+        from_plain({key: value for key, value in plain.items() if key != name})
+
+
+def test_a_plan_state_is_not_for_streams() -> None:
+    pipe = AISSourceLister("s.tar").load_tar().group_samples()
+    with ais_loader(pipe) as loader, pytest.raises(StateError, match="of reading by index, not of streams"):
+        loader.load_state_dict(to_plain(TWO))
+    with pytest.raises(StateError, match="needs no merging"):
+        merge_states([to_plain(TWO)])

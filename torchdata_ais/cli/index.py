@@ -1,0 +1,117 @@
+"""``torchdata-ais index``: make the sample index of shards, or compare it with them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported
+
+if TYPE_CHECKING:
+    from torchdata_ais.index import SampleIndex
+    from torchdata_ais.store import StoreOptions
+
+__all__ = ["index"]
+
+
+def index(
+    urls: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL...",
+            help="ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.",
+        ),
+    ],
+    where: Annotated[
+        str,
+        typer.Option(
+            help="Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/.",
+            show_default=False,
+        ),
+    ] = "",
+    method: Annotated[
+        str, typer.Option(help="cluster: by AIStore's own job; read: by reading; auto: the first that works.")
+    ] = "auto",
+    proven: Annotated[
+        bool, typer.Option("--hash", help="Read what the cluster indexed, too, for the XXH64 of each sample.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the index that is there with the shards; change nothing.")
+    ] = False,
+    processes: Annotated[
+        int, typer.Option(help="Processes that read. Default: one a core.", min=0, show_default=False)
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Make the index of all samples of these shards, so that they can be read in any order.
+
+    Only shards that changed since the last time are made anew; a run that broke off goes on where it was. The exit
+    code of --check is 1 if shard or index differ.
+    """
+    with reported(debug, "torchdata_ais.index", "rich.progress"), ExitStack() as stack:
+        from torchdata_ais.cli._progress import job_bars
+        from torchdata_ais.errors import UsageError
+        from torchdata_ais.index import SampleIndex, index_place
+        from torchdata_ais.indexing import problems_of
+        from torchdata_ais.urls import parse_url
+
+        if not where and len(urls) > 1:
+            raise UsageError.at(
+                "several sources have no place of their own for an index", todo="pass --where"
+            )
+        places = map(parse_url, filter(None, [*urls, where]))
+        needs_cluster = any(place.kind == "object" and not place.endpoint for place in places)
+        options = options_for(endpoint) if needs_cluster else None
+        place = where or index_place(urls[0])
+        workers = processes or os.cpu_count() or 1
+        bars = stack.enter_context(job_bars())
+        if check:
+            found = SampleIndex.open(where or urls[0], options=_options(options))
+            problems = [str(error.what) for error in problems_of(found, processes=workers, progress=bars)]
+            stack.close()
+            _show(found, place, as_json, problems)
+            if problems:
+                raise typer.Exit(ExitCodes.FAILED)
+            return
+        if method not in ("auto", "cluster", "read"):
+            raise UsageError.at(f"--method {method}", todo="use auto, cluster or read")
+        made = SampleIndex.build(
+            list(urls),
+            method="read" if proven else method,  # type: ignore[arg-type]  # compared above
+            processes=workers,
+            where=place,
+            progress=bars,
+            options=_options(options),
+        )
+        stack.close()
+        _show(made, place, as_json, None)
+
+
+def _options(options: StoreOptions | None) -> StoreOptions:
+    from torchdata_ais.store import StoreOptions as Options
+
+    return options or Options()
+
+
+def _show(index: SampleIndex, place: str, as_json: bool, problems: list[str] | None) -> None:
+    """Print what an index covers and, if it was compared, what is wrong."""
+    shards = sum(part.head.shards for part in index.stored)
+    if as_json:
+        plain = {
+            "where": place, "samples": len(index), "shards": shards, "proof": index.proof, "digest": index.digest,
+        }  # fmt: skip
+        echo_json(plain | ({} if problems is None else {"problems": problems}), indent=1)
+        return
+    for problem in problems or []:
+        echo(f"error: {problem}")
+    text = f"{counted(len(index), 'sample')} in {counted(shards, 'shard')}, proof {index.proof}"
+    if problems is None:
+        echo(f"{text}: {place}")
+    else:
+        echo(f"{text}: {counted(len(problems), 'error') if problems else 'sound'}")

@@ -1,0 +1,107 @@
+"""Where an index lies: beside the shards, by one rule, or wherever it was put."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.index.folder import Folder, LocalFolder, RemoteFolder
+from torchdata_ais.index.form import TABLE
+from torchdata_ais.shard_names import INDEX_FOLDER
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import parse_url, redact
+
+__all__ = ["folder_at", "found_folder", "index_place"]
+
+_PATTERN = "{*?["  # where the fixed beginning of a name ends
+
+
+def index_place(source: str | os.PathLike[str]) -> str:
+    """Return where the index of the shards of a prefix, template, pattern, folder or bucket lies.
+
+    That is ``.index/`` in the bucket's root, or in the folder of local shards, and below it the fixed beginning of the
+    shards' names. A slash at its end is written ``%2F``, so that each prefix has a place of its own.
+
+    Raises:
+        UsageError: Shards on a web server or on standard input have none.
+
+    Example:
+        >>> index_place("ais://pets/train-{000..099}.tar"), index_place("ais://pets/train-")
+        ('ais://pets/.index/train-', 'ais://pets/.index/train-')
+        >>> index_place("ais://pets"), index_place("s3://pets/a/b/"), index_place("/data/pets/s-*.tar")
+        ('ais://pets/.index', 's3://pets/.index/a/b%2F', '/data/pets/.index/s-')
+    """
+    text = os.fspath(source)
+    place = parse_url(text)
+    if place.kind == "object":
+        name = _fixed(place.name)
+        below = f"{name[:-1]}%2F" if name.endswith("/") else name
+        named = replace(place, name=f"{INDEX_FOLDER}{below}".rstrip("/"), params={})
+        return named.url() if place.endpoint else named.uri
+    if place.kind != "file":
+        raise UsageError.at(
+            f"the shards of {redact(text)} have no place of their own for an index",
+            todo="say where: a folder, or ais://bucket/name",
+            url=redact(text),
+        )
+    path = Path(place.name)
+    if path.is_dir():
+        return str(path / INDEX_FOLDER)
+    fixed = _fixed(place.name)
+    folder, _, base = fixed.rpartition("/")
+    return str(Path(folder or ("/" if fixed.startswith("/") else "."), INDEX_FOLDER, base))
+
+
+def _fixed(name: str) -> str:
+    return name[: min((at for mark in _PATTERN if (at := name.find(mark)) >= 0), default=len(name))]
+
+
+def folder_at(where: str | os.PathLike[str], options: StoreOptions) -> Folder:
+    """Return the folder `where` names itself: a path, or the URL of a prefix."""
+    text = os.fspath(where)
+    place = parse_url(text)
+    if place.kind == "file":
+        return LocalFolder(place.name)
+    if place.kind == "stdin":
+        raise UsageError.at("an index is no stream", todo="name a folder, a bucket or a URL")
+    return RemoteFolder(text, options)
+
+
+def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[Folder, str]:
+    """Return the folder of the index that belongs to `where`, or that lies there.
+
+    And what the names of its shards must begin with: "" for any.
+
+    Raises:
+        NotFoundError: Neither is there.
+    """
+    tried = []
+    for folder, beginning in _candidates(os.fspath(where), options):
+        tried.append(folder.where)
+        if folder.has(TABLE):
+            return folder, beginning
+    shown = redact(os.fspath(where))
+    raise NotFoundError.at(
+        f"{shown}: there is no sample index ({TABLE} is neither in {' nor in '.join(tried)})",
+        todo=f"build it: torchdata-ais index {shown}",
+        url=shown,
+    )
+
+
+def _candidates(where: str, options: StoreOptions) -> Iterator[tuple[Folder, str]]:
+    if where.endswith(f"/{TABLE}"):
+        yield folder_at(where.removesuffix(TABLE), options), ""
+        return
+    place = parse_url(where)
+    if place.kind == "file":  # whose paths may be relative, and may have been moved with their index
+        yield LocalFolder(place.name), ""
+        yield folder_at(index_place(where), options), ""
+    else:
+        if place.kind == "object" and not place.name.startswith(INDEX_FOLDER):
+            beginning = replace(place, name=_fixed(place.name)).uri
+            yield folder_at(index_place(where), options), beginning if place.name else f"{beginning}/"
+        if place.name:
+            yield folder_at(where, options), ""

@@ -1,0 +1,131 @@
+"""Shards indexed by AIStore's own job: started, waited for, its results fetched shard by shard."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from torchdata_ais.errors import NotFoundError
+from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.indexing.job import run_index_job
+from torchdata_ais.indexing.listing import common_beginning
+from torchdata_ais.indexing.reading import indexed_by_reading
+from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
+from torchdata_ais.jobs import JobError, OnProgress
+from torchdata_ais.store import StoreOptions, read_range
+from torchdata_ais.urls import Location, ObjectURL, parse_url
+
+__all__ = ["indexed_by_cluster"]
+
+_AT_ONCE = 8  # small objects fetched at the same time
+_WINDOW = 128  # shards whose rows are held until those before them are known
+_MOST_BYTES = 1 << 30
+_SHOWN = 3
+
+Indexed = tuple[ShardEntry, ShardSamples]
+
+logger = logging.getLogger("torchdata_ais")
+
+
+def indexed_by_cluster(
+    urls: list[ObjectURL],
+    options: StoreOptions,
+    processes: int,
+    *,
+    must: bool,
+    progress: OnProgress | None = None,
+) -> Iterator[Indexed]:
+    """Yield what an index holds of each shard, in their order; shards that the cluster cannot index are read.
+
+    Args:
+        urls: The shards, with size and checksum as listed.
+        options: Transport settings.
+        processes: Read in so many processes what must be read.
+        must: Whether a cluster without that job is an error.
+        progress: Called while the job runs.
+
+    Memory: the rows of 128 shards, and what reading takes.
+
+    Raises:
+        JobError: There is no such job, and `must` is set.
+    """
+    ran = _run_jobs(urls, options, must=must, progress=progress)
+    unusable: dict[str, int] = {}
+    for begin in range(0, len(urls), _WINDOW):
+        window = urls[begin : begin + _WINDOW]
+        found = _fetched(window, options, ran)
+        unread = [url for url, one in zip(window, found, strict=True) if isinstance(one, str)]
+        for url, why in zip(window, found, strict=True):
+            if isinstance(why, str) and ran:
+                unusable[why] = unusable.get(why, 0) + 1
+                if unusable[why] <= _SHOWN:
+                    logger.warning(
+                        "%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why
+                    )
+        with_read = indexed_by_reading(unread, options, processes)
+        for one in found:
+            yield next(with_read) if isinstance(one, str) else one
+    more = {why: count - _SHOWN for why, count in unusable.items() if count > _SHOWN}
+    for why, count in more.items():
+        logger.warning("%d more shards were read: %s", count, why)
+
+
+def _is_theirs(place: Location) -> bool:
+    """Whether the cluster's job takes this object: one of its own, plain, as it is stored."""
+    return place.kind == "object" and place.provider == "ais" and not place.namespace and not place.params
+
+
+def _run_jobs(
+    urls: list[ObjectURL], options: StoreOptions, *, must: bool, progress: OnProgress | None
+) -> bool:
+    """Have the cluster index the shards, a job a bucket; return whether it did anything."""
+    buckets: dict[tuple[str, str], list[str]] = {}
+    for url in urls:
+        place = parse_url(url).at(options.endpoint)
+        if _is_theirs(place):
+            buckets.setdefault((place.endpoint, place.bucket), []).append(place.name)
+    if must and sum(map(len, buckets.values())) < len(urls):
+        raise JobError.at(
+            "some of these shards are not in a bucket of AIStore's own, which its job indexes",
+            todo='use method="auto": what the cluster cannot index is read',
+        )
+    for (endpoint, bucket), names in buckets.items():
+        prefix = common_beginning(names)
+        try:
+            said = run_index_job(bucket, prefix, replace(options, endpoint=endpoint), progress)
+        except JobError as error:
+            if must:
+                raise
+            logger.info("ais://%s is indexed by reading: %s", bucket, error.what)
+            return False
+        if said:
+            logger.warning("the shard index job over ais://%s/%s said: %s", bucket, prefix, said)
+    return bool(buckets)
+
+
+def _fetched(urls: list[ObjectURL], options: StoreOptions, ran: bool) -> list[Indexed | str]:
+    """Return what the cluster has found in each shard, or why that cannot be used."""
+    if not ran:
+        return ["the cluster has no such job"] * len(urls)
+    with ThreadPoolExecutor(min(_AT_ONCE, len(urls))) as pool:
+        return list(pool.map(_one, urls, itertools.repeat(options)))
+
+
+def _one(url: ObjectURL, options: StoreOptions) -> Indexed | str:
+    place = parse_url(url).at(options.endpoint)
+    if not _is_theirs(place):
+        return "it is in no bucket of AIStore's own"
+    name = f"ais/@#/{place.bucket}/{place.name}.idx"
+    target = Location("object", name, ".sys-shardidx", endpoint=place.endpoint).url()
+    try:
+        found = parse_shard_index(read_range(target, 0, _MOST_BYTES, options))
+        if found.size != url.size or (url.checksum and found.checksum != url.checksum):
+            return "its index is stale: it is of another version of the shard"
+        return ShardEntry(place.uri, url.size, found.checksum, url.version), samples_in(found, place.uri)
+    except NotFoundError:
+        return "there is none"
+    except UnusableError as unusable:
+        return str(unusable)

@@ -1,0 +1,101 @@
+"""Members to the samples of an index: the rule of `whole_runs`, without any data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torchdata_ais.errors import NonAdjacentKeyError
+from torchdata_ais.index import ShardSamples
+from torchdata_ais.samples import is_apple_double, split_name
+
+__all__ = ["PlacedMember", "group_members"]
+
+_LOOSE_BYTES = 1 << 20  # more than that of members without a key is not kept for links to it
+
+PlacedMember = tuple[str, "int | None", int, int, int]
+"""Name; bytes, or None for a link; where it begins; its last header, or where it begins; where the next one begins."""
+
+
+def group_members(
+    members: Iterable[PlacedMember],
+    url: str,
+    *,
+    end: int | None = None,
+    xxh64: Callable[[int, int], int] | None = None,
+) -> ShardSamples:
+    """Return the samples of one shard, by its members in their order.
+
+    A sample's fields are those of its regular members: what a link brings is not known before it is read.
+
+    Args:
+        members: See `PlacedMember`. A sample begins where its first member does, and ends at the last header of
+            the next one's first member: where both are known, these meet.
+        url: The shard, for errors.
+        end: Where the last sample ends; None: with its last member.
+        xxh64: Returns XXH64 of bytes `start` to `end` of the shard; None if nobody reads them.
+
+    Raises:
+        NonAdjacentKeyError: A key comes back after other keys.
+
+    Example:
+        >>> members = [("a.jpg", 700, 0, 0, 1536), ("README", 5, 1536, 1536, 2560), ("b.cls", 1, 2560, 2560, 3584)]
+        >>> samples = group_members(members, "s.tar")
+        >>> samples.keys, samples.starts, samples.ends, samples.fields, samples.sizes
+        (['a', 'b'], [0, 2560], [2560, 3584], [('jpg',), ('cls',)], [(700,), (1,)])
+    """
+    keys: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    fields: list[tuple[str, ...]] = []
+    sizes: list[tuple[int, ...]] = []
+    digests: list[int] | None = None if xxh64 is None else []
+    seen: set[str] = set()
+    key: str | None = None
+    start = reached = loose = 0  # loose: bytes of members without a key before the first sample
+    names: list[str] = []
+    lengths: list[int] = []
+
+    def close(stop: int) -> None:
+        keys.append(key or "")
+        starts.append(start)
+        ends.append(stop)
+        fields.append(tuple(names))
+        sizes.append(tuple(lengths))
+        if digests is not None and xxh64 is not None:
+            digests.append(xxh64(start, stop))
+
+    for name, size, begin, header, after in members:
+        if "._" in name and is_apple_double(name):
+            continue
+        parts = split_name(name)
+        if parts is None:  # it may be what a link of the sample around it leads to
+            if key is not None:
+                reached = after
+            elif size is not None:
+                start = start if loose else begin
+                loose += after - begin
+                loose = 0 if loose > _LOOSE_BYTES else loose
+            continue
+        if parts[0] != key:
+            if key is not None:
+                close(header)
+                start, names, lengths = begin, [], []
+            elif not loose:
+                start = begin
+            key = parts[0]
+            if key in seen:
+                raise NonAdjacentKeyError.at(
+                    f"the key {key!r} was met before in this shard: the members of a sample must stand together",
+                    todo="sort the shard first (tar --sort=name)",
+                    url=url,
+                    offset=begin,
+                    key=key,
+                )
+            seen.add(key)
+        reached = after
+        if size is not None:
+            names.append(parts[1])
+            lengths.append(size)
+    if key is not None:
+        close(reached if end is None else end)
+    return ShardSamples(keys, starts, ends, fields, sizes, digests)

@@ -1,0 +1,82 @@
+"""AIStore's job ``index-shard``: started, and waited for until all targets are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torchdata_ais.errors import ReadError
+from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, wait_for_job
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.store.sdk import call, job_id_in, sdk_client
+
+__all__ = ["run_index_job"]
+
+_KIND = "index-shard"
+_NOT_ENDED = "0001-01-01"  # how Go writes a time that has not come
+
+
+def run_index_job(bucket: str, prefix: str, options: StoreOptions, progress: OnProgress | None = None) -> str:
+    """Have the targets index the shards of a bucket whose names begin with `prefix`; return what went wrong, or "".
+
+    An object that is no tar ends the job on its target, so its end says nothing of any one shard.
+
+    Raises:
+        JobError: The cluster knows no such job.
+        NotFoundError: No such bucket.
+        ConnectError, AuthError, StallError: The cluster cannot be asked, or the job makes no progress.
+    """
+    with sdk_client(options) as client:
+        job_id = _start(client, bucket, prefix, options)
+        errors: list[str] = []
+        look = _look(client, job_id, options, errors)
+        wait_for_job(look, f"shard index job {job_id}", progress=progress)
+        return "; ".join(dict.fromkeys(errors))
+
+
+def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
+    value = {"prefix": prefix, "num-workers": 0, "skip-verify": False}
+
+    def start() -> str:
+        answer = client._request_client.request(
+            "POST",
+            path=f"buckets/{bucket}",
+            params={"provider": "ais"},
+            json={"action": _KIND, "name": "", "value": value},
+        )
+        return job_id_in(answer.text, options)
+
+    try:
+        return call(start, options, f"start of the shard index of ais://{bucket}", f"ais://{bucket}")
+    except ReadError as error:
+        if error.status not in (400, 405, 501):
+            raise
+        raise JobError.at(
+            f"the cluster has no job that indexes shards ({error.what})",
+            todo='use method="read", or a cluster of AIStore 4.4 or later',
+            url=f"ais://{bucket}",
+        ) from error
+
+
+def _look(client: Any, job_id: str, options: StoreOptions, errors: list[str]) -> Callable[[], JobState]:
+    """Return a function that asks how far the job is on all targets; what went wrong is added to `errors`."""
+
+    def ask(what: str) -> Any:
+        answer = client._request_client.request(
+            "GET", path="cluster", params={"what": what}, json={"id": job_id, "kind": _KIND}
+        )
+        return answer.json()
+
+    def look() -> JobState:
+        status = call(lambda: ask("status"), options, f"job {job_id}", options.endpoint)
+        targets = call(lambda: ask("qryxstats"), options, f"job {job_id}", options.endpoint)
+        parts = [part for found in targets.values() for part in found or ()]
+        done = sum(int(part["stats"]["loc-objs"]) for part in parts)
+        under_way = [
+            part for part in parts if part["end-time"].startswith(_NOT_ENDED) and not part["aborted"]
+        ]
+        errors.extend(filter(None, [status.get("err"), *(part.get("err") for part in parts)]))
+        finished = bool(status["end_time"]) and not under_way
+        return JobState(Progress("cluster", done, 0), finished)
+
+    return look

@@ -1,0 +1,71 @@
+"""The shards to index, with what the store knows of each without reading it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.store import StoreOptions, file_url, list_objects
+from torchdata_ais.urls import Location, ObjectURL, parse_url
+
+__all__ = ["common_beginning", "listed_shards"]
+
+
+def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
+    """Return the shards of one source or several, each with its size, and checksum or version, where they are known.
+
+    Raises:
+        NotFoundError: One is not there.
+        UsageError: One stands in the list twice.
+    """
+    named = sources if isinstance(sources, list | tuple) else [sources]
+    urls = [url for source in named for url in list_objects(source, options=options)]
+    seen: set[str] = set()
+    for url in urls:
+        name = parse_url(url).uri
+        if name in seen:
+            raise UsageError.at(f"the shard {name} is listed twice", todo="name it once", url=name)
+        seen.add(name)
+    return _with_facts(urls, options)
+
+
+def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]:
+    """Fill in what names alone do not say: files are looked at, and objects listed, a listing for each bucket."""
+    places = [parse_url(url).at(options.endpoint) for url in urls]
+    buckets: dict[str, list[Location]] = {}
+    for url, place in zip(urls, places, strict=True):
+        if url.size is None and place.kind == "object" and not place.params:
+            buckets.setdefault(replace(place, name="").url(), []).append(place)
+    listed: dict[str, ObjectURL] = {}
+    for members in buckets.values():
+        beginning = replace(members[0], name=common_beginning([place.name for place in members]))
+        found = list_objects(beginning.uri, options=replace(options, endpoint=beginning.endpoint))
+        listed |= {parse_url(url).uri: url for url in found}
+    filled = []
+    for url, place in zip(urls, places, strict=True):
+        if url.size is not None:
+            filled.append(url)
+        elif place.kind == "file":
+            filled.append(file_url(place.name))
+        elif place.kind == "object" and not place.params:
+            if place.uri not in listed:
+                raise NotFoundError.at(
+                    f"{place.uri}: there is no such shard", todo="check the template", url=place.uri
+                )
+            filled.append(listed[place.uri])
+        else:
+            filled.append(url)
+    return filled
+
+
+def common_beginning(names: list[str]) -> str:
+    """Return what all of `names` begin with.
+
+    Example:
+        >>> common_beginning(["a/s-01.tar", "a/s-02.tar"])
+        'a/s-0'
+    """
+    low, high = min(names), max(names)
+    end = next((at for at, (one, two) in enumerate(zip(low, high, strict=False)) if one != two), len(low))
+    return low[:end]

@@ -1,0 +1,34 @@
+"""Shards indexed by reading them, in this process or in several."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.indexing.shard import index_shard
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import ObjectURL
+from torchdata_ais.workers.ordered_pool import OrderedPool
+
+__all__ = ["indexed_by_reading"]
+
+
+def indexed_by_reading(
+    urls: list[ObjectURL], options: StoreOptions, processes: int
+) -> Iterator[tuple[ShardEntry, ShardSamples]]:
+    """Yield what an index holds of each shard, in their order.
+
+    Args:
+        urls: The shards.
+        options: Transport settings.
+        processes: Read in so many processes; 0 reads in this one.
+
+    Memory: one sample a process, and the rows of at most ``2 * processes`` shards.
+    """
+    work = functools.partial(index_shard, options=options)
+    if processes < 2 or len(urls) < 2:
+        yield from map(work, urls)
+        return
+    with OrderedPool(work, min(processes, len(urls))) as pool:
+        yield from pool.map(urls)

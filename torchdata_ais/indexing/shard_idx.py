@@ -1,0 +1,149 @@
+"""AIStore's own index of a shard, version 1: parsed, checked, and its members made samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import xxhash
+
+from torchdata_ais.errors import NonAdjacentKeyError
+from torchdata_ais.index import ShardSamples
+from torchdata_ais.indexing.grouping import PlacedMember, group_members
+from torchdata_ais.tar.window import BLOCK
+
+__all__ = ["ClusterIndex", "UnusableError", "parse_shard_index", "samples_in"]
+
+_SEED = 1103515245
+_HEAD = 11  # version, format, kind of checksum; XXH64 of the rest
+_MOST = 1 << 20  # members that AIStore takes into an index
+_GAP = 64 << 10
+_TAIL = 10752  # end marker and padding to a record of 10 KiB have no more bytes
+_BEYOND = 10 << 10
+
+
+class UnusableError(Exception):
+    """The index of the cluster does not say where the samples of this shard stand; its text says why."""
+
+
+class ClusterIndex(NamedTuple):
+    """What AIStore has found in one shard.
+
+    Attributes:
+        checksum: Of the shard.
+        size: Bytes of the shard.
+        members: Offset of the last header, bytes and name of each regular member, by offset.
+    """
+
+    checksum: str
+    size: int
+    members: list[tuple[int, int, str]]
+
+
+def parse_shard_index(data: bytes) -> ClusterIndex:
+    """Return what an object of the bucket ``.sys-shardidx`` says.
+
+    Raises:
+        UnusableError: It is damaged, or of a form that this package does not know.
+    """
+    if len(data) < _HEAD:
+        raise UnusableError("its index is cut")
+    if data[0] != 1 or data[1] != 0 or data[2] != 1:
+        raise UnusableError(f"its index is of version {data[0]}, format {data[1]}, checksum {data[2]}")
+    if xxhash.xxh64_intdigest(data[_HEAD:], _SEED) != int.from_bytes(data[3:_HEAD], "big"):
+        raise UnusableError("its index does not have its checksum")
+    try:
+        return _payload(data)
+    except (IndexError, ValueError) as error:
+        raise UnusableError(f"its index cannot be understood ({error})") from error
+
+
+def _payload(data: bytes) -> ClusterIndex:
+    _, at = _text(data, _HEAD)
+    checksum, at = _text(data, at)
+    size, at = _uvarint(data, at)
+    count, at = _uvarint(data, at)
+    if count > _MOST:
+        raise ValueError(f"{count} members")
+    members: list[tuple[int, int, str]] = []
+    add = members.append
+    for _ in range(count):
+        length = data[at]
+        at += 1
+        if length > 127:
+            length, at = _uvarint(data, at - 1)
+        name = data[at : at + length]
+        offset, at = _uvarint(data, at + length)
+        member_size, at = _uvarint(data, at)
+        add((offset, member_size, name.decode("utf-8", "surrogateescape")))
+    if at != len(data):
+        raise ValueError(f"{len(data) - at} bytes follow")
+    members.sort()
+    return ClusterIndex(checksum, size, members)
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    length, at = _uvarint(data, at)
+    if at + length > len(data):
+        raise ValueError("a name reaches beyond its end")
+    return data[at : at + length].decode("utf-8", "surrogateescape"), at + length
+
+
+def _uvarint(data: bytes, at: int) -> tuple[int, int]:
+    value = data[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value &= 127
+    shift = 7
+    while (byte := data[at]) > 127:
+        value |= (byte & 127) << shift
+        at += 1
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number has more than 64 bits")
+    return value | byte << shift, at + 1
+
+
+def samples_in(found: ClusterIndex, url: str) -> ShardSamples:
+    """Return the samples of a shard, by its regular members.
+
+    A sample begins where the regular member before it ends, and ends at the first header of the next sample's first
+    regular member: what an index does not name (links, extension headers) stands in between. The last one reaches 10
+    KiB beyond its last member, or to the shard's end.
+
+    Args:
+        found: The members.
+        url: The shard, for errors.
+
+    Raises:
+        UnusableError: What stands between members is more than headers and links, so that it must be read.
+    """
+    if len(found.members) >= _MOST:
+        raise UnusableError(f"it has {_MOST} members or more, of which the rest is in no index")
+    stop = 0
+    if found.members:
+        offset, size, _ = found.members[-1]
+        stop = offset + BLOCK + size + -size % BLOCK
+    tail = found.size - stop
+    if not 2 * BLOCK <= tail <= _TAIL:
+        raise UnusableError(f"{tail} bytes follow the last member")
+    try:
+        return group_members(_placed(found.members), url, end=min(stop + _BEYOND, found.size))
+    except NonAdjacentKeyError as error:
+        raise UnusableError(f"the key {error.key!r} comes back") from None
+
+
+def _placed(members: list[tuple[int, int, str]]) -> Iterator[PlacedMember]:
+    """Yield the members, each from the end of the one before it."""
+    end = 0
+    for offset, size, name in members:
+        if not 0 <= offset - end <= _GAP or offset % BLOCK:
+            raise UnusableError(
+                f"{offset - end} bytes stand before byte {offset} that are no member"
+                if offset - end > _GAP
+                else f"a member begins at byte {offset}, within another one"
+            )
+        after = offset + BLOCK + size + -size % BLOCK
+        yield name, size, end, offset, after
+        end = after

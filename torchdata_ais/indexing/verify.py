@@ -1,0 +1,144 @@
+"""An index compared with itself and with the stored shards, every byte of both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, TransportError
+from torchdata_ais.index import SampleIndex, ShardEntry, ShardRow, ShardSamples, StoredIndex
+from torchdata_ais.index.writer import stored_text
+from torchdata_ais.indexing.shard import index_shard
+from torchdata_ais.jobs import OnProgress, Progress
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.workers.ordered_pool import OrderedPool
+
+__all__ = ["problems_of"]
+
+_TODO = "index it again: torchdata-ais index"
+
+Found = tuple[ShardEntry, ShardSamples] | AISError
+
+
+def problems_of(
+    index: SampleIndex, *, processes: int = 0, progress: OnProgress | None = None
+) -> Iterator[SampleIndexError]:
+    """Yield what is wrong with an index: its own bytes, then its shards, each read to its end.
+
+    Args:
+        index: The index. Of a selection the samples selected are compared.
+        processes: Read in so many processes; 0 reads in this one.
+        progress: Called with each new `Progress`.
+
+    Yields:
+        Errors that name index, shard and key; of each shard the first difference.
+
+    Order: that of the index.
+
+    Raises:
+        TransportError: The cluster cannot be asked.
+
+    Example:
+        >>> from torchdata_ais.testing import example_shards
+        >>> list(problems_of(SampleIndex.build(example_shards(counts=(3, 2)))))
+        []
+    """
+    for stored in index.stored:
+        damages = list(stored.damages())
+        yield from damages
+        if damages:
+            return
+    chosen = list(index.selected())
+    work = functools.partial(_looked_at, options=index.options)
+    names = [stored.shard(number).name for stored, number, _ in chosen]
+    with_found = _mapped(work, names, processes)
+    for done, ((stored, number, rows), found) in enumerate(zip(chosen, with_found, strict=True)):
+        problem = _difference(stored, number, rows, found)
+        if problem is not None:
+            yield problem
+        if progress is not None:
+            progress(Progress("check", done + 1, len(chosen)))
+
+
+def _mapped(work: Callable[[str], Found], names: Sequence[str], processes: int) -> Iterator[Found]:
+    if processes < 2 or len(names) < 2:
+        yield from map(work, names)
+        return
+    with OrderedPool(work, min(processes, len(names))) as pool:
+        yield from pool.map(names)
+
+
+def _looked_at(name: str, options: StoreOptions) -> Found:
+    """Return what an index would hold of a shard today, or why it cannot be indexed."""
+    try:
+        return index_shard(name, options)
+    except NotFoundError as error:
+        return error
+    except TransportError:
+        raise  # it is the cluster that cannot be asked
+    except AISError as error:
+        return error
+
+
+def _difference(stored: StoredIndex, number: int, rows: Any, found: Found) -> SampleIndexError | None:
+    row = stored.shard(number)
+    if isinstance(found, NotFoundError):
+        return _problem(stored, row, "it is not there any more")
+    if isinstance(found, AISError):
+        return _problem(stored, row, f"it cannot be indexed any more ({found.what})")
+    entry, now = found
+    other = [
+        f"{name} {old} became {new}"
+        for name, old, new in (("checksum", row.checksum, entry.checksum), ("size", row.size, entry.size))
+        if old is not None and new is not None and old != new
+    ]
+    if other:
+        return _problem(stored, row, f"it is another one than was indexed: {other[0]}")
+    return _sample_difference(stored, row, number, rows, now)
+
+
+def _sample_difference(
+    stored: StoredIndex, row: ShardRow, number: int, rows: Any, now: ShardSamples
+) -> SampleIndexError | None:
+    """Compare the samples: all of those indexed must be there; all of those there must be indexed, if all were."""
+    batch = stored.samples(number)
+    indexed = batch.column("key").to_pylist()
+    chosen = range(len(indexed)) if rows is None else rows.tolist()
+    columns = {name: batch.column(name).to_pylist() for name in ("start", "size", "fields", "sizes", "xxh64")}
+    by_key = {stored_text(key): place for place, key in enumerate(now.keys)}
+    for place in chosen:
+        key = indexed[place]
+        there = by_key.get(key)
+        if there is None:
+            return _problem(stored, row, f"the sample {key!r} is not in it any more", key)
+        fields = tuple(map(stored_text, now.fields[there]))
+        if fields != stored.fields[columns["fields"][place]] or now.sizes[there] != tuple(
+            columns["sizes"][place]
+        ):
+            return _problem(
+                stored, row, f"the sample {key!r} has other fields, or fields of other sizes", key
+            )
+        begin, size = columns["start"][place], columns["size"][place]
+        if not begin <= now.starts[there] < begin + size:
+            return _problem(
+                stored, row, f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key
+            )
+        if row.proven and (begin, size) != (now.starts[there], now.ends[there] - now.starts[there]):
+            return _problem(stored, row, f"the sample {key!r} does not reach as far as it did", key)
+        if row.proven and now.xxh64 is not None and now.xxh64[there] != columns["xxh64"][place]:
+            return _problem(stored, row, f"the bytes of the sample {key!r} are others", key)
+    if stored.head.selection or rows is not None:
+        return None
+    known = set(indexed)
+    for key, fields in zip(map(stored_text, now.keys), now.fields, strict=True):
+        # Samples of nothing but links, which no stream accepts, are not seen by the cluster.
+        if key not in known and (fields or row.proven):
+            return _problem(stored, row, f"the sample {key!r} in it is not in the index", key)
+    return None
+
+
+def _problem(stored: StoredIndex, row: ShardRow, what: str, key: str | None = None) -> SampleIndexError:
+    return SampleIndexError.at(
+        f"{stored.folder.where}: the shard {row.name}: {what}", todo=_TODO, url=row.name, key=key
+    )

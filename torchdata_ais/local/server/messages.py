@@ -1,0 +1,257 @@
+"""HTTP/1.1 requests read from one socket: the head at once, the body only when somebody asks for it.
+
+The standard library's parser (`http.client.parse_headers`) takes a bare line feed for the end of a line, joins folded
+lines, and drops all that follows a malformed one. What it would make of a message is not what another reader makes of
+it, so heads are read here, by the letter of RFC 9112.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from urllib.parse import parse_qsl, quote, unquote
+
+__all__ = ["BadRequestError", "Body", "Connection", "HangupError", "Request"]
+
+MAX_HEAD_BYTES = 64 * 1024
+BLOCK_BYTES = 1 << 20
+MAX_JSON_BYTES = 16 << 20
+
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST_LINE = re.compile(rf"({_WORD}) ([^\x00-\x20\x7f]+) HTTP/1\.([01])")
+_HEADER = re.compile(rf"({_WORD}):([^\x00-\x08\x0a-\x1f\x7f]*)")
+_ABSOLUTE = re.compile(r"http://([^/?#]*)(.*)", re.IGNORECASE)
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+
+
+class HangupError(Exception):
+    """The peer closed the connection, or broke it."""
+
+
+class BadRequestError(Exception):
+    """What arrived is not HTTP."""
+
+
+class Body:
+    """The body of one request, still in the socket.
+
+    A proxy answers a PUT with a redirect before it reads anything, so a body is read by whoever wants it,
+    and `drain` throws away what nobody wanted, so that the next request on the connection can be read.
+
+    Args:
+        connection: Where it comes from.
+        length: Its size, if it is known.
+        chunked: Whether it comes in chunks.
+        asked: Whether it comes by itself; else the client waits for ``100 Continue``.
+    """
+
+    __slots__ = ("_asked", "_chunked", "_connection", "_in_chunk", "_left")
+
+    def __init__(self, connection: Connection, length: int, *, chunked: bool, asked: bool) -> None:
+        self._connection = connection
+        self._left = length
+        self._chunked = chunked
+        self._in_chunk = False
+        self._asked = asked
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes of this body may still be on the way."""
+        return self._chunked or self._left > 0
+
+    @property
+    def can_be_drained(self) -> bool:
+        """Whether the next request can follow: a client that was not told to send the body may or may not."""
+        return self._asked or not self.pending
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Yield the body, or what is left of it, in views of a buffer that the next step overwrites."""
+        if not self.can_be_drained:
+            self._asked = True
+            self._connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while self.pending:
+            while self._left:
+                block = self._connection.read_some(self._left)
+                self._left -= len(block)
+                yield block
+            if self._chunked:
+                self._next_chunk()
+
+    def _next_chunk(self) -> None:
+        if self._in_chunk and self._connection.read_line():
+            raise BadRequestError("a chunk is longer than its size")
+        line = self._connection.read_line()
+        size = _CHUNK_SIZE.fullmatch(line)
+        if size is None:
+            raise BadRequestError(f"not the size of a chunk: {line[:100]!r}")
+        self._in_chunk = True
+        self._left = int(size[1], 16)
+        if not self._left:
+            self._connection.read_lines()  # trailers
+            self._chunked = False
+
+    def read(self) -> bytes:
+        """Return the whole body; for the JSON bodies of control requests."""
+        out = bytearray()
+        for block in self.blocks():
+            out += block
+            if len(out) > MAX_JSON_BYTES:
+                raise BadRequestError("the body of a control request is too long")
+        return bytes(out)
+
+    def drain(self) -> None:
+        """Throw the rest away."""
+        for _ in self.blocks():
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    Attributes:
+        method: Its method.
+        target: What it names, as it came but for bare UTF-8, which is quoted.
+        path: The decoded path.
+        query: The decoded query parameters; of several of one name, the first.
+        headers: By lower-case names.
+        body: The body.
+        keep_alive: Whether the client will send another one.
+        authority: The host of a target in absolute form (``GET http://host/path``), else `None`.
+    """
+
+    method: str
+    target: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Body
+    keep_alive: bool
+    authority: str | None
+
+
+class Connection:
+    """The reading side of an accepted socket, with what was read ahead."""
+
+    __slots__ = ("_block", "_file", "_sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._file = BufferedReader(sock.makefile("rb", buffering=0), MAX_HEAD_BYTES)
+        self._block: memoryview | None = None
+
+    def close(self) -> None:
+        """Let go of the socket, which is open for as long as this is."""
+        self._file.close()
+
+    def next_request(self) -> Request:
+        """Return the next request."""
+        lines = [line.decode("latin-1") for line in self.read_lines()] or [""]
+        found = _REQUEST_LINE.fullmatch(lines[0])
+        if found is None:
+            raise BadRequestError(f"not a request line of HTTP/1.1: {lines[0][:100]!r}")
+        method, target, minor = found.groups()
+        headers = _headers(lines[1:])
+        if minor == "1" and "host" not in headers:
+            raise BadRequestError("a request of HTTP/1.1 without Host")
+        authority, target = _split_target(target)
+        path, _, query = target.partition("?")
+        try:
+            path = unquote(path, errors="strict")
+            parameters = dict(reversed(parse_qsl(query, keep_blank_values=True, errors="strict")))
+        except UnicodeDecodeError as cause:
+            raise BadRequestError("the URL is not UTF-8") from cause
+        wish = headers.get("connection", "").lower()
+        keep_alive = "close" not in wish and (minor == "1" or "keep-alive" in wish)
+        body = self._body(headers, minor)
+        return Request(method, target, path, parameters, headers, body, keep_alive, authority)
+
+    def _body(self, headers: dict[str, str], minor: str) -> Body:
+        coding = headers.get("transfer-encoding")
+        if coding is not None and (coding.lower() != "chunked" or minor == "0"):
+            raise BadRequestError(f"Transfer-Encoding: {coding[:100]}")
+        if coding is not None and "content-length" in headers:
+            raise BadRequestError("Content-Length beside Transfer-Encoding")
+        length = headers.get("content-length", "0")
+        if not _LENGTH.fullmatch(length):
+            raise BadRequestError(f"Content-Length: {length[:100]}")
+        asked = "100-continue" not in headers.get("expect", "").lower()
+        return Body(self, int(length), chunked=coding is not None, asked=asked)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to the peer."""
+        try:
+            self._sock.sendall(data)
+        except OSError as cause:
+            raise HangupError("the connection broke before the body") from cause
+
+    def read_some(self, most: int) -> memoryview:
+        """Return at least one and at most `most` bytes of a body."""
+        if self._block is None:
+            self._block = memoryview(bytearray(BLOCK_BYTES))
+        try:
+            count = self._file.readinto1(self._block[:most])
+        except OSError as cause:
+            raise HangupError("the connection broke in the body") from cause
+        if not count:
+            raise HangupError("the body ended before its length")
+        return self._block[:count]
+
+    def read_lines(self) -> list[bytes]:
+        """Return the lines of a head, or of what follows a body, without the empty one at their end."""
+        lines = []
+        left = MAX_HEAD_BYTES
+        while line := self.read_line(left):
+            lines.append(line)
+            left -= len(line) + 2
+        return lines
+
+    def read_line(self, most: int = MAX_HEAD_BYTES) -> bytes:
+        """Return the next line without its end."""
+        try:
+            line = self._file.readline(max(2, most))
+        except OSError as cause:
+            raise HangupError("the connection broke") from cause
+        if line.endswith(b"\r\n"):
+            return line[:-2]
+        if line.endswith(b"\n") or len(line) >= most:
+            raise BadRequestError("a line that is too long, or ends in a bare line feed")
+        raise HangupError("the connection was closed")
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    """The fields by lower-case name. Several of one name are one list, but for those that may come once."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
+            raise BadRequestError(f"not a header: {line[:100]!r}")
+        name, value = found[1].lower(), found[2].strip(" \t")
+        before = headers.get(name)
+        if before is None:
+            headers[name] = value
+        elif name == "host" or (name == "content-length" and value != before):
+            raise BadRequestError(f"more than one {found[1]}")
+        elif name != "content-length":
+            headers[name] = f"{before}, {value}"
+    return headers
+
+
+def _split_target(target: str) -> tuple[str | None, str]:
+    """The authority of a target in absolute form, and its path and query in ASCII."""
+    authority = None
+    if not target.startswith("/"):
+        found = _ABSOLUTE.fullmatch(target)
+        if found is None:
+            raise BadRequestError(f"not a target of a request: {target[:100]!r}")
+        authority, target = found.groups()
+        if not target.startswith("/"):
+            target = f"/{target}"
+    if not target.isascii():  # what came as bare UTF-8
+        target = quote(target.encode("latin-1"), safe=string.punctuation)
+    return authority, target

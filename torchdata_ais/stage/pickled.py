@@ -1,0 +1,44 @@
+"""What pickles of other versions are refused with.
+
+A pickle holds the attributes of a stage as they were, so another version would go on with a chain that is not what it
+says. Each stage therefore pickles a mark. Pickles of 0.1 have none, and name modules that are gone (`pipes._seed` and
+five others): in their place stand modules with no more than the class here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torchdata_ais.errors import StateError
+
+__all__ = ["MARK", "GoneClass", "refuse", "unmarked"]
+
+MARK = ("pickled by torchdata_ais", 2)
+"""The second is counted on when attributes of stages change in a way that an older pickle would not fit."""
+
+
+def unmarked(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the pickled attributes of a stage without the mark.
+
+    Raises:
+        StateError: They have none, or another.
+    """
+    name, form = MARK
+    if state.get(name) != form:
+        refuse()
+    return {attribute: value for attribute, value in state.items() if attribute != name}
+
+
+def refuse() -> NoReturn:
+    """Raise the error for a pickle of another version."""
+    raise StateError.at(
+        "this pipe was pickled by another version of torchdata_ais (0.1, or one between releases)",
+        todo="make it anew by the code that made it; a pickle of a pipe is for other processes of the same program",
+    )
+
+
+class GoneClass:
+    """Stands for a class that pickles of 0.1 name."""
+
+    def __new__(cls, *_: Any) -> GoneClass:  # noqa: D102
+        refuse()

@@ -1,0 +1,110 @@
+"""A range of bytes of one object or web file: asked for whole, read to its end, checked to be what was asked for."""
+
+from __future__ import annotations
+
+import re
+from http.client import HTTPException
+
+from urllib3 import exceptions as fault
+from urllib3.response import BaseHTTPResponse
+
+from torchdata_ais.errors import ReadError, StallError
+from torchdata_ais.store.attempts import Attempts, Failed, retried
+from torchdata_ais.store.exchange import UNREADABLE, drain, is_marked, is_page, not_aistore, refused, root
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.request import send
+from torchdata_ais.urls import parse_url, redact
+
+__all__ = ["read_range"]
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_PIECE = 1 << 20
+
+
+def read_range(url: str, start: int, length: int, options: StoreOptions) -> bytes:
+    """Return at most `length` bytes of an object from byte `start` on; fewer if it ends before, none past its end.
+
+    Args:
+        url: ``ais://bucket/name``, an object URL, or a web URL.
+        start: The first byte.
+        length: How many bytes; 0 asks for none.
+        options: Endpoint, token, retries.
+
+    Memory: what is returned.
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ConnectError, AuthError, StallError, ReadError: It could not be read.
+    """
+    place = parse_url(url).at(options.endpoint)
+    place.require_endpoint()
+    if length < 1:
+        return b""
+    target = place.url()
+
+    def get(attempts: Attempts) -> bytes:
+        wanted = {"Range": f"bytes={start}-{start + length - 1}"}
+        home = options.endpoint if place.kind == "object" else ""
+        response = send("GET", target, options, attempts, home=home, headers=wanted)
+        try:
+            if response.status == 416:
+                drain(response)
+                return b""
+            if response.status not in (200, 206):
+                raise refused(response, options, attempts)
+            marked = place.kind != "object" or is_marked(response)
+            if not marked and is_page(response.headers.get("Content-Type", "")):
+                raise not_aistore(options.endpoint or target, "it answered with a web page")
+            if response.status == 200:  # a server that knows no ranges sends all of it
+                return _body(response, start, length, attempts, options)
+            expected = _extent(response, start, length)
+            data = _body(response, 0, expected, attempts, options)
+            if len(data) != expected:
+                raise Failed(ReadError, f"{len(data)} bytes came of {expected}", "look at that node")
+            return data
+        finally:
+            response.close()
+
+    return retried(get, options.retry, place.uri, redact(target))
+
+
+def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
+    """Return how many bytes the answer to a range has, as its headers say."""
+    found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if found is None or int(found[1]) != start:
+        raise Failed(ReadError, "the server sent a range nobody asked for", "look at that node")
+    last = start + length - 1
+    if found[3] != "*":
+        last = min(last, int(found[3]) - 1)
+    if int(found[2]) != last:
+        what = f"the server sent bytes {found[1]} to {found[2]}, not to {last}"
+        raise Failed(ReadError, what, "look at that node")
+    return last - start + 1
+
+
+def _body(
+    response: BaseHTTPResponse, skip: int, length: int, attempts: Attempts, options: StoreOptions
+) -> bytes:
+    """Return `length` bytes of the body after the first `skip`, or as many as there are."""
+    data = bytearray()
+    try:
+        while len(data) < length:
+            attempts.expect(attempts.bound(options.stall_timeout))
+            piece = response.read1(_PIECE)
+            attempts.check_interrupted()
+            if not piece:
+                break
+            dropped = min(skip, len(piece))
+            skip -= dropped
+            data += memoryview(piece)[dropped:]
+    except (fault.ReadTimeoutError, TimeoutError) as error:
+        raise Failed(
+            StallError, f"no byte came for too long after {len(data)}", "look at the load of the node"
+        ) from error
+    except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
+        attempts.check_interrupted(error)
+        what = f"the body broke off after {len(data)} bytes ({root(error)})"
+        raise Failed(ReadError, what, "look at that node") from error
+    finally:
+        attempts.expect()
+    return bytes(memoryview(data)[:length])
