@@ -87,7 +87,8 @@ def tarfile_samples(
     path: str | None = None
     for sample in TarSampleGrouper(loader, adjacent=adjacent, require=require, on_error=handler):
         if sample["__url__"] != shard:
-            shard = sample["__url__"]
+            # A listed URL knows size and version, which samples need not carry.
+            shard = str(sample["__url__"])
             name = names.get(shard, shard)
             is_file = parse_url(shard).kind == "file" and not isinstance(name, Command)
             path = parse_url(shard).name if local_path and is_file else None
@@ -99,7 +100,7 @@ def tarfile_samples(
 
 
 def _shown(name: str) -> str:
-    return name if isinstance(name, Command) else str(shown_url(name))
+    return name if isinstance(name, Command) else shown_url(name)
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)
