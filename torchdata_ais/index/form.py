@@ -200,9 +200,16 @@ def stacked(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes
     return sink.getvalue().to_pybytes(), places
 
 
-def named_by_content(kind: str, data: bytes) -> str:
-    """Return the name of a file that holds `data`."""
-    return f"{kind}-{xxhash.xxh64_hexdigest(data)}.arrow"
+def named_by_content(kind: str, data: bytes, written: str = "0") -> str:
+    """Return the name of a file that holds `data`.
+
+    Args:
+        kind: What it holds.
+        data: Its bytes.
+        written: Tells one writing from another: who removes the files of an older index must not meet those of one
+            with the same content that is being written.
+    """
+    return f"{kind}-{xxhash.xxh64_hexdigest(data)}-{written}.arrow"
 
 
 def table_file(head: Head, pages: Sequence[pa.RecordBatch]) -> bytes:

@@ -159,7 +159,8 @@ class StoredIndex:
             yield damaged(f"the bytes of {self.table} changed", self.folder.where)
         for name in self.head.files:
             try:
-                changed = named_by_content(name.rpartition("-")[0], self.folder.read(name)) != name
+                kind, _, written = [*name.removesuffix(".arrow").split("-"), "", ""][:3]
+                changed = named_by_content(kind, self.folder.read(name), written) != name
             except NotFoundError:
                 yield damaged(f"{name} is missing", self.folder.where)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ class IndexWriter:
     """
 
     def __init__(self, folder: Folder) -> None:
+        self._written = secrets.token_hex(4)
         self._folder = folder
         self._fields: dict[tuple[str, ...], int] = {}
         self._digest = xxhash.xxh64()  # over names, sizes, checksums and contents of the shards
@@ -227,7 +229,7 @@ class IndexWriter:
 
     def _write_table(self, kind: str, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Block]:
         data, places = stacked(batches, schema)
-        name = named_by_content(kind, data)
+        name = named_by_content(kind, data, self._written)
         self._folder.write(name, data)
         return [block_of(name, start, memoryview(data)[start : start + length]) for start, length in places]
 
