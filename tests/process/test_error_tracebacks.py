@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from torchdata_ais import AISSourceLister, Retry, ais_loader
+from torchdata_ais.errors import ConnectError, NotFoundError
+from torchdata_ais.local import LocalCluster
+from torchdata_ais.testing import example_shards
 
 PROGRAM = """
 import sys
@@ -38,3 +45,31 @@ def test_the_traceback_of_a_wrong_field_is_short_and_says_where(
         line.startswith("torchdata_ais.errors.MissingFieldError: The sample 'a' has") for line in lines
     )
     assert ("worker process 0" in done.stderr) == bool(workers)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("shards")
+    example_shards(folder)
+    with LocalCluster() as cluster:
+        cluster.put_dir(folder, "ais://pets")
+        yield cluster
+
+
+@pytest.mark.parametrize("workers", [None, 0])
+@pytest.mark.parametrize(
+    ("source", "down"),
+    [("ais://nope", False), ("ais://pets/x-{0..3}.tar", False), ("ais://pets/x-{0..3}.tar", True)],
+    ids=["wrong bucket", "wrong shard", "cluster down"],
+)
+def test_the_traceback_of_what_cannot_be_read_is_short(
+    shards: LocalCluster, source: str, down: bool, workers: int | None
+) -> None:
+    cluster = "http://127.0.0.1:9" if down else shards
+    pipe = AISSourceLister(source, cluster=cluster).load_tar(retry=Retry(attempts=1)).group_samples()
+    pipe = pipe.shuffled(10).decode().to_tuple("cls").batched(2)
+    with pytest.raises((NotFoundError, ConnectError)) as caught:
+        list(pipe if workers is None else ais_loader(pipe, num_workers=workers))
+    text = "".join(traceback.format_exception(caught.value))
+    assert len(text.splitlines()) <= 40, text
+    assert any(line.startswith("torchdata_ais.errors.") for line in text.splitlines()[-4:])

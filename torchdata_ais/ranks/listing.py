@@ -12,7 +12,7 @@ import xxhash
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
 from torchdata_ais.stage.shared_seed import SharedSeed
@@ -101,7 +101,10 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
         texts = stage.describe_sources(sources)
         tables.append(Table(f"the sources of list_ais (source {number})", rows_of(texts), told=True))
         if theirs is None:
-            endpoint, table = _list(stage, sources, number)
+            try:
+                endpoint, table = _list(stage, sources, number)
+            except AISError as error:
+                raise error.with_traceback(None)  # noqa: B904 - the same error; it says what and where by itself
         else:
             table = next(taken, Table("", listed=True))
             endpoint = stage.endpoint() if any(row[0].startswith(_OURS) for row in table.rows) else None

@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.meter import measured
 from torchdata_ais.stage.pickled import MARK, unmarked
@@ -87,7 +87,11 @@ class Pipe(Methods[T_co], Stage):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[T_co]:
-        yield from self._items()
+        try:
+            yield from self._items()
+        except AISError as error:
+            # It says what and where by itself: the way it came up through all stages would hide that in 60 lines.
+            raise error.with_traceback(None)  # noqa: B904 - the same error, with the cause it has
 
     def __getstate__(self) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
