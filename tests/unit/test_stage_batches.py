@@ -112,3 +112,12 @@ def test_single_node_only_remembers_the_ranks_where_it_was_made(monkeypatch: pyt
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(UsageError, match="2 ranks"):
         list(pipe)
+
+
+def test_a_function_of_the_user_that_fails_on_a_batch_has_the_stage_in_its_note() -> None:
+    def fail(rows: Any) -> Any:
+        raise KeyError("nothing")
+
+    with pytest.raises(KeyError) as caught:
+        list(Batcher([{"__key__": "a", "__url__": "s.tar", "cls": 1}], 2, fail))
+    assert caught.value.__notes__ == ["in .batched(), in the sample with key 'a', url 's.tar'"]

@@ -12,6 +12,7 @@ from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.place import note_place
 
 __all__ = ["Batcher"]
 
@@ -99,4 +100,10 @@ class Batcher(Pipe[Any]):
             yield self._batch(rows)
 
     def _batch(self, rows: list[Any]) -> Any:
-        return rows if self._collate is None else self._collate(rows)
+        if self._collate is None:
+            return rows
+        try:
+            return self._collate(rows)
+        except Exception as error:
+            note_place(error, rows[0], "batched")
+            raise
