@@ -15,7 +15,7 @@ from torchdata_ais import AISFileLoader, AISSourceLister, as_dataset, stats
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import Stats, ais_loader, merge_reports, with_stats
 from torchdata_ais.observe.collect import report_of
-from torchdata_ais.stage.meter import Meter, metered
+from torchdata_ais.stage.meter import Meter, iterate, meter_of, metered
 from torchdata_ais.testing import example_shards, write_shard
 
 
@@ -200,3 +200,24 @@ def test_an_in_process_loader_keeps_its_counts_after_close() -> None:
         list(loader)
     report = loader.stats()
     assert (report["batch"].items, report["decode"].items) == (3, 6)
+
+
+def test_looking_at_a_pipe_writes_nothing_into_it_and_a_copy_has_measured_nothing() -> None:
+    pipe = AISSourceLister(example_shards()).load_tar().group_samples().map(dict)
+    before = set(vars(pipe))
+    stats(pipe)
+    assert set(vars(pipe)) == before
+    assert len(list(iterate(pipe))) == 6
+    assert meter_of(pipe).begun
+    assert not meter_of(pickle.loads(pickle.dumps(pipe))).begun
+
+
+def test_a_stage_that_has_ended_holds_no_item() -> None:
+    pipe = AISSourceLister(example_shards()).load_tar().group_samples().decode()
+    running = iter(pipe)
+    next(running)
+    assert pipe.busy_with()["key"]
+    running.close()
+    assert pipe.busy_with() == {}
+    assert len(list(pipe)) == 6
+    assert pipe.busy_with() == {}

@@ -19,7 +19,7 @@ from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
-from torchdata_ais.stage.checkpoint import chain_of, stage_names
+from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
 from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
 from torchdata_ais.world import RankNames, World, WorldOptions
@@ -128,7 +128,6 @@ class AISLoader:
                 stacklevel=3,
             )
         try:
-            chain_of(pipe)
             self._stages = stage_names(pipe)
         except StateError as error:
             self._no_state = error

@@ -84,7 +84,7 @@ def restart(pipe: IterDataPipe[Any]) -> None:
 
 
 def _counts(pipe: IterDataPipe[Any], sources: list[int]) -> StageCounts:
-    stage, meter = stage_of(pipe), meter_of(pipe)
+    stage, meter = stage_of(pipe), meter_of(pipe, keep=False)
     return StageCounts(
         stage.functional_name or type(pipe).__name__,
         stage.describe(),

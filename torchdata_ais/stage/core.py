@@ -33,7 +33,7 @@ class CoreStage(Stage):
         self._kind = kind = type(pipe)
         self._batch = pipe.batch_size if isinstance(pipe, Batcher) else None
         self._drop_last = isinstance(pipe, Batcher) and pipe.drop_last
-        self.functional_name = _names().get(kind) or kind.__name__.removesuffix("IterDataPipe")
+        self.functional_name = _name_of(kind)
         self.resumable = kind in (Mapper, Filter, Batcher, Collator)
         self.splits = is_sharding(pipe)
         wraps_list = isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple))
@@ -75,10 +75,11 @@ def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
     return stage_of(pipe).ready and all(gives_at_once(source) for source in parents(pipe))
 
 
-def _names() -> dict[Any, str]:
-    """Return torch's own stages -> the names they are chained by."""
+def _name_of(kind: type) -> str:
+    """Return what a stage of torch's own is chained by, or its class's name."""
     functions: dict[str, Any] = IterDataPipe.functions
-    named = ((getattr(function, "args", (None,))[0], name) for name, function in functions.items())
-    return {
-        kind: name for kind, name in named if isinstance(kind, type) and kind.__module__.startswith("torch.")
-    }
+    own = kind.__module__.startswith("torch.")
+    chained = (
+        name for name, function in functions.items() if own and getattr(function, "args", (None,))[0] is kind
+    )
+    return next(chained, kind.__name__.removesuffix("IterDataPipe"))

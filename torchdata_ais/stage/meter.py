@@ -42,6 +42,9 @@ class Meter:
         self._run = 0
         self._since: float | None = None
 
+    def __reduce__(self) -> tuple[type[Meter], tuple[()]]:
+        return Meter, ()  # a copy of a stage, of torch's own as well, has measured nothing
+
     @property
     def wall_s(self) -> float:
         """Seconds from the first item asked for to the last one, or until now, summed over iterations."""
@@ -81,12 +84,12 @@ class Meter:
         return min(_MAX_SKIP, int(_PAYS_AT_S / max(self._mean, 1e-7))) - (timed & 3 if timed & 4 else 0)
 
 
-def meter_of(pipe: Any) -> Meter:
-    """Return the meter of `pipe`, a new one the first time."""
-    meter = pipe.__dict__.get("_meter")
-    if meter is None:
-        meter = pipe.__dict__["_meter"] = Meter()
-    return meter  # type: ignore[no-any-return]
+def meter_of(pipe: Any, *, keep: bool = True) -> Meter:
+    """Return the meter of `pipe`; where it has none, a new one, which it keeps unless it is only looked at."""
+    meter: Meter = pipe.__dict__.get("_meter") or Meter()
+    if keep:
+        pipe.__dict__["_meter"] = meter
+    return meter
 
 
 def metered(iterator: Iterator[T], meter: Meter) -> Iterator[T]:

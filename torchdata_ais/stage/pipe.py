@@ -45,17 +45,16 @@ _FOREIGN: dict[str, type] = {}
 """Functional names of ours that another package registered first -> its class."""
 
 
-_STAYS = ("_live", "_busy", "_meter", "stats")
-"""What belongs to one process: a copy of a stage runs nothing, and has counted and measured nothing."""
+_STAYS = ("_live", "_busy", "stats")
+"""What belongs to one process: a copy of a stage runs nothing, and has counted nothing."""
 
 
 class Pipe(Methods[T_co], Stage):
     """Base of every stage: an `IterDataPipe` that says what it is (`Stage`), and whose running state never travels.
 
     Subclasses keep constructor arguments in private attributes (torch prints public ones in error messages), put
-    what a running iterator needs under ``self._live`` and
-    the item at work under ``self._busy``, and write ``_items`` as a generator, so that nothing happens
-    before the first item is asked for.
+    what a running iterator needs under ``self._live`` and the item at work under ``self._busy``, and write ``_items``
+    as a generator, so that nothing happens before the first item is asked for.
 
     Args:
         source: What the stage reads: a pipe, or anything that `as_pipe` takes. None for a stage that has several
@@ -92,6 +91,8 @@ class Pipe(Methods[T_co], Stage):
         except AISError as error:
             # It says what and where by itself: the way it came up through all stages would hide that in 60 lines.
             raise error.with_traceback(None)  # noqa: B904 - the same error, with the cause it has
+        finally:
+            self._busy = None  # who has ended holds no item
 
     def __getstate__(self) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
