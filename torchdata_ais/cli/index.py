@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported
 
 if TYPE_CHECKING:
     from torchdata_ais.index import SampleIndex
@@ -59,15 +59,12 @@ def index(
         from torchdata_ais.errors import UsageError
         from torchdata_ais.index import SampleIndex, index_place
         from torchdata_ais.indexing import problems_of
-        from torchdata_ais.urls import parse_url
 
         if not where and len(urls) > 1:
             raise UsageError.at(
                 "Several sources have no place of their own for an index", todo="pass --where"
             )
-        places = map(parse_url, filter(None, [*urls, where]))
-        needs_cluster = any(place.kind == "object" and not place.endpoint for place in places)
-        options = options_for(endpoint) if needs_cluster else None
+        options = options_of(filter(None, [*urls, where]), endpoint)
         place = where or index_place(urls[0])
         workers = processes or os.cpu_count() or 1
         bars = stack.enter_context(job_bars())
