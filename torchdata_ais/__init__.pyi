@@ -18,7 +18,7 @@ from .etl import (
 from .etl import (
     shard_etl as shard_etl,
 )
-from .index import SampleIndex as SampleIndex
+from .indexing import SampleIndex as SampleIndex
 from .loaders import (
     MultiProcessingReadingService as MultiProcessingReadingService,
 )
