@@ -19,7 +19,7 @@ from typing import NamedTuple
 from torchdata_ais.errors import AISError, ReadError, SampleIndexError
 from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.reading.pieces import run_in
-from torchdata_ais.reading.requests import Request, chunks_of, requests_for
+from torchdata_ais.reading.requests import Request, Wanted, chunks_of, requests_for
 from torchdata_ais.samples import Run
 from torchdata_ais.store import Cancel, Facts, ObjectCache, Stats, StoreOptions, read_range
 from torchdata_ais.urls import ObjectURL, parse_url
@@ -38,10 +38,10 @@ _place_of = lru_cache(4096)(parse_url)
 class _Chunk:
     """Samples that are asked for together, and what has come of them."""
 
-    def __init__(self, references: Sequence[SampleReference]) -> None:
-        self.references = references
-        self.size = sum(reference.size for reference in references)
-        self.pieces: list[Piece | None] = [None] * len(references)
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self.wanted = wanted
+        self.size = sum(one.reference.size for one in wanted)
+        self.pieces: list[Piece | None] = [None] * len(wanted)
         self.in_files: dict[
             int, Request
         ] = {}  # what is read in the consumer's thread, by each place it is for
@@ -62,7 +62,7 @@ class IndexedReader:
     """Reads samples by reference.
 
     Args:
-        options: Transport settings.
+        options: Transport settings of each source.
         window_bytes: What is asked for ahead at most, or one sample if that is larger.
         max_bytes: Bound on one sample; a larger one is a `SampleError`.
         cache: Where whole shards are kept, if they are to be.
@@ -76,7 +76,7 @@ class IndexedReader:
     Memory: `window_bytes`, or the largest sample, and that sample's members.
     """
 
-    options: StoreOptions
+    options: Sequence[StoreOptions]
     window_bytes: int
     max_bytes: int | None = None
     cache: ObjectCache | None = None
@@ -91,15 +91,13 @@ class IndexedReader:
         self._cancels: set[Cancel] = set()
         self._closed = False
 
-    def read(
-        self, references: Iterable[Sequence[SampleReference]]
-    ) -> Iterator[tuple[SampleReference, Run | AISError]]:
-        """Yield each sample with its run, or with why there is none, in the order of `references`.
+    def read(self, wanted: Iterable[Sequence[Wanted]]) -> Iterator[tuple[Wanted, Run | AISError]]:
+        """Yield each sample with its run, or with why there is none, in the order wanted.
 
         Args:
-            references: Lists of any length: a list is taken when there is room for it.
+            wanted: Lists of any length: one is taken when there is room for it.
         """
-        chunks = chunks_of(references, max(1, self.window_bytes // _CHUNKS), _MOST_SAMPLES)
+        chunks = chunks_of(wanted, max(1, self.window_bytes // _CHUNKS), _MOST_SAMPLES)
         window: deque[_Chunk] = deque()
         following: _Chunk | None = None
         try:
@@ -116,10 +114,10 @@ class IndexedReader:
                 if not window:
                     return
                 chunk = window[0]
-                for place, reference in enumerate(chunk.references):
+                for place, one in enumerate(chunk.wanted):
                     piece = self._piece(chunk, place)
                     chunk.pieces[place] = None
-                    yield reference, self._looked_at(reference, piece)
+                    yield one, self._looked_at(one, piece)
                     del piece
                 window.popleft()
                 self.held -= chunk.size
@@ -139,7 +137,7 @@ class IndexedReader:
         self.held += chunk.size
         self.held_max = max(self.held_max, self.held)
         remote = []
-        for request in requests_for(chunk.references):
+        for request in requests_for(chunk.wanted):
             if _place_of(request.shard.name).kind == "file":
                 _will_need(request)
                 chunk.in_files.update(dict.fromkeys(request.wanted, request))
@@ -172,7 +170,8 @@ class IndexedReader:
         self.stats.wait_s += time.monotonic() - begin
         return piece
 
-    def _looked_at(self, reference: SampleReference, piece: Piece) -> Run | AISError:
+    def _looked_at(self, wanted: Wanted, piece: Piece) -> Run | AISError:
+        reference = wanted.reference
         if isinstance(piece, AISError):
             return piece
         try:
@@ -183,7 +182,7 @@ class IndexedReader:
         except AISError as error:
             return error
         self.refetched += 1
-        again = self._one(reference)
+        again = self._one(wanted)
         if isinstance(again, AISError):
             return again
         try:
@@ -191,10 +190,11 @@ class IndexedReader:
         except AISError as error:
             return error
 
-    def _one(self, reference: SampleReference) -> Piece:
+    def _one(self, wanted: Wanted) -> Piece:
         """Return the bytes of one sample, asked for alone and in this thread."""
+        reference = wanted.reference
         try:
-            return self._range(reference.shard, reference.start, reference.size)
+            return self._range(wanted.source, reference.shard, reference.start, reference.size)
         except AISError as error:
             return _with_key(error, reference)
 
@@ -224,9 +224,9 @@ class IndexedReader:
 
     def _fetched(self, request: Request, chunk: _Chunk, cancel: Cancel | None = None) -> list[Piece]:
         """Return the pieces of a request, in the order of what it wants."""
-        wanted = [chunk.references[place] for place in request.wanted]
+        wanted = [chunk.wanted[place].reference for place in request.wanted]
         try:
-            data = self._range(request.shard, request.start, request.length, cancel)
+            data = self._range(request.source, request.shard, request.start, request.length, cancel)
         except AISError as error:
             return [_with_key(error, reference) for reference in wanted]
         if len(wanted) == 1:
@@ -234,20 +234,20 @@ class IndexedReader:
         starts = (reference.start - request.start for reference in wanted)
         return [data[start : start + one.size] for start, one in zip(starts, wanted, strict=True)]
 
-    def _range(self, shard: ShardRow, start: int, length: int, cancel: Cancel | None = None) -> bytes:
-        place = _place_of(shard.name)
+    def _range(
+        self, source: int, shard: ShardRow, start: int, length: int, cancel: Cancel | None = None
+    ) -> bytes:
+        place, options = _place_of(shard.name), self.options[source]
         if self.cache is not None:
-            known = ObjectURL(
-                place.at(self.options.endpoint).url(), shard.size, shard.checksum, shard.version
-            )
-            kept = self.cache.open(known, self.options)
+            known = ObjectURL(place.at(options.endpoint).url(), shard.size, shard.checksum, shard.version)
+            kept = self.cache.open(known, options)
             if kept is not None:
                 with kept.file as file:
                     return os.pread(file.fileno(), length, start)
         # What proves itself by its bytes may have been stored again.
         facts = Facts(shard.size) if shard.proven else Facts(shard.size, shard.version, shard.checksum)
         stats = Stats()
-        data = read_range(place, start, length, self.options, known=facts, stats=stats, cancel=cancel)
+        data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel)
         self.stats.bytes += stats.bytes or len(data)
         self.stats.retries += stats.retries
         return data
