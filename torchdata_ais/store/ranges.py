@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from http.client import HTTPException
 
 from urllib3 import exceptions as fault
@@ -10,10 +11,12 @@ from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Failed, retried
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import UNREADABLE, drain, is_marked, is_page, not_aistore, refused, root
 from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.request import send
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import Location, parse_url, redact
 
 __all__ = ["read_range"]
 
@@ -21,7 +24,15 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _PIECE = 1 << 20
 
 
-def read_range(url: str, start: int, length: int, options: StoreOptions) -> bytes:
+def read_range(
+    url: str | Location,
+    start: int,
+    length: int,
+    options: StoreOptions,
+    *,
+    cancel: Cancel | None = None,
+    pace: Pace | None = None,
+) -> bytes:
     """Return at most `length` bytes of an object from byte `start` on; fewer if it ends before, none past its end.
 
     Args:
@@ -29,11 +40,14 @@ def read_range(url: str, start: int, length: int, options: StoreOptions) -> byte
         start: The first byte.
         length: How many bytes; 0 asks for none.
         options: Endpoint, token, retries.
+        cancel: Ends the call, from any thread. One serves one call at a time.
+        pace: Bounds the requests in flight.
 
     Memory: what is returned.
 
     Raises:
         NotFoundError: No such bucket or object.
+        Cancelled: `cancel` was called.
         ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
     place = parse_url(url).at(options.endpoint)
@@ -43,6 +57,10 @@ def read_range(url: str, start: int, length: int, options: StoreOptions) -> byte
     target = place.url()
 
     def get(attempts: Attempts) -> bytes:
+        with nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()):
+            return get_now(attempts)
+
+    def get_now(attempts: Attempts) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}"}
         home = options.endpoint if place.kind == "object" else ""
         response = send("GET", target, options, attempts, home=home, headers=wanted)
@@ -65,7 +83,7 @@ def read_range(url: str, start: int, length: int, options: StoreOptions) -> byte
         finally:
             response.close()
 
-    return retried(get, options.retry, place.uri, redact(target))
+    return retried(get, options.retry, place.uri, redact(target), cancel)
 
 
 def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
