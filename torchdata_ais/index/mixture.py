@@ -55,9 +55,7 @@ class Mixture:
         if stop not in get_args(Stop):
             raise UsageError.at(f"stop={stop!r}", todo='use "first", "all" or "never"')
         starts = [start for start, _ in entries]
-        if starts[0] != 0 or any(
-            later <= earlier for earlier, later in zip(starts, starts[1:], strict=False)
-        ):
+        if starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
             raise UsageError.at(
                 f"the positions of the schedule are {starts}", todo="begin at position 0, and ascend"
             )

@@ -122,7 +122,7 @@ class Run:
             Order(samples, seed, shuffle=sources.shuffle is not None, run=self._run_of(number), source=number)
             for number, samples in enumerate(sources.samples)
         ]
-        self._epochs_before = 0
+        self._length = 1  # of the epochs of the last segment
         self._first = self._last_segment_epochs()
 
     def _run_of(self, source: int) -> int:
@@ -158,12 +158,8 @@ class Run:
         left = self._length - into
         if self.sources.tail == "drop" and left < before.global_batch:
             return Epoch(number + 1, before.step, before.position + left, self._whole)
-        return Epoch(
-            number,
-            before.step,
-            before.position,
-            Slots(left, before.global_batch, self.ranks, self.sources.tail),
-        )
+        rest = Slots(left, before.global_batch, self.ranks, self.sources.tail)
+        return Epoch(number, before.step, before.position, rest)
 
     def _order_from(self, segment: RunSegment) -> MixedOrder:
         later = [one for one in self.sources.schedule if one[0] > segment.position]

@@ -1,16 +1,18 @@
 """Samples read by their references: in the order asked for, with a window of bytes ahead.
 
-Threads fetch what is to come, and read every answer to its end without waiting for the consumer: storage cuts readers
-that are slow. A request is sent only when its bytes fit into the window. What came is looked at in the consumer's
-thread: bytes that are not those of the sample are asked for once more, alone, before that is an error.
+Neighbours in a shard come as one range; scattered samples as a batch of ranges, where the cluster has that and answers
+it rightly. Threads fetch what is to come, and read every answer to its end without waiting for the consumer: storage
+cuts readers that are slow. A request is sent only when its bytes fit into the window. What came is looked at in the
+consumer's thread: bytes that are not those of the sample are asked for once more, alone, before that is an error.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,7 +23,19 @@ from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.reading.pieces import run_in
 from torchdata_ais.reading.requests import Request, Wanted, chunks_of, requests_for
 from torchdata_ais.samples import Run
-from torchdata_ais.store import Cancel, Facts, ObjectCache, Stats, StoreOptions, read_range
+from torchdata_ais.store import (
+    Cancel,
+    Cancelled,
+    Facts,
+    ObjectCache,
+    Pace,
+    Stats,
+    StoreOptions,
+    batch_group,
+    pace_of,
+    read_batch,
+    read_range,
+)
 from torchdata_ais.urls import ObjectURL, parse_url
 
 __all__ = ["IndexedReader"]
@@ -30,6 +44,10 @@ _CHUNKS = 8  # of the window: so many are under way at the same time
 _MOST_SAMPLES = 512  # in a chunk
 _THREADS = 16
 _LIVENESS_S = 1.0
+_FEW = 8  # ranges for which a batch of them does not pay
+_LARGE = 1 << 20  # bytes of a range that is worth a request of its own
+
+logger = logging.getLogger("torchdata_ais")
 
 Piece = bytes | AISError
 _place_of = lru_cache(4096)(parse_url)
@@ -53,8 +71,10 @@ class _Chunk:
 
 
 class _Task(NamedTuple):
+    """Requests of a chunk that are sent as one: a range, or a batch of ranges."""
+
     chunk: _Chunk
-    request: Request
+    requests: list[Request]
 
 
 @dataclass
@@ -134,6 +154,7 @@ class IndexedReader:
                 cancel.cancel()
 
     def _ask(self, chunk: _Chunk) -> None:
+        """Have the bytes of a chunk fetched; those in files are read when it is their turn."""
         self.held += chunk.size
         self.held_max = max(self.held_max, self.held)
         remote = []
@@ -142,15 +163,33 @@ class IndexedReader:
                 _will_need(request)
                 chunk.in_files.update(dict.fromkeys(request.wanted, request))
             else:
-                remote.append(_Task(chunk, request))
+                remote.append(request)
         with self._ready:
-            self._tasks.extend(remote)
+            self._tasks.extend(_Task(chunk, requests) for requests in self._together(remote))
             missing = min(_THREADS - len(self._threads), len(self._tasks) - self._idle)
             for _ in range(missing):
                 thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
                 self._threads.append(thread)
                 thread.start()
             self._ready.notify_all()
+
+    def _together(self, requests: Sequence[Request]) -> Iterator[list[Request]]:
+        """Yield what is sent as one: batches of small ranges in one cluster, and what is left."""
+        groups: dict[tuple[str, ...], list[Request]] = defaultdict(list)
+        for request in requests:
+            place, options = _place_of(request.shard.name), self.options[request.source]
+            if self.cache is None and place.kind == "object" and request.length <= _LARGE:
+                groups[(str(request.source), *batch_group(place, options))].append(request)
+            else:
+                yield [request]
+        for group in groups.values():
+            if len(group) >= _FEW and self._pace(group[0]).batches:
+                yield group
+            else:
+                yield from ([request] for request in group)
+
+    def _pace(self, request: Request) -> Pace:
+        return pace_of(_place_of(request.shard.name).endpoint or self.options[request.source].endpoint)
 
     def _piece(self, chunk: _Chunk, place: int) -> Piece:
         """Return what came of a sample; wait for it, or read it, if it is in a file."""
@@ -208,19 +247,56 @@ class IndexedReader:
                 self._idle -= 1
                 if self._closed:
                     return
-                chunk, request = self._tasks.popleft()
+                chunk, requests = self._tasks.popleft()
                 cancel = Cancel()
                 self._cancels.add(cancel)
             try:
-                came = self._fetched(request, chunk, cancel)
-            except BaseException as error:  # noqa: BLE001 - given to the consumer
-                came = [error if isinstance(error, AISError) else ReadError(repr(error))] * len(
-                    request.wanted
-                )
+                if len(requests) > 1:
+                    requests = self._batch(requests, chunk, cancel)
+                else:
+                    self._came(chunk, requests[0], self._fetched(requests[0], chunk, cancel))
+                    requests = []
+            except Cancelled:
+                pass  # the reader was closed
+            except BaseException as caught:  # noqa: BLE001 - given to the consumer
+                error = caught if isinstance(caught, AISError) else ReadError(repr(caught))
+                for request in requests:
+                    self._came(chunk, request, [error] * len(request.wanted))
+                requests = []
             with self._ready:
                 self._cancels.discard(cancel)
-                chunk.fill(request, came)
-                self._ready.notify_all()
+                if requests:  # what the batch did not bring is needed soonest
+                    self._tasks.extendleft(_Task(chunk, [request]) for request in reversed(requests))
+                    self._ready.notify_all()
+
+    def _came(self, chunk: _Chunk, request: Request, came: Sequence[Piece]) -> None:
+        with self._ready:
+            chunk.fill(request, came)
+            self._ready.notify_all()
+
+    def _batch(self, requests: Sequence[Request], chunk: _Chunk, cancel: Cancel) -> list[Request]:
+        """Ask for many ranges at once; return those that did not come: they are asked for one by one."""
+        pace, options = self._pace(requests[0]), self.options[requests[0].source]
+        missing = dict(enumerate(requests))
+
+        def arrived(number: int, data: bytes) -> None:
+            request = missing.pop(number)
+            self.stats.bytes += len(data)
+            self._came(chunk, request, _cut(data, request, chunk))
+
+        ranges = [(_place_of(one.shard.name), one.start, one.length) for one in requests]
+        try:
+            answer = read_batch(ranges, options, arrived, cancel=cancel, pace=pace)
+        except AISError as error:
+            logger.info("%d samples are asked for one by one: %s", len(missing), error.what)
+            return list(missing.values())
+        if not answer.answered_as_asked:
+            with self._ready:
+                first, pace.batches = pace.batches, False
+            if first:
+                level = logging.WARNING if answer.supported else logging.INFO
+                logger.log(level, "samples are asked for one by one from now on: %s", answer.reason)
+        return list(missing.values())
 
     def _fetched(self, request: Request, chunk: _Chunk, cancel: Cancel | None = None) -> list[Piece]:
         """Return the pieces of a request, in the order of what it wants."""
@@ -229,10 +305,7 @@ class IndexedReader:
             data = self._range(request.source, request.shard, request.start, request.length, cancel)
         except AISError as error:
             return [_with_key(error, reference) for reference in wanted]
-        if len(wanted) == 1:
-            return [data]
-        starts = (reference.start - request.start for reference in wanted)
-        return [data[start : start + one.size] for start, one in zip(starts, wanted, strict=True)]
+        return _cut(data, request, chunk)
 
     def _range(
         self, source: int, shard: ShardRow, start: int, length: int, cancel: Cancel | None = None
@@ -247,10 +320,20 @@ class IndexedReader:
         # What proves itself by its bytes may have been stored again.
         facts = Facts(shard.size) if shard.proven else Facts(shard.size, shard.version, shard.checksum)
         stats = Stats()
-        data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel)
+        pace = pace_of(place.endpoint or options.endpoint) if place.kind == "object" else None
+        data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel, pace=pace)
         self.stats.bytes += stats.bytes or len(data)
         self.stats.retries += stats.retries
         return data
+
+
+def _cut(data: bytes, request: Request, chunk: _Chunk) -> list[Piece]:
+    """Return the samples in the bytes of a request, in the order of what it wants."""
+    if len(request.wanted) == 1:
+        return [data]
+    wanted = [chunk.wanted[place].reference for place in request.wanted]
+    starts = (reference.start - request.start for reference in wanted)
+    return [data[start : start + one.size] for start, one in zip(starts, wanted, strict=True)]
 
 
 def _will_need(request: Request) -> None:

@@ -230,7 +230,7 @@ class Series:
 
 @contextmanager
 def series(retry: Retry, name: str, url: str, cancel: Cancel | None = None) -> Iterator[Series]:
-    """Give what makes several calls under one deadline; `name` and `url` are for the errors."""
+    """Give what makes several calls under one deadline; `name` and `url` are for the errors, `cancel` ends them."""
     with cancel or Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url)
         with _watched(attempts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import nullcontext
 from http.client import HTTPException
 
 from urllib3 import exceptions as fault
@@ -17,6 +18,7 @@ from torchdata_ais.store.exchange import UNREADABLE, drain, is_marked, is_page, 
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_facts, open_error
 from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, parse_url, redact
@@ -36,6 +38,7 @@ def read_range(
     known: Facts | None = None,
     stats: Stats | None = None,
     cancel: Cancel | None = None,
+    pace: Pace | None = None,
 ) -> bytes:
     """Return at most `length` bytes of an object from byte `start` on; fewer if it ends before, none past its end.
 
@@ -47,7 +50,8 @@ def read_range(
         known: What the object must be. With it a server that sends all of it, instead of a range, is an error, too:
             many ranges of one object are wanted then.
         stats: Counts bytes and retries.
-        cancel: Ends the request.
+        cancel: Ends the call, from any thread. One serves one call at a time.
+        pace: Bounds the requests in flight.
 
     Memory: what is returned.
 
@@ -55,6 +59,7 @@ def read_range(
         NotFoundError: No such bucket or object.
         ObjectChangedError: It is not the one that is known.
         UsageError: The server knows no ranges, and `known` is given.
+        Cancelled: `cancel` was called.
         ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
     place = parse_url(url).at(options.endpoint)
@@ -66,6 +71,10 @@ def read_range(
     target = place.url()
 
     def get(attempts: Attempts) -> bytes:
+        with nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()):
+            return get_now(attempts)
+
+    def get_now(attempts: Attempts) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}"}
         home = options.endpoint if place.kind == "object" else ""
         response = send("GET", target, options, attempts, home=home, headers=wanted)
