@@ -23,7 +23,7 @@ from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.reading.by_index import IndexedReader
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.reading.samples import planned_sample
+from torchdata_ais.reading.samples import planned_sample, url_of_shard
 from torchdata_ais.samples import PlannedSample, pack_place
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
@@ -42,7 +42,6 @@ from torchdata_ais.store import (
     StoreOptions,
     given_options,
 )
-from torchdata_ais.urls import parse_url, shown_url
 
 __all__ = ["AISSampleReader"]
 
@@ -485,9 +484,8 @@ class _Reading:
         if url is None:
             if len(self._urls) > 4096:
                 self._urls.clear()
-            name = wanted.reference.shard.name
-            where = parse_url(name).at(self._options[wanted.source].endpoint)
-            url = self._urls[place] = shown_url(where.url() if where.kind == "object" else name)
+            url = url_of_shard(wanted.reference.shard.name, self._options[wanted.source].endpoint)
+            self._urls[place] = url
         return url
 
     def counts(self) -> StageStats:
