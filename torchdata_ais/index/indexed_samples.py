@@ -375,6 +375,15 @@ class IndexedSamples:
             number -= part.head.shards
         raise IndexError(f"shard {number}")
 
+    def place_of(self, reference: SampleReference) -> str:
+        """Return where the index lies that has a sample, for messages."""
+        number = reference.number
+        for part in self._stored:
+            if number < part.head.shards:
+                return part.folder.where
+            number -= part.head.shards
+        raise IndexError(f"shard {reference.number}")
+
     @property
     def stored(self) -> list[StoredIndex]:
         """The stored indexes it is made of."""

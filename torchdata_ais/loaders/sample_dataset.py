@@ -13,9 +13,10 @@ from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.reading.by_index import IndexedReader
+from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.reading.samples import sample_of, url_of_shard
+from torchdata_ais.reading.samples import naming_index, sample_of, url_of_shard
 from torchdata_ais.samples import Sample, pack_place
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
@@ -27,7 +28,8 @@ class SampleDataset(Dataset[Any]):
     """The samples of an index as a map-style dataset: ``len(dataset)``, ``dataset[i]``, any sampler of torch.
 
     A batch is one read: `DataLoader` with ``batch_size=`` asks for all of its samples at once (``__getitems__``). The
-    dataset pickles, and works in workers of any start method.
+    dataset pickles, and works in workers of any start method. Shards that nobody has read (`SampleIndex.proof`) are
+    compared with a listing when it is made.
 
     Args:
         index: A `SampleIndex`, or the place of a stored one, as `SampleIndex.open` takes it.
@@ -84,7 +86,7 @@ class SampleDataset(Dataset[Any]):
         self.index = index
         self.transform = transform
         self._transport = StageTransport(given, prefetch_bytes=prefetch_bytes, retry=retry)
-        self._transport.resolve_over(index.options)  # says what is wrong with it
+        compare_with_listing(index, self._transport.resolve_over(index.options))
         self._safety = safety or Safety()
         self._cache = cache
 
@@ -104,7 +106,7 @@ class SampleDataset(Dataset[Any]):
         items = []
         for one, found in reader.read([wanted]):
             if isinstance(found, AISError):
-                raise found
+                raise naming_index(found, self.index, one.reference)
             sample = sample_of(found, url_of_shard(one.reference.shard.name, options.endpoint))
             sample.place = pack_place(one.reference.number, found.offset)
             items.append(sample if self.transform is None else self.transform(sample))

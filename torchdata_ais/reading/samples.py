@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from torchdata_ais.errors import DuplicateFieldError
+from torchdata_ais.errors import (
+    AISError,
+    DuplicateFieldError,
+    NotFoundError,
+    ObjectChangedError,
+    SampleIndexError,
+)
+from torchdata_ais.index import IndexedSamples, SampleReference
 from torchdata_ais.samples import PlannedSample, Run, Sample, pack_place
 from torchdata_ais.urls import parse_url, shown_url
 
 _S = TypeVar("_S", bound=Sample)
 
-__all__ = ["planned_sample", "sample_of", "url_of_shard", "whole_samples"]
+__all__ = ["naming_index", "planned_sample", "sample_of", "url_of_shard", "whole_samples"]
 
 
 def sample_of(run: Run, url: str) -> Sample:
@@ -45,6 +52,13 @@ def _filled(sample: _S, run: Run, url: str) -> _S:
             )  # fmt: skip
         sample[field] = data
     return sample
+
+
+def naming_index(error: AISError, index: IndexedSamples, reference: SampleReference) -> AISError:
+    """Return the error of a sample that was read by index with the index's place, if it may be the index's fault."""
+    if isinstance(error, (SampleIndexError, ObjectChangedError, NotFoundError)):
+        return error.noting(f"index: {index.place_of(reference)}")
+    return error
 
 
 def url_of_shard(name: str, endpoint: str) -> str:
