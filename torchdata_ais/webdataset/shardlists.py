@@ -35,6 +35,7 @@ __all__ = [
     "MSSource",
     "ResampledShardList",
     "ResampledShards",
+    "ShardList",
     "SimpleShardList",
     "expand_source",
     "expand_urls",
@@ -151,6 +152,9 @@ class SimpleShardList(IterableDataset[dict[str, str]]):
             random.Random(self.seed).shuffle(urls)
         for url in urls:
             yield {"url": url}
+
+
+ShardList = SimpleShardList
 
 
 @dataclass
