@@ -33,17 +33,12 @@ def init(
         ),
     ],
     decode: Annotated[
-        str,
-        typer.Option(
-            help="What fields become before: pil, torchrgb8, ... Default: bytes.", show_default=False
-        ),
-    ] = "",
-    size: Annotated[
-        int, typer.Option(help="With --decode: images this many pixels square.", show_default=False, min=0)
-    ] = 0,
-    dependency: Annotated[
-        list[str] | None, typer.Option(help="A package for the pods to install.", show_default=False)
+        str | None, typer.Option(help="What fields become before: pil, torchrgb8, ... Default: bytes.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="With --decode: images this many pixels square.", min=0)
+    ] = None,
+    dependency: Annotated[list[str] | None, typer.Option(help="A package for the pods to install.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace other code of this name.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,

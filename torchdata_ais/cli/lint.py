@@ -30,25 +30,21 @@ def lint(
         ),
     ],
     require: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have.",
-            show_default=False,
+            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have."
         ),
-    ] = "",
+    ] = None,
     decode: Annotated[bool, typer.Option(help="Decode every field, images to the last pixel.")] = True,
-    only: Annotated[str, typer.Option(help="Decode these fields only: 'jpg cls'.", show_default=False)] = "",
-    jobs: Annotated[
-        int, typer.Option(help="Shards read at once. Default: one a core.", min=0, show_default=False)
-    ] = 0,
+    only: Annotated[str | None, typer.Option(help="Decode these fields only: 'jpg cls'.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Shards read at once. Default: one a core.", min=0)] = None,
     fix: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="PATTERN",
             help="Write the good samples to new shards: out/train-%06d.tar, ais://bucket/train-%06d.tar.",
-            show_default=False,
         ),
-    ] = "",
+    ] = None,
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard that --fix writes.", min=1)] = 10_000,
     index: Annotated[
         bool, typer.Option("--index", help="Make the sample index of shards that are sound, too.")
@@ -74,7 +70,7 @@ def lint(
             _check_target(fix, options)
         report = lint_shards(
             list(urls),
-            require=require,
+            require=require or (),
             decode=decode,
             only=only or None,
             jobs=jobs or None,

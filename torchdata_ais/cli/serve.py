@@ -23,10 +23,7 @@ def serve(
     ] = 51080,
     root: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the data, kept. Default: a temporary one, removed at the end.",
-            show_default=False,
-        ),
+        typer.Option(help="Folder for the data, kept. Default: a temporary one, removed at the end."),
     ] = None,
     targets: Annotated[int, typer.Option(help="Number of targets.", min=1)] = 2,
     etl: Annotated[bool, typer.Option("--etl", help="Run transforms: they may do all that you may.")] = False,
