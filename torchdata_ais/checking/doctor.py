@@ -108,13 +108,7 @@ def _codecs() -> Check:
     from torchdata_ais.codecs import build_decoder
 
     build_decoder()
-    rows = {
-        "simplejpeg": "fast",
-        "soundfile": "audio",
-        "av": "video",
-        "cbor2": "formats",
-        ZSTD: "formats",
-    }
+    rows = {"simplejpeg": "fast", "soundfile": "audio", "av": "video", "cbor2": "formats", ZSTD: "formats"}
     troubles = {name: _trouble(name, extra) for name, extra in rows.items()}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
     missing = [f"{name} ({trouble})" for name, trouble in troubles.items() if trouble]

@@ -23,12 +23,7 @@ from torchdata_ais.webdataset.currying import Through
 from torchdata_ais.webdataset.filters import resampled
 from torchdata_ais.webdataset.folder import DirectoryShardList
 from torchdata_ais.webdataset.left_out import explaining
-from torchdata_ais.webdataset.utils import (
-    Place,
-    loader_seed,
-    pytorch_worker_info,
-    pytorch_worker_seed,
-)
+from torchdata_ais.webdataset.utils import Place, loader_seed, pytorch_worker_info, pytorch_worker_seed
 
 __all__ = [
     "DirectoryShardList",
