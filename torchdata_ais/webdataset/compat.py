@@ -32,19 +32,8 @@ __all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoad
 logger = logging.getLogger("torchdata_ais")
 
 _FILTERS = (
-    *(
-        "map",
-        "map_dict",
-        "map_tuple",
-        "to_tuple",
-        "rename",
-        "rename_keys",
-        "extract_keys",
-        "select",
-        "decode",
-    ),
-    *("xdecode", "associate", "info", "slice", "rsample", "batched", "unbatched", "listed", "unlisted"),
-    *("log_keys", "detshuffle"),
+    "map map_dict map_tuple to_tuple rename rename_keys extract_keys select decode xdecode associate info slice rsample"
+    " batched unbatched listed unlisted log_keys detshuffle"
 )
 
 
@@ -84,7 +73,7 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in _FILTERS:
+for _name in _FILTERS.split():
     setattr(FluidInterface, _name, _method(_name))
 
 
