@@ -58,10 +58,8 @@ class DataPipeline(IterableDataset[Any]):
 
     _adds_split = True
 
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__()
-        if named:
-            raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(named)}")
         self.pipeline: list[Any] = []
         for arg in args:
             if isinstance(arg, list) and (self.pipeline or _holds_stages(arg)):
