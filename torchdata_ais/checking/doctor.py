@@ -61,8 +61,7 @@ def diagnose(cluster: Cluster = None, **named: Unpack[ClusterNames]) -> list[Che
         >>> [check.name for check in checks][:3]
         ['versions', 'torch', 'loaders']
     """
-    found = [_safely("versions", _versions)]
-    found += [_safely(name, look) for name, look in _LOCAL.items()]
+    found = [_safely(name, look) for name, look in _LOCAL.items()]
     try:
         options = cluster_options(cluster, **named)
     except AISError as error:
@@ -129,9 +128,13 @@ def _trouble(name: str, extra: str) -> str:
     return ""
 
 
+def usable_cores() -> int:
+    """Return how many cores of this machine this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _machine() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    text = f"{cores} cores"
+    text = f"{usable_cores()} cores"
     if sys.platform == "linux":
         shared = shutil.disk_usage("/dev/shm")  # noqa: S108 - where workers put tensors
         text += f", {shared.free / 1e9:.1f} GB free in /dev/shm"
@@ -142,6 +145,7 @@ def _machine() -> Check:
 
 
 _LOCAL: dict[str, Callable[[], Check]] = {
+    "versions": _versions,
     "torch": _torch,
     "loaders": _loaders,
     "codecs": _codecs,
