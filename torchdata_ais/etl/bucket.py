@@ -84,11 +84,7 @@ def transform_bucket(
     """
     options = known_cluster(cluster)
     place, to = bucket_place(source), bucket_place(target)
-    if (place.bucket, place.provider, place.namespace) == (
-        to.bucket,
-        to.provider,
-        to.namespace,
-    ) and not to.name:
+    if replace(place, name="").uri == to.uri:
         raise UsageError.at(
             "the new objects would replace the old", todo="write to another bucket", url=place.uri
         )
