@@ -50,7 +50,7 @@ def dsort(
 
     With a specification file, as the ais command takes them, also in its old form, only --check and --overwrite count.
     """
-    with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress", options=["overwrite"]):
+    with reported(debug, "torchdata_ais.dsort.run", "aistore.sdk", "rich.progress", options=["overwrite"]):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.dsort import DsortSpec, run_dsort
 

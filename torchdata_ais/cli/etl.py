@@ -44,7 +44,7 @@ def init(
     debug: Debug = False,
 ) -> None:
     """Start a transform, unless it runs already."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.etl import ensure_etl, shard_etl
 
@@ -60,7 +60,7 @@ def init(
 @etl.command(name="ls", epilog=ExitCodes.HELP)
 def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = False) -> None:
     """List the transforms of the cluster."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.etl import list_etls
 
         rows = list_etls(options_for(endpoint).endpoint)
@@ -88,7 +88,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Put all objects of a bucket through a transform into another bucket."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.etl import transform_bucket
 
@@ -112,7 +112,7 @@ def logs(
     debug: Debug = False,
 ) -> None:
     """Show what a transform has logged."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.etl import etl_logs
 
         echo(*etl_logs(options_for(endpoint).endpoint, name, lines).split("\n"))
@@ -121,7 +121,7 @@ def logs(
 @etl.command(epilog=ExitCodes.HELP)
 def rm(name: Name, endpoint: Endpoint = "", debug: Debug = False) -> None:
     """Stop a transform and take it away."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.etl import delete_etl
 
         delete_etl(options_for(endpoint).endpoint, name)
