@@ -25,8 +25,6 @@ from torchdata_ais.tar.zstd import ZSTD
 from torchdata_ais.urls import redact
 from torchdata_ais.versions import versions
 
-__all__ = ["Check", "diagnose"]
-
 _CLOCK_S = 5.0
 _SHM_BYTES = 1 << 30
 _TIMEOUT_S = 5.0

@@ -20,8 +20,6 @@ from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, S
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
 
-__all__ = ["lint_shards", "sources"]
-
 # It is the cluster that cannot be read: all shards would say the same.
 _NOT_THE_SHARD = (ConnectError, AuthError)
 

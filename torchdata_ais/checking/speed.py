@@ -21,8 +21,6 @@ from torchdata_ais.errors import NotFoundError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
 
-__all__ = ["Rate", "Speed", "measure"]
-
 _CONNECTIONS = 4
 _BATCH = 32
 _FASTER = 1.3  # more connections, or more workers, must bring this much to be worth a word

@@ -17,8 +17,6 @@ from torchdata_ais.urls import parse_url
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
 
-__all__ = ["convert"]
-
 
 def convert(
     sources: Annotated[

@@ -15,8 +15,6 @@ from torchdata_ais.urls import parse_url
 if TYPE_CHECKING:
     from torchdata_ais.dsort import DsortResult
 
-__all__ = ["dsort"]
-
 
 def dsort(
     source: Annotated[

@@ -9,8 +9,6 @@ import typer
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
 
-__all__ = ["etl"]
-
 etl = typer.Typer(
     name="etl",
     no_args_is_help=True,

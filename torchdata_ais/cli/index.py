@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from torchdata_ais.index import SampleIndex
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["index"]
-
 
 def index(
     urls: Annotated[

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from torchdata_ais.checking import LintReport, Resharded
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["lint"]
-
 _SHOWN_ALIKE = 3  # problems of one kind in one shard
 
 
@@ -99,7 +97,7 @@ def lint(
             if index:
                 answer["index"] = indexed
             echo_json(answer, indent=1)
-        elif written is not None:
+        elif fix and written is not None:
             _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)

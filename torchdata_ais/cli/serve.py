@@ -12,8 +12,6 @@ from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, reported
 from torchdata_ais.errors import ConnectError
 
-__all__ = ["serve"]
-
 _LIVENESS_S = 0.5
 
 

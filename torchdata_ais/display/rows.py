@@ -15,8 +15,6 @@ from torchdata_ais.codecs.pillow import open_image
 from torchdata_ais.display.pixels import as_array, is_image, to_mask
 from torchdata_ais.errors import UsageError
 
-__all__ = ["Choice", "Found", "find", "rows_of"]
-
 Row = Mapping[Any, Any]
 """One sample: values by the names of their fields, or by their positions in a tuple."""
 

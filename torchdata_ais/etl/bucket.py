@@ -16,8 +16,6 @@ from torchdata_ais.store.exchange import not_aistore
 from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_bucket, sdk_client
 from torchdata_ais.urls import bucket_place
 
-__all__ = ["TransformResult", "transform_bucket"]
-
 logger = logging.getLogger("torchdata_ais")
 
 

@@ -18,8 +18,6 @@ import xxhash
 from torchdata_ais.errors import UsageError
 from torchdata_ais.etl.transform import ShardTransform
 
-__all__ = ["fingerprint", "shard_etl"]
-
 
 @overload
 def shard_etl(function: Callable[..., Any]) -> type[Any]: ...

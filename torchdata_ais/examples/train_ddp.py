@@ -28,8 +28,6 @@ from torchdata_ais.examples.pets import CLASSES, make_shards, uneven_sizes
 from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
 from torchdata_ais.loaders import AISLoader, ais_loader, merge_states, state_from_json, state_to_json
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run one rank."""

@@ -25,8 +25,6 @@ from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exceptio
 from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.left_out import explaining
 
-__all__ = ["FileCache", "LRUCleanup", "StreamingOpen", "url_to_cache_name"]
-
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
     """Return the end of the path in `url`, with `ndir` folders; the cache here uses no such names, which can collide.

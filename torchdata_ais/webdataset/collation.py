@@ -13,8 +13,6 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.listed import listed
 from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
 
-__all__ = ["batched", "combine_values", "default_collation_fn"]
-
 
 def default_collation_fn(
     samples: Sequence[Any], combine_tensors: bool = True, combine_scalars: bool = True

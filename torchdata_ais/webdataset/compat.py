@@ -27,8 +27,6 @@ from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
 from torchdata_ais.webdataset.tariterators import tarfile_to_samples
 from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
-__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
-
 logger = logging.getLogger("torchdata_ais")
 
 _FILTERS = (

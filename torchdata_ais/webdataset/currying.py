@@ -14,17 +14,6 @@ from typing import Any
 from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.webdataset.utils import run_seed
 
-__all__ = [
-    "AlikeRandomStage",
-    "Filter",
-    "FilterFunction",
-    "RandomStage",
-    "Stage",
-    "Through",
-    "pipelinefilter",
-    "through",
-]
-
 
 class Stage:
     """A filter with all its arguments but the source; picklable if they are."""

@@ -16,16 +16,6 @@ from torchdata_ais.redaction import clean
 from torchdata_ais.stage.policy import ErrorPolicy
 from torchdata_ais.stage.stats import StageStats
 
-__all__ = [
-    "Handler",
-    "handled",
-    "ignore_and_continue",
-    "ignore_and_stop",
-    "reraise_exception",
-    "warn_and_continue",
-    "warn_and_stop",
-]
-
 Handler = Callable[[Exception], bool]
 
 

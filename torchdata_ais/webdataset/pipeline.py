@@ -23,8 +23,6 @@ from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
 from torchdata_ais.webdataset.tariterators import tarfile_samples
 from torchdata_ais.webdataset.utils import PipelineStage, Place, passes, pytorch_worker_info, run_seed
 
-__all__ = ["DataPipeline"]
-
 
 class DataPipeline(IterableDataset[Any]):
     """Put stages one behind the other.
