@@ -10,8 +10,6 @@ from torchdata_ais.store.sdk import call, sdk_bucket, sdk_client
 from torchdata_ais.store.sdk import make_bucket as _make
 from torchdata_ais.urls import Location, bucket_place, parse_url
 
-__all__ = ["Bucket", "make_bucket"]
-
 
 @dataclass(frozen=True)
 class Bucket:

@@ -10,8 +10,6 @@ import typer
 
 from torchdata_ais.redaction import clean, redact_text
 
-__all__ = ["echo", "echo_json", "shown_line"]
-
 
 def echo(*lines: object, err: bool = False) -> None:
     r"""Print each argument as one line, whatever characters the names in it have.

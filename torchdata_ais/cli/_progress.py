@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchdata_ais.jobs import Progress
 
-__all__ = ["job_bars", "progress", "progress_of"]
-
 
 def _bars(*more: Any) -> Any:
     from rich.console import Console

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from torchdata_ais.cli._bucket import Bucket
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["demo"]
-
 _TRAIN_SHARDS, _HELD_OUT_SHARDS = 12, 3
 _BATCH = 32
 _TIMES_CHANCE = 3.0

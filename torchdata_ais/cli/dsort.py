@@ -15,8 +15,6 @@ from torchdata_ais.urls import parse_url
 if TYPE_CHECKING:
     from torchdata_ais.dsort import DsortResult
 
-__all__ = ["dsort"]
-
 
 def dsort(
     source: Annotated[
@@ -50,7 +48,7 @@ def dsort(
 
     With a specification file, as the ais command takes them, also in its old form, only --check and --overwrite count.
     """
-    with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress", options=["overwrite"]):
+    with reported(debug, "torchdata_ais.dsort.run", "aistore.sdk", "rich.progress", options=["overwrite"]):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.dsort import DsortSpec, run_dsort
 

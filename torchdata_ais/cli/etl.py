@@ -9,8 +9,6 @@ import typer
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
 
-__all__ = ["etl"]
-
 etl = typer.Typer(
     name="etl",
     no_args_is_help=True,
@@ -33,23 +31,18 @@ def init(
         ),
     ],
     decode: Annotated[
-        str,
-        typer.Option(
-            help="What fields become before: pil, torchrgb8, ... Default: bytes.", show_default=False
-        ),
-    ] = "",
-    size: Annotated[
-        int, typer.Option(help="With --decode: images this many pixels square.", show_default=False, min=0)
-    ] = 0,
-    dependency: Annotated[
-        list[str] | None, typer.Option(help="A package for the pods to install.", show_default=False)
+        str | None, typer.Option(help="What fields become before: pil, torchrgb8, ... Default: bytes.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="With --decode: images this many pixels square.", min=0)
+    ] = None,
+    dependency: Annotated[list[str] | None, typer.Option(help="A package for the pods to install.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace other code of this name.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
     """Start a transform, unless it runs already."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.etl import ensure_etl, shard_etl
 
@@ -65,7 +58,7 @@ def init(
 @etl.command(name="ls", epilog=ExitCodes.HELP)
 def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = False) -> None:
     """List the transforms of the cluster."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.etl import list_etls
 
         rows = list_etls(options_for(endpoint).endpoint)
@@ -93,7 +86,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Put all objects of a bucket through a transform into another bucket."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.etl import transform_bucket
 
@@ -117,7 +110,7 @@ def logs(
     debug: Debug = False,
 ) -> None:
     """Show what a transform has logged."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.etl import etl_logs
 
         echo(*etl_logs(options_for(endpoint).endpoint, name, lines).split("\n"))
@@ -126,7 +119,7 @@ def logs(
 @etl.command(epilog=ExitCodes.HELP)
 def rm(name: Name, endpoint: Endpoint = "", debug: Debug = False) -> None:
     """Stop a transform and take it away."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk"):
         from torchdata_ais.etl import delete_etl
 
         delete_etl(options_for(endpoint).endpoint, name)

@@ -23,9 +23,6 @@ from torchdata_ais.cli._run import (
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.urls import parse_url
 
-__all__ = ["inspect"]
-
-
 _SHEET_SAMPLES = 48
 
 

@@ -11,8 +11,6 @@ from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, report
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
-__all__ = ["ls"]
-
 
 def ls(
     url: Annotated[

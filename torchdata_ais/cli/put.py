@@ -13,8 +13,6 @@ from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, report
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.urls import bucket_place, parse_url
 
-__all__ = ["put"]
-
 
 def put(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A file, or a folder: all files below it.")],
