@@ -85,7 +85,7 @@ def shard_etl_of(function: Any, decode: Any, packer: dict[str, Any], decoder: di
         build_decoder(*decoder_specs(decode), **decoder)  # complain now, not on the cluster
     elif decoder:
         raise UsageError.at(
-            f"{', '.join(decoder)} without decode=", todo='pass decode="pil" or the like, too'
+            f"{'=, '.join(decoder)}= without decode=", todo='pass decode="pil" or the like, too'
         )
     transform = _Travelling(function, decode, decoder, packer)
 

@@ -46,7 +46,7 @@ class Unlister(Pipe[Any]):
         for items in self._source:
             if not isinstance(items, list):
                 raise UsageError.at(
-                    f"unlisted was given an item of type {type(items).__name__}, not a list",
+                    f"unlisted() was given an item of type {type(items).__name__}, not a list",
                     todo="for batches of columns use .unbatched()",
                 )
             yield from items
