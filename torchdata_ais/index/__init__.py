@@ -4,6 +4,7 @@ from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, Remote
 from torchdata_ais.index.form import TABLE, UNFINISHED, Head
 from torchdata_ais.index.indexed_samples import IndexedSamples, SampleReference
 from torchdata_ais.index.keys import Keys
+from torchdata_ais.index.mixture import Mixture
 from torchdata_ais.index.places import folder_at, found_folder, index_place
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import (
@@ -24,6 +25,7 @@ __all__ = [
     "Keys",
     "LocalFolder",
     "MemoryFolder",
+    "Mixture",
     "RemoteFolder",
     "SampleReference",
     "ShardEntry",

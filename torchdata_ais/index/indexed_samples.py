@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 import msgspec
@@ -47,6 +47,7 @@ class SampleReference(NamedTuple):
         fields: The names of its fields.
         sizes: The bytes of each.
         xxh64: XXH64 of the bytes from start on, or None if nobody has read them yet.
+        number: Which shard of the index it is.
     """
 
     shard: ShardRow
@@ -56,6 +57,7 @@ class SampleReference(NamedTuple):
     fields: tuple[str, ...]
     sizes: tuple[int, ...]
     xxh64: int | None
+    number: int = 0
 
 
 class IndexedSamples:
@@ -183,22 +185,24 @@ class IndexedSamples:
         if self._positions is not None:
             wanted = self._positions[wanted]
         found: list[SampleReference | None] = [None] * len(wanted)
-        for stored, part_places, part_positions in self._by_part(wanted):
+        for stored, first, part_places, part_positions in self._by_part(wanted):
             shards, rows = stored.locate(part_positions)
-            for shard in np.unique(shards).tolist():
-                here = np.flatnonzero(shards == shard)
-                for place, reference in zip(
-                    part_places[here].tolist(), _references(stored, shard, rows[here]), strict=True
-                ):
+            order = np.argsort(shards, kind="stable")
+            numbers, begins = np.unique(shards[order], return_index=True)
+            for shard, here in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True):
+                references = _references(stored, shard, rows[here], first + shard)
+                for place, reference in zip(part_places[here].tolist(), references, strict=True):
                     found[place] = reference
         return [reference for reference in found if reference is not None]
 
-    def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, Integers, Integers]]:
+    def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, int, Integers, Integers]]:
+        """Yield the parts that positions lie in, the number of their first shard, and which of the positions."""
         parts = np.searchsorted(self._ends, positions, side="right")
         for number in np.unique(parts).tolist():
             places = np.flatnonzero(parts == number)
             begin = int(self._ends[number]) - self._stored[number].head.samples
-            yield self._stored[number], places, positions[places] - begin
+            first = sum(part.head.shards for part in self._stored[:number])
+            yield self._stored[number], first, places, positions[places] - begin
 
     @property
     def proof(self) -> str:
@@ -476,19 +480,17 @@ def _entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> tuple[S
     return ShardEntry(row.name, row.size, row.checksum, row.version), samples
 
 
-def _references(stored: StoredIndex, shard: int, rows: Integers) -> Iterator[SampleReference]:
+def _references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> Iterator[SampleReference]:
     row, batch = stored.shard(shard), stored.samples(shard)
-    if len(rows) < len(batch):
-        batch = batch.take(pa.array(rows))
-        order = range(len(rows))
+    columns = [batch.column(name) for name in ("start", "size", "key", "fields", "sizes", "xxh64")]
+    wanted: Iterable[tuple[Any, ...]]
+    if 4 * len(rows) < len(batch):  # a few values are cheaper one by one
+        wanted = (tuple(column[place].as_py() for column in columns) for place in rows.tolist())
     else:
-        order = rows.tolist()
-    columns = [
-        batch.column(name).to_pylist() for name in ("start", "size", "key", "fields", "sizes", "xxh64")
-    ]
-    for number in order:
-        start, size, key, fields, sizes, digest = (column[number] for column in columns)
-        yield SampleReference(row, start, size, key, stored.fields[fields], tuple(sizes), digest)
+        taken = pa.array(rows)
+        wanted = zip(*(column.take(taken).to_pylist() for column in columns), strict=True)
+    for start, size, key, fields, sizes, digest in wanted:
+        yield SampleReference(row, start, size, key, stored.fields[fields], tuple(sizes), digest, number)
 
 
 def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
