@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex, overload
@@ -217,6 +218,11 @@ class IndexedSamples:
             return digests[0]
         chosen = "" if self._positions is None else xxhash.xxh64_hexdigest(self._positions.tobytes())
         return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([digests, chosen]))
+
+    def mean_bytes(self) -> float:
+        """Return the mean size of a sample, by the first 4,096 shards of each stored index."""
+        rows = [row for part in self._stored for row in itertools.islice(part.shards(), 4096)]
+        return sum(row.size or 0 for row in rows) / max(1, sum(row.samples for row in rows))
 
     @property
     def fields(self) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +92,9 @@ class StoredIndex:
         self._kept_bytes = 0
         self._rows: dict[int, ShardRow] = {}  # those asked for last
         self._check_head()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
 
     def _check_head(self) -> None:
         where = self.folder.where

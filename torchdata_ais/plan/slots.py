@@ -77,6 +77,12 @@ class Slots:
         result: Integers = np.arange(begin, end, dtype=np.int64) % self.length
         return result
 
+    def given(self, rank: int = 0) -> int:
+        """Return how many positions `rank` gets in an epoch."""
+        whole = self.length // self.global_batch
+        each = (rank + 1) * self.global_batch // self.ranks - rank * self.global_batch // self.ranks
+        return whole * each + (len(self.positions(whole, rank)) if whole < len(self) else 0)
+
     def repeated(self) -> int:
         """Return how many positions of an epoch some rank gets in addition to another."""
         rest = self.length % self.global_batch
