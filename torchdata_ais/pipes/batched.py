@@ -79,7 +79,7 @@ class Batcher(Pipe[Any], SlotBatcher):
             raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
         if collation_fn is not None and not isinstance(collation_fn, str):
             check_function(collation_fn, 1, "batched(collation_fn=)")
-        self._batchsize = batchsize
+        self.batchsize = batchsize
         self._collate: Any = (
             bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
         )
@@ -89,16 +89,16 @@ class Batcher(Pipe[Any], SlotBatcher):
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
-        return MemoryBound(f"{2 * self._batchsize} items")
+        return MemoryBound(f"{2 * self.batchsize} items")
 
     def effect(self) -> Effect:
-        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
+        return Effect("batches", self.batchsize, self._partial, keeps_place=False)
 
     def arguments(self) -> str:
-        return str(self._batchsize)
+        return str(self.batchsize)
 
     def identity(self) -> str:
-        return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
+        return f"{self.batchsize}" if self._partial else f"{self.batchsize}, partial=False"
 
     def _items(self) -> Iterator[Any]:
         plan, slots = planned_above(self), slots_above(self)
@@ -108,7 +108,7 @@ class Batcher(Pipe[Any], SlotBatcher):
         rows: list[Any] = []
         for row in self._source:
             rows.append(row)
-            if len(rows) == self._batchsize:
+            if len(rows) == self.batchsize:
                 yield self._batch(rows)
                 rows = []
         if rows and self._partial:
@@ -116,7 +116,7 @@ class Batcher(Pipe[Any], SlotBatcher):
 
     def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[Any]:
         """Yield a batch for each that was laid down, of what is left of it."""
-        plan.use_batches_of(self._batchsize)
+        plan.use_batches_of(self.batchsize)
         at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
         rows: list[Any] = []
         filling, last = 0, None

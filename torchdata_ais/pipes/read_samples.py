@@ -31,7 +31,7 @@ from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import mix_seed
-from torchdata_ais.stage.slots import PlannedStage, Share
+from torchdata_ais.stage.slots import PlannedStage, Share, Task
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import (
@@ -149,7 +149,7 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         self._cache = cache
         self._policy = ErrorPolicy(on_error, max_errors)
         self._seed = self.run_seed = seed
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._empty = empty
         self._how: dict[str, Any] = {
             "shuffle": shuffle,
@@ -162,9 +162,11 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         self._was_set = False
         self._sent: int | None = None
         self._groups: dict[Any, tuple[int, int]] = {}
-        self._task: tuple[Run, Share, int] | None = None
+        self._task: Task | None = None
         if isinstance(source, (IndexedSamples, Mixture)):
-            _ = self.sources  # says what is wrong with it
+            _ = self.mixture  # says what is wrong with it
+            if self._numbers is not None:
+                _checked(self._numbers, [len(index) for index in self.mixture.sources])
 
     # What there is to read
 
@@ -183,51 +185,55 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
             raise UsageError.at(f"{index!r} has no sample", todo="index shards that have some")
         return Mixture({index: 1})
 
-    @cached_property
-    def sources(self) -> Sources:
-        """Sizes and weights, for the plan."""
+    def sources_with(self, epoch_steps: int | None = None, tail: Tail | None = None) -> Sources:
+        """Return what is drawn from, and how, as the plan has it.
+
+        Args:
+            epoch_steps: Instead of what the stage was told.
+            tail: Likewise.
+        """
         mixture = self.mixture
         samples = tuple(len(index) for index in mixture.sources)
         if self._numbers is not None:
-            if len(samples) > 1:
-                raise UsageError.at(
-                    "positions= of a mixture", todo="select from its indexes: index.select(numbers)"
-                )
-            if self._numbers.ndim != 1 or not len(self._numbers):
-                raise UsageError.at(
-                    f"positions= of shape {self._numbers.shape}", todo="pass a list of numbers"
-                )
-            if int(self._numbers.min()) < 0 or int(self._numbers.max()) >= samples[0]:
-                raise UsageError.at(
-                    f"positions= has {self._numbers.min()} to {self._numbers.max()}, the index {samples[0]} samples",
-                    todo="numbers begin at 0",
-                )
-            samples = (len(self._numbers),)
+            samples = (_checked(self._numbers, samples),)
+        runs = self._how["shuffle"] == "runs"
         return Sources(
             samples,
-            tuple(index.mean_bytes() for index in mixture.sources) if self._how["shuffle"] == "runs" else (),
+            tuple(index.mean_bytes() for index in mixture.sources) if runs else (),
             mixture.schedule,
             mixture.stop,
-            **self._how,
+            **self._told(epoch_steps, tail),
         )
 
+    def _told(self, epoch_steps: int | None, tail: Tail | None) -> dict[str, Any]:
+        told = self._how | ({"epoch_steps": epoch_steps} if epoch_steps is not None else {})
+        return told | ({"tail": tail} if tail is not None else {})
+
     def digests(self) -> list[str]:
-        """Return what tells each source from others, as 32 hexadecimal digits."""
+        """Return what tells each source from others, as 16 hexadecimal digits."""
         chosen = b"" if self._numbers is None else self._numbers.tobytes()
         return [
-            xxhash.xxh3_128_hexdigest(index.digest.encode() + b"/" + chosen) for index in self.mixture.sources
+            xxhash.xxh64_hexdigest(index.digest.encode() + b"/" + chosen) for index in self.mixture.sources
         ]
 
-    def order(self) -> str:
+    def order(self, epoch_steps: int | None = None, tail: Tail | None = None) -> str:
         """Return in words how the order is made: a state fits only the same."""
         how = {"shuffle": None, "tail": "short", "epoch_steps": None, "run_bytes": 8 << 20}
-        shown = [f"{name}={value!r}" for name, value in self._how.items() if value != how[name]]
+        shown = [
+            f"{name}={value!r}" for name, value in self._told(epoch_steps, tail).items() if value != how[name]
+        ]
         return ", ".join([*shown, f"stop={self.mixture.stop!r}"])
 
-    def first_segment(self, global_batch: int) -> RunSegment:
-        """Return the beginning of a run."""
-        sources = self.sources
-        return RunSegment(0, 0, global_batch, sources.weights_at(0), (0,) * len(sources.samples))
+    def told(self) -> list[str]:
+        """Return what all ranks must have been given alike."""
+        mixture = self.mixture
+        weights = [f"weights {weights} from position {start}" for start, weights in mixture.schedule]
+        return [
+            *self.digests(),
+            *weights,
+            self.order(),
+            f"{len(self._numbers)} positions" if self._numbers is not None else "",
+        ]
 
     # Who reads what of it
 
@@ -247,11 +253,13 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         self._epoch, self._was_set = int(epoch), True
 
     def use_batches_of(self, size: int) -> None:
-        self._batch_size = size
+        self.batch_size = size
 
-    def take_task(self, run: Run, share: Share, step: int) -> None:
-        """Give in the next iteration what `share` gets from `step` on: `ais_loader` says so."""
-        self._task = run, share, step
+    def take_task(self, task: Task) -> None:
+        self._task = task
+
+    def forget_split(self) -> None:
+        self._groups.clear()
 
     def size_of(self, slot: int) -> int:
         return self._live.sizes[slot] if self._live is not None else 0
@@ -286,22 +294,24 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
     def _next(self) -> tuple[Run, Share, Epoch]:
         """Return the run, and what this instance has of its next epoch."""
         if self._task is not None:
-            run, share, step = self._task
-            return run, share, run.epoch_of(step)
+            task = self._task
+            return task.run, task.share, task.run.epoch_of(task.step)
         share = self._share()
-        if self._batch_size is None and share.ranks * share.workers > 1:
+        if self.batch_size is None and share.ranks * share.workers > 1:
             raise UsageError.at(
                 f"{share.ranks} ranks and {share.workers} workers share batches, and nothing says what a batch is",
                 todo="put .batched(n) below, or pass batch_size=n to .read_samples() if the loader makes the batches",
             )
-        sources, epoch = self.sources, self._epoch
-        size = self._batch_size
+        sources, epoch = self.sources_with(), self._epoch
+        size = self.batch_size
         if size is None:
             size, sources = _NO_BATCH, replace(sources, tail="short")
         self.run_seed = self._seed
         if self._sent is not None and not self._was_set:
             self.run_seed, epoch = mix_seed(self._seed, self._sent), 0
-        run = Run(sources, self.run_seed, [self.first_segment(size * share.ranks)], ranks=share.ranks)
+        draws = (0,) * len(sources.samples)
+        segment = RunSegment(0, 0, 0, size * share.ranks, sources.weights_at(0), draws)
+        run = Run(sources, self.run_seed, [segment], ranks=share.ranks)
         return run, share, run.epoch(epoch)
 
     # Reading
@@ -312,9 +322,9 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         self.run_seed = run.seed
         if task is None and not (self._sent is not None and not self._was_set):
             self._epoch = epoch.number + 1
-        first = epoch.step if task is None else task[2]
+        first = epoch.step if task is None else task.step
         steps = range(first + share.worker, epoch.end, share.workers)
-        live = self._live = _Reading(run, share.rank, steps, self)
+        live = self._live = _Reading(run, share.rank, steps, self, None if task is None else task.places)
         self.slot, self.slots_given = -1, 0
         stats, policy = self.stats, self._policy
         try:
@@ -338,6 +348,12 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
             live.reader.close()
             stats.add(live.counts())
             live.over = True
+
+    def looked_up(
+        self, run: Run, positions: Integers, places: list[int | None] | None = None
+    ) -> list[Wanted]:
+        """Return what stands at positions of a run, without reading any of it."""
+        return _Reading(run, 0, range(0), self, places).looked_up(positions, np.zeros_like(positions))
 
     def lost(self, slot: int) -> EmptyBatchError | None:
         if self._empty == "repeat":
@@ -390,16 +406,32 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()
-        for name in ("mixture", "sources"):
-            if isinstance(state, dict) and name in state and isinstance(self._of, (IndexedSamples, Mixture)):
-                del state[name]  # made anew of what is kept anyway
+        if isinstance(state, dict) and isinstance(self._of, (IndexedSamples, Mixture)):
+            state.pop("mixture", None)  # made anew of what is kept anyway
         return state
+
+
+def _checked(numbers: Integers, samples: Sequence[int]) -> int:
+    """Return how many `positions=` there are; raise where they cannot be."""
+    if len(samples) > 1:
+        raise UsageError.at("positions= of a mixture", todo="select from its indexes: index.select(numbers)")
+    if numbers.ndim != 1 or not len(numbers):
+        raise UsageError.at(f"positions= of shape {numbers.shape}", todo="pass a list of numbers")
+    if int(numbers.min()) < 0 or int(numbers.max()) >= samples[0]:
+        raise UsageError.at(
+            f"positions= has {numbers.min()} to {numbers.max()}, the index {samples[0]} samples",
+            todo="numbers begin at 0",
+        )
+    return len(numbers)
 
 
 class _Reading:
     """One iteration."""
 
-    def __init__(self, run: Run, rank: int, steps: range, stage: AISSampleReader) -> None:
+    def __init__(
+        self, run: Run, rank: int, steps: range, stage: AISSampleReader, places: list[int | None] | None
+    ) -> None:
+        self._places = places or list(range(len(run.sources.samples)))
         self.run, self.rank, self.steps = run, rank, steps
         self.sizes: dict[int, int] = {}
         self.over = False
@@ -422,14 +454,16 @@ class _Reading:
             slots.append(np.full(len(positions[-1]), slot))
             count += len(positions[-1])
             if count >= most or slot + 1 == len(self.steps):
-                yield self._looked_up(np.concatenate(positions), np.concatenate(slots))
+                yield self.looked_up(np.concatenate(positions), np.concatenate(slots))
                 count, most, positions, slots = 0, min(_AT_ONCE, 4 * count), [], []
 
-    def _looked_up(self, positions: Integers, slots: Integers) -> list[Wanted]:
+    def looked_up(self, positions: Integers, slots: Integers) -> list[Wanted]:
+        """Return what stands at positions, for the batches `slots`."""
         draws = self.run.at(positions)
         found: list[Wanted | None] = [None] * len(positions)
-        for source in np.unique(draws.source).tolist():
-            here = np.flatnonzero(draws.source == source)
+        for number in np.unique(draws.source).tolist():
+            here = np.flatnonzero(draws.source == number)
+            source = self._places[number] or 0
             numbers = draws.index[here] if self._numbers is None else self._numbers[draws.index[here]]
             references = self._sources[source].take(numbers)
             more = zip(
@@ -442,7 +476,7 @@ class _Reading:
     def of_step(self, slot: int) -> Sequence[Wanted]:
         """Return what was planned for a batch."""
         positions = self.run.positions(self.steps[slot], self.rank)
-        return self._looked_up(positions, np.full(len(positions), slot))
+        return self.looked_up(positions, np.full(len(positions), slot))
 
     def url_of(self, wanted: Wanted) -> str:
         """Return the URL of a sample's shard, as samples of the stream have it."""

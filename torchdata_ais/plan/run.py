@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy.typing as npt
@@ -69,6 +70,7 @@ class RunSegment:
 
     step: int
     position: int
+    epoch: int
     global_batch: int
     weights: tuple[int, ...]
     draws: tuple[int, ...]
@@ -106,7 +108,7 @@ class Run:
         ranks: How many ranks share each global batch.
 
     Example:
-        >>> run = Run(Sources((10,), shuffle="samples"), 0, [RunSegment(0, 0, 4, (1 << 16,), (0,))], ranks=2)
+        >>> run = Run(Sources((10,), shuffle="samples"), 0, [RunSegment(0, 0, 0, 4, (1 << 16,), (0,))], ranks=2)
         >>> [run.positions(step, rank=0).tolist() for step in range(4)]
         [[0, 1], [4, 5], [8], [10, 11]]
         >>> run.epoch_of(3).number, sorted(run.at(range(10)).index.tolist()) == list(range(10))
@@ -122,8 +124,14 @@ class Run:
             Order(samples, seed, shuffle=sources.shuffle is not None, run=self._run_of(number), source=number)
             for number, samples in enumerate(sources.samples)
         ]
-        self._length = 1  # of the epochs of the last segment
-        self._first = self._last_segment_epochs()
+        origin = self.segments[0]  # where the weights that hold now began
+        for before, segment in pairwise(self.segments):
+            if before.weights != segment.weights:
+                origin = segment
+        self._order = self._order_from(origin.position, origin.weights, origin.draws)
+        self._length = self._length_of(self._order_from(0, origin.weights, None).length)
+        self._whole = self._slots(self._length)
+        self._first = self._begun(origin)
 
     def _run_of(self, source: int) -> int:
         """Return how many neighbours stay together: the same over the whole run, and for any topology."""
@@ -132,48 +140,33 @@ class Run:
         mean = self.sources.mean_bytes[source] if self.sources.mean_bytes else 1.0
         return max(1, min(int(self.sources.run_bytes / max(mean, 1.0)), self.segments[0].global_batch // 8))
 
-    def _last_segment_epochs(self) -> Epoch:
-        """Return the first epoch of the last segment, or the rest of one; set the order that holds from there on."""
-        number = 0
-        grid = 0  # where an epoch begins, from which on all are of one length
-        before: RunSegment | None = None
-        for segment in self.segments:
-            if before is None or before.weights != segment.weights:
-                self._order = self._order_from(segment)
-                if before is not None and segment.position > grid:
-                    number += -(-(segment.position - grid) // self._length)
-                grid = segment.position
-                self._length = self._length_of(segment, self._order.length)
-            elif self.sources.epoch_steps is not None and before.global_batch != segment.global_batch:
-                number += -(-(segment.position - grid) // self._length)
-                grid = segment.position
-                self._length = self._length_of(segment, None)
-            before = segment
-        assert before is not None
-        number += (before.position - grid) // self._length
-        into = (before.position - grid) % self._length
-        self._whole = Slots(self._length, before.global_batch, self.ranks, self.sources.tail)
-        if not into:
-            return Epoch(number, before.step, before.position, self._whole)
-        left = self._length - into
-        if self.sources.tail == "drop" and left < before.global_batch:
-            return Epoch(number + 1, before.step, before.position + left, self._whole)
-        rest = Slots(left, before.global_batch, self.ranks, self.sources.tail)
-        return Epoch(number, before.step, before.position, rest)
-
-    def _order_from(self, segment: RunSegment) -> MixedOrder:
-        later = [one for one in self.sources.schedule if one[0] > segment.position]
+    def _order_from(
+        self, position: int, weights: tuple[int, ...], draws: tuple[int, ...] | None
+    ) -> MixedOrder:
+        later = [one for one in self.sources.schedule if one[0] > position]
         stop: Stop = "never" if self.sources.epoch_steps is not None else self.sources.stop
-        return MixedOrder(
-            self._orders,
-            [(segment.position, segment.weights), *later],
-            stop,
-            position=segment.position,
-            draws=segment.draws,
-        )
+        schedule = [(position, weights), *later]
+        return MixedOrder(self._orders, schedule, stop, position=position, draws=draws)
 
-    def _length_of(self, segment: RunSegment, length: int | None) -> int:
-        return length or (self.sources.epoch_steps or 1) * segment.global_batch
+    def _length_of(self, length: int | None) -> int:
+        return length or (self.sources.epoch_steps or 1) * self.segments[-1].global_batch
+
+    def _slots(self, length: int) -> Slots:
+        return Slots(length, self.segments[-1].global_batch, self.ranks, self.sources.tail)
+
+    def _begun(self, origin: RunSegment) -> Epoch:
+        """Return what the last segment has of the epoch that it begins in."""
+        last, steps = self.segments[-1], self.sources.epoch_steps
+        if steps is not None:
+            number, left = last.step // steps, (steps - last.step % steps) * last.global_batch
+        else:
+            number, left = origin.epoch, origin.position + (self._order.length or 0) - last.position
+            if left <= 0:
+                more, into = divmod(-left, self._length)
+                number, left = number + 1 + more, self._length - into
+        if self.sources.tail == "drop" and left < min(last.global_batch, self._length):
+            return Epoch(number + 1, last.step, last.position + left, self._whole)
+        return Epoch(number, last.step, last.position, self._slots(left))
 
     def epoch_of(self, step: int) -> Epoch:
         """Return the epoch that a step belongs to; of those before the last segment nothing is known here."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import EmptyBatchError, UsageError
+from torchdata_ais.plan import Run
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import IterDataPipe, parents
@@ -19,6 +20,7 @@ __all__ = [
     "Share",
     "SlotBatcher",
     "SlotStage",
+    "Task",
     "check_planned",
     "gives_as_many",
     "planned_above",
@@ -43,6 +45,22 @@ class Share(NamedTuple):
     workers: int = 1
 
 
+class Task(NamedTuple):
+    """What a planned stage is to give in an iteration.
+
+    Attributes:
+        run: The run.
+        share: Which part of it.
+        step: The first step.
+        places: Which of its indexes each source of the run is; None for one that is not drawn any more.
+    """
+
+    run: Run
+    share: Share
+    step: int
+    places: list[int | None]
+
+
 class SlotStage(Stage):
     """A stage that knows for which batch its last item is.
 
@@ -63,6 +81,14 @@ class PlannedStage(SlotStage):
 
     run_seed: int = 0
     slots_given: int = 0
+
+    def take_task(self, task: Task) -> None:
+        """Give this in the next iteration: a loader says so."""
+        raise NotImplementedError
+
+    def forget_split(self) -> None:
+        """Forget what loaders have said of ranks and workers."""
+        raise NotImplementedError
 
     def use_batches_of(self, size: int) -> None:
         """Take `size` as the batch of a rank, unless a loader has said otherwise."""
@@ -149,4 +175,10 @@ def check_planned(tail: IterDataPipe[Any]) -> PlannedStage | None:
 
 
 class SlotBatcher(Stage):
-    """A stage that makes the batches that a plan has laid down."""
+    """A stage that makes the batches that a plan has laid down.
+
+    Attributes:
+        batchsize: Samples of a rank's batch, where the loader does not say otherwise.
+    """
+
+    batchsize: int

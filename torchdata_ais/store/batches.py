@@ -177,6 +177,7 @@ def read_batch(
                     del missing[number]
                     attempts.progress(len(data))
                     arrived(number, data)
+                    del data  # or it would stay until the next one is whole
             except NotAsAskedError as error:
                 return BatchAnswer(tuple(missing), tuple(absent), answered_as_asked=False, reason=str(error))
             except Failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from http.client import HTTPException
+from io import BytesIO
 
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
@@ -45,14 +46,10 @@ class WholeBody:
         """
         if size <= _PIECE:
             return self._piece(size)
-        pieces = []
-        while size > 0:
-            piece = self._piece(min(size, _PIECE))
-            if not piece:
-                break
-            size -= len(piece)
-            pieces.append(piece)
-        return b"".join(pieces)
+        whole = BytesIO()  # it hands over what it holds, without a copy
+        while size > 0 and (piece := self._piece(min(size, _PIECE))):
+            size -= whole.write(piece)
+        return whole.getvalue()
 
     def _piece(self, size: int) -> bytes:
         attempts = self._attempts
