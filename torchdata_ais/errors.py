@@ -130,7 +130,7 @@ class AISError(Exception):
         else:
             what, todo, known, notes = taken_apart(what)
         self.what = sentence_case(what)
-        self.todo = sentence_case(clean(todo), todo=True)
+        self.todo = sentence_case(clean(todo))
         self.place = known
         super().__init__(composed(self.what, self.todo, self.place))
         for note in notes:

@@ -27,10 +27,6 @@ Endpoint = Annotated[
 ]
 
 
-# Errors speak of arguments of functions: this one is `--endpoint` here, and the token is never on a command line.
-_NO_OPTION = ", or pass cluster=StoreOptions(endpoint, token)"
-
-
 class ExitCodes:
     """What the command returns to the shell."""
 
@@ -91,7 +87,6 @@ def sentence(error: BaseException, options: Sequence[str] = ()) -> str:
           url: ais://x
     """
     text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
-    text = text.replace(_NO_OPTION, "").replace("cluster=", "--endpoint")
     for name in options:
         text = re.sub(rf"\b{name}(=True\b|=(?!\w)|(?==\w))", f"--{name.replace('_', '-')}", text)
     place: dict[str, Any] = error.place if isinstance(error, AISError) else {}

@@ -67,8 +67,8 @@ def _require_dataloader2() -> None:
         from torchdata_ais.loaders import MultiProcessingReadingService  # noqa: F401
     except ImportError as error:
         raise UsageError.at(
-            f"torchdata's DataLoader2 cannot be imported: {error}",
-            todo='pip install "torchdata>=0.7.1,<0.10"',
+            f"the DataLoader2 of torchdata cannot be imported: {error}",
+            todo='install it: pip install "torchdata>=0.7.1,<0.10"',
         ) from error
 
 

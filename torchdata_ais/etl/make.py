@@ -79,7 +79,7 @@ def shard_etl(
         build_decoder(*decoder_specs(decode), **decoder)  # complain now, not on the cluster
     elif decoder:
         raise UsageError.at(
-            f"{', '.join(decoder)} without decode=", todo='pass decode="pil" or the like, too'
+            f"{'=, '.join(decoder)}= without decode=", todo='pass decode="pil" or the like, too'
         )
     transform = _Travelling(function, decode, decoder, {"quality": quality, "keep_meta": keep_meta})
 

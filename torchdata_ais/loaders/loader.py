@@ -108,7 +108,7 @@ class AISLoader:
     ) -> None:
         if not isinstance(pipe, IterDataPipe):
             raise UsageError.at(
-                f"ais_loader was given an item of type {type(pipe).__name__}, not a pipe",
+                f"ais_loader() was given an item of type {type(pipe).__name__}, not a pipe",
                 todo="pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])",
             )
         if stats_every <= 0:

@@ -18,7 +18,7 @@ from urllib3.util import parse_url
 
 from torchdata_ais.redaction import hide
 from torchdata_ais.store.attempts import Failed
-from torchdata_ais.store.exchange import refused, send_once
+from torchdata_ais.store.exchange import UNREADABLE, refused, send_once
 from torchdata_ais.store.options import StoreOptions
 
 __all__ = ["authorization", "basic", "login_of", "origin"]
@@ -145,14 +145,6 @@ def _fetch_map(base: str, options: StoreOptions) -> frozenset[_Origin]:
                 node_origin = origin(address) if address else None
                 if node_origin is not None:
                     nodes.add(node_origin)
-    except (
-        Failed,
-        urllib3.exceptions.HTTPError,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ) as error:
+    except (Failed, urllib3.exceptions.HTTPError, OSError, *UNREADABLE) as error:
         _log.warning("the cluster map of %s cannot be read (%s): redirects get no token", base, error)
     return frozenset(nodes)
