@@ -66,6 +66,7 @@ __all__ = [
     "DecodeError",
     "DecodeUsageError",
     "DuplicateFieldError",
+    "EmptyBatchError",
     "EncodeError",
     "EncodeUsageError",
     "LoaderError",
@@ -293,6 +294,10 @@ class DecodeError(SampleError, ValueError):
 
 class EncodeError(SampleError, ValueError):
     """The value of a field cannot be written as what its name says."""
+
+
+class EmptyBatchError(SampleError, ValueError):
+    """All samples of a batch that was laid down were left out, by filters or error policies."""
 
 
 class LoaderError(AISError, RuntimeError):

@@ -6,6 +6,7 @@ from torchdata_ais.store.budget import held_now
 from torchdata_ais.store.cache import Kept, ObjectCache
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_url
 from torchdata_ais.store.listing import list_objects, options_with
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
@@ -23,6 +24,7 @@ __all__ = [
     "Cluster",
     "ClusterNames",
     "Endpoint",
+    "Facts",
     "Kept",
     "ObjectCache",
     "Pace",

@@ -34,6 +34,7 @@ class Pace:
     Attributes:
         limit: How many may run now; the part behind the point grows towards the next one.
         running: How many run now.
+        batches: Whether many ranges may be asked for at once (`read_batch`): False once that was answered wrongly.
 
     Example:
         >>> pace = Pace(first=1)
@@ -56,6 +57,7 @@ class Pace:
         self._most = most
         self._clock = clock
         self.limit = float(first)
+        self.batches = True
         self.forget()
 
     def forget(self) -> None:
