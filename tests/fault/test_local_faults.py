@@ -263,7 +263,12 @@ def test_rules_can_act_at_the_proxy(cluster: LocalCluster) -> None:
 def test_batches_and_archives_can_be_cut_without_a_false_end(cluster: LocalCluster) -> None:
     cluster.faults.add(Cut(600), verb="BATCH")
     client = cluster.client(retry_config=None)
-    body: Any = {"in": [{"objname": "small"}, {"objname": "big"}], "mime": ".tar", "coer": False, "strm": True}
+    body: Any = {
+        "in": [{"objname": "small"}, {"objname": "big"}],
+        "mime": ".tar",
+        "coer": False,
+        "strm": True,
+    }
     url = f"{client._request_client.base_url}/ml/moss/b"
     with pytest.raises(requests.exceptions.ChunkedEncodingError):
         requests.get(url, json=body, timeout=10).content  # noqa: B018
