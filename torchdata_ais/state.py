@@ -40,7 +40,7 @@ _MOST_NESTED = 64
 """Resumes in a row, each on another topology and none with an item, that a state can tell of."""
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 _Weight = Annotated[int, Meta(ge=0, le=1 << 16)]
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError)
 

@@ -210,10 +210,10 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         return told | ({"tail": tail} if tail is not None else {})
 
     def digests(self) -> list[str]:
-        """Return what tells each source from others, as 32 hexadecimal digits."""
+        """Return what tells each source from others, as 16 hexadecimal digits."""
         chosen = b"" if self._numbers is None else self._numbers.tobytes()
         return [
-            xxhash.xxh3_128_hexdigest(index.digest.encode() + b"/" + chosen) for index in self.mixture.sources
+            xxhash.xxh64_hexdigest(index.digest.encode() + b"/" + chosen) for index in self.mixture.sources
         ]
 
     def order(self, epoch_steps: int | None = None, tail: Tail | None = None) -> str:
