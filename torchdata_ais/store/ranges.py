@@ -15,6 +15,7 @@ from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_facts, open_error
+from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.reader import Stats
@@ -98,7 +99,7 @@ def read_range(
                 raise Failed(ReadError, f"{len(data)} bytes came of {expected}", "look at that node")
             return data
         finally:
-            response.close()
+            let_go(response)
 
     data = retried(get, options.retry, place.uri, redact(target), cancel)
     if stats is not None:
