@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -64,6 +65,8 @@ app.add_typer(etl, rich_help_panel="Shards")
 def main() -> None:
     """Run the command line."""
     quit_at_once()
+    if os.environ.get("NO_COLOR"):  # rich would leave bold letters in the help, which are no colours
+        os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
     try:
         app()
     except OSError as error:  # of the pages of the help: commands report their own

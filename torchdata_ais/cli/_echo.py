@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any, BinaryIO, TextIO
 
 import typer
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.redaction import clean, redact_text
-from torchdata_ais.store.naming import naming
 
 __all__ = ["READER_GONE", "bytes_out", "echo", "echo_json", "shown_line"]
 
@@ -34,7 +34,7 @@ _COLOURS = {
     "interrupted": "bold yellow",
     "ok": "green",
 }
-_SENTENCES = frozenset(["error", "warning", "note", "next", "interrupted"])
+_SENTENCES = frozenset(["error", "warning", "note"])
 
 
 def echo(*lines: object, err: bool = False) -> None:
@@ -88,16 +88,15 @@ def _show(text: str, err: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
-    shown = Text(text)
-    if word in _COLOURS:
-        shown.stylize(_COLOURS[word], 0, len(word))
     console = Console(stderr=err, highlight=False, emoji=False)
-    # What is not a sentence may be copied: it is left to the terminal where such a line goes on. So is a long URL.
-    if word in _SENTENCES or text.startswith("  "):
-        console.print(shown, overflow="ignore", crop=False)
-    else:
-        console.print(shown, soft_wrap=True)
+    plain = console.no_color or console.color_system is None
+    word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
+    if word in _SENTENCES:  # only between words: a command or a URL may be copied, and so may any other line
+        text = "\n".join(wrap(text, console.width, break_long_words=False, break_on_hyphens=False))
+    shown = Text(text)
+    if word in _COLOURS and not plain:
+        shown.stylize(_COLOURS[word], 0, len(word))
+    console.print(shown, soft_wrap=True)
 
 
 def _print(text: str, err: bool) -> None:
@@ -109,13 +108,13 @@ def _print(text: str, err: bool) -> None:
 def _output() -> Iterator[None]:
     """End quietly when the reader of standard output has gone; name it in other errors, such as a full disk."""
     try:
-        with naming("standard output"):
-            yield
+        yield
     except BrokenPipeError:
         _drop_output()
         raise typer.Exit(READER_GONE) from None
-    except OSError:
+    except OSError as error:
         _drop_output()
+        error.filename = error.filename or "standard output"
         raise
 
 

@@ -47,7 +47,8 @@ def add_command(
             if isinstance(info, ParameterInfo) and info.metavar is None:
                 info.metavar = _METAVARS.get(hint.__origin__, "TEXT")
     function.__annotations__ = hints  # with the words above, which Typer would read anew from the source
-    epilog = "Examples:\n" + "\n".join(f"  {line}" for line in examples) + f"\n\n{ExitCodes.HELP}"
+    # An empty line between them: versions of Typer before 0.29 join lines that stand together.
+    epilog = "\n\n".join(["Examples:", *(f"  {line}" for line in examples), ExitCodes.HELP])
     app.command(name, help=text, epilog=epilog, rich_help_panel=panel)(function)
 
 

@@ -12,6 +12,7 @@ from typing import get_type_hints
 
 from typer.models import OptionInfo
 
+from torchdata_ais.error_text import sentence_case
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
@@ -110,10 +111,7 @@ def remedy_as_typed(text: str, options: Mapping[str, str]) -> str:
     clauses = [("", first), *zip(rest[::2], rest[1::2], strict=True)]
     kept = [(before, clause) for before, clause in clauses if not _PYTHON.search(clause)]
     joined = "".join(before * (number > 0) + clause for number, (before, clause) in enumerate(kept))
-    if kept and kept[0][0]:
-        joined = joined.removeprefix("or ")
-        return joined[:1].upper() + joined[1:]
-    return joined
+    return sentence_case(joined.removeprefix("or "), todo=True)
 
 
 def sentences_as_typed(text: str, options: Mapping[str, str]) -> str:

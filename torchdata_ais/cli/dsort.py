@@ -58,7 +58,7 @@ def dsort(
 
     Examples:
         torchdata-ais dsort ais://pets/train- ais://pets/shuffled-%06d.tar
-        torchdata-ais dsort --order content --field cls ais://a/t- ais://a/by-class-%d.tar
+        torchdata-ais dsort --order name ais://pets/t- ais://pets/sorted-%d.tar
         torchdata-ais dsort --check SPEC.json
     """
     with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress", command=dsort):
