@@ -21,7 +21,7 @@ from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.testing import example_shards
 
 pytestmark = [
-    pytest.mark.timeout(100),
+    pytest.mark.timeout(150),
     pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals and /dev/full"),
 ]
 
@@ -81,16 +81,19 @@ def shell(line: str, env: dict[str, str], folder: Path, **more: str) -> subproce
         ["bash", "-c", f"set -o pipefail; {line}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={**env, **more},
         cwd=folder,
     )
 
 
-def terminal(words: list[str], env: dict[str, str], folder: Path, **more: str) -> tuple[str, int]:
+def terminal(
+    words: list[str], env: dict[str, str], folder: Path, typed: bytes = b"", **more: str
+) -> tuple[str, int]:
     """Run the command in a terminal of 80 columns, and return what it shows and its exit code."""
     ours, theirs = pty.openpty()
     try:
+        os.write(ours, typed)
         settings = {**env, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **more}
         process = subprocess.Popen(
             ["torchdata-ais", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=settings, cwd=folder
@@ -139,6 +142,7 @@ def test_it_starts_in_half_a_second_and_100_mb(
     assert best < (1.0 if words[0] == "ls" else 0.5)  # a third of it, where nothing else runs
 
 
+@pytest.mark.ci
 def test_objects_and_members_go_the_whole_way(
     env: dict[str, str], shards: Path, tmp_path: Path, cluster: LocalCluster
 ) -> None:
@@ -194,6 +198,7 @@ def test_objects_and_members_go_the_whole_way(
     assert (tmp_path / "out" / "00003.txt").read_bytes() == b"xxx"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("line", "code", "says"),
     [
@@ -243,6 +248,7 @@ def test_what_cannot_be_done(
     assert [bucket.name for bucket in cluster.client().cluster().list_buckets()] == ["pets"]
 
 
+@pytest.mark.ci
 def test_pipes_that_close_and_disks_that_are_full(env: dict[str, str], shards: Path, tmp_path: Path) -> None:
     for index in range(30):
         (shards / f"{index}{'x' * 200}.txt").write_bytes(b"x")
@@ -292,6 +298,7 @@ def test_colours_and_lines_of_a_terminal(env: dict[str, str], shards: Path, tmp_
     assert len(piped.splitlines()[0]) > 80, "off a terminal a sentence is one line"
 
 
+@pytest.mark.ci
 def test_a_terminal_shows_text_asks_before_it_removes_and_has_help_in_colour(
     env: dict[str, str], shards: Path, tmp_path: Path, cluster: LocalCluster
 ) -> None:
@@ -300,6 +307,12 @@ def test_a_terminal_shows_text_asks_before_it_removes_and_has_help_in_colour(
     shown, code = terminal(["cat", "ais://pets/shard-001.tar"], env, tmp_path)
     assert code in (0, 2)
     assert "\0" not in shown
+    shown, code = terminal(["rm", "-r", "ais://pets"], env, tmp_path, b"n\n")
+    assert code == 1
+    assert "About to remove 4 objects, 30.7 kB, and 1 bucket: ais://pets." in shown
+    assert len(names(cluster, "ais://pets")) == 4
+    assert terminal(["rm", "-r", "ais://pets/a.txt"], env, tmp_path, b"y\n")[1] == 0
+    assert len(names(cluster, "ais://pets")) == 3
     help_page, code = terminal(["ls", "--help"], env, tmp_path)
     assert code == 0
     assert "\x1b[" in help_page
@@ -329,7 +342,9 @@ def test_every_help_page_has_examples_that_stand_whole() -> None:
     for words in commands():
         shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
         lines = [line.strip() for line in shown.stdout.splitlines()]
-        last = next(number for number, line in enumerate(lines) if line.startswith("Exit codes: 0 done, 1 failed"))
+        last = next(
+            number for number, line in enumerate(lines) if line.startswith("Exit codes: 0 done, 1 failed")
+        )
         examples = list(filter(None, lines[lines.index("Examples:") + 1 : last]))
         assert examples, words
         for line in examples:
@@ -350,6 +365,7 @@ def test_the_shell_completes_commands_and_options(env: dict[str, str], tmp_path:
     assert "complete" in shell("torchdata-ais --show-completion bash", env, tmp_path).stdout
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("words", "resumed"),
     [
@@ -403,6 +419,7 @@ def test_after_ctrl_c_the_command_says_how_to_go_on(
         assert names(cluster, "ais://new") == names(cluster, "ais://pets")
 
 
+@pytest.mark.ci
 def test_a_bar_shows_mb_and_rate_on_a_terminal(
     env: dict[str, str], shards: Path, tmp_path: Path, cluster: LocalCluster
 ) -> None:
@@ -419,6 +436,7 @@ def test_the_package_is_the_same_command(env: dict[str, str], tmp_path: Path) ->
     assert ran.stdout == shell("torchdata-ais --version", env, tmp_path).stdout
 
 
+@pytest.mark.ci
 def test_put_and_get_say_as_json_what_they_did(env: dict[str, str], shards: Path, tmp_path: Path) -> None:
     (shards / "more.txt").write_bytes(b"12345")
     told = json.loads(shell("torchdata-ais put --json shards ais://pets", env, tmp_path).stdout)
@@ -433,4 +451,3 @@ def test_put_and_get_say_as_json_what_they_did(env: dict[str, str], shards: Path
         shell("torchdata-ais get --json 'ais://pets/shard-{000..001}.tar' out/", env, tmp_path).stdout
     )
     assert (told["written"], told["there"]) == (2, 0)
-

@@ -56,7 +56,7 @@ _PYTHON = re.compile(
     r"(?<![-\w?&/])[a-z_]{2,}=(?=$|[\s,.;)\"'{\[]|True|False|None|\d)"  # an argument
     r"|\.?\b[A-Za-z_]\w*\([^()]*\)"  # a call
 )
-_CLAUSES = re.compile(r"(, or |; |, )")
+_CLAUSES = re.compile(r"(, or |; )")
 
 
 @cache

@@ -95,7 +95,7 @@ def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
 
 
 def _ask(what: str) -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError.at(f"nobody is here to ask about {what}", todo="pass --yes")
     echo(f"About to remove {what}.", err=True)
     typer.confirm("Remove?", abort=True, err=True)
