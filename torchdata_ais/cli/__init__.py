@@ -20,6 +20,7 @@ from torchdata_ais.cli.dsort import dsort
 from torchdata_ais.cli.etl import etl
 from torchdata_ais.cli.get import get
 from torchdata_ais.cli.index import index
+from torchdata_ais.cli.info import info
 from torchdata_ais.cli.inspect import inspect
 from torchdata_ais.cli.lint import lint
 from torchdata_ais.cli.ls import ls
@@ -33,7 +34,7 @@ __all__ = ["app", "main"]
 _PANELS = {
     "Try it": (demo, serve, doctor),
     "Buckets and objects": (ls, put, get, cat, cp, rm),
-    "Shards": (inspect, lint, index, bench, convert, dsort),
+    "Shards": (info, inspect, lint, index, bench, convert, dsort),
 }
 
 app = command_line(name="torchdata-ais")

@@ -46,6 +46,7 @@ _PHRASES = [
     (r"name the field with columns=\{(['\"])([^'\"]+)\1: (['\"])([^'\"]+)\3\}", r"pass --column \2=\4"),
     (r"\bcolumns=", "--column "),
     (r"list it first \(\.list_ais\(\), or: (.*)\)", r"list it first: \1"),
+    (r"\boutput_shard_size=", "--size="),
     (r"\bmethod=(['\"])(\w+)\1", r"--method=\2"),
     (r"\breplace_other=True", "--replace"),
     (r"\bca_cert= \((\w+)\)", r"\1"),
