@@ -126,9 +126,10 @@ def _drop_output() -> None:
 
 
 def _flush_or_drop(stream: TextIO | None, nowhere: int) -> None:
+    if stream is None:
+        return
     try:
-        if stream is not None:
-            stream.flush()
+        stream.flush()
     except OSError:
         os.dup2(nowhere, stream.fileno())
 

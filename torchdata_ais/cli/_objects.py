@@ -130,7 +130,7 @@ def _member(found: Found, options: StoreOptions, missing: str) -> bytes:
         for _, data, _, _ in read_members(blocks, url=found.url, want=lambda name: name == found.member):
             if isinstance(data, bytes):
                 return data
-    raise NotFoundError.at(f"the shard has no file {found.member!r}", todo=missing, url=found.uri)
+    raise NotFoundError.at(f"the shard has no member {found.member!r}", todo=missing, url=found.uri)
 
 
 def same_bytes(wanted: ObjectURL, blocks: Iterator[bytes], size: int) -> bool | None:

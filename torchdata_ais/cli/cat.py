@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -47,12 +49,20 @@ def cat(
                             out.write(block)
 
 
-def _show(blocks: object, uri: str) -> None:
+def _show(blocks: Iterable[bytes], uri: str) -> None:
+    """Show text as it comes, line after line."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    rest = ""
     try:
-        text = b"".join(blocks).decode()  # type: ignore[call-overload]
-    except UnicodeDecodeError:
+        for block in blocks:
+            if b"\0" in block:
+                raise UnicodeError
+            *lines, rest = (rest + decoder.decode(block)).split("\n")
+            echo(*lines)
+        rest += decoder.decode(b"", final=True)
+    except UnicodeError:
         raise UsageError.at(
             f"{uri} is no text, and a terminal shows nothing else",
             todo="add > FILE, or use torchdata-ais get",
         ) from None
-    echo(*text.splitlines())
+    echo(*filter(None, [rest]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
@@ -118,7 +118,7 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
 
     loader = AISFileLoader([url], cluster=options_of([url], endpoint))
 
-    def noted() -> Iterator[Any]:
+    def noted() -> Generator[Any, None, None]:
         for path, data in loader:
             members.append(_Member(path.member, path.offset, len(data)))
             yield path, data

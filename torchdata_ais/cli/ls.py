@@ -129,11 +129,11 @@ def _is_shard(url: str, options: StoreOptions) -> bool:
 def _members(url: str, options: StoreOptions) -> list[dict[str, Any]]:
     """Read a shard to its end, and return what it holds."""
     from torchdata_ais.store import open_blocks
-    from torchdata_ais.tar import Link, TooLarge, decompress, read_members
+    from torchdata_ais.tar import decompress, read_members
 
     rows = []
     with open_blocks(url, options) as source:
         for name, data, offset, _ in read_members(decompress(source, url=url), url=url):
-            size = 0 if isinstance(data, Link) else data.size if isinstance(data, TooLarge) else len(data)
+            size = len(data) if isinstance(data, bytes) else 0  # a link has none
             rows.append({"url": f"{url}/{name}", "size": size, "offset": offset})
     return rows
