@@ -12,7 +12,7 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, same_command
 
 if TYPE_CHECKING:
-    from torchdata_ais.index import SampleIndex
+    from torchdata_ais.indexing import SampleIndex
     from torchdata_ais.store import StoreOptions
 
 __all__ = ["index"]
@@ -68,8 +68,8 @@ def index(
     ):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.errors import UsageError
-        from torchdata_ais.index import SampleIndex, index_place
-        from torchdata_ais.indexing import problems_of
+        from torchdata_ais.index import index_place
+        from torchdata_ais.indexing import SampleIndex, problems_of
 
         if not where and len(urls) > 1:
             raise UsageError.at(
