@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
@@ -30,9 +30,14 @@ def convert(
     target: Annotated[
         str, typer.Argument(metavar="PATTERN", help="out/train-%06d.tar or ais://bucket/train-%06d.tar")
     ],
-    kind: Annotated[str, typer.Option(help="images, table or shards, where SRC does not tell.")] = "auto",
+    kind: Annotated[
+        Literal["auto", "images", "table", "shards"],
+        typer.Option(metavar="KIND", help="images, table or shards, where SRC does not tell."),
+    ] = "auto",
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard.", min=1)] = 100000,
-    maxsize: Annotated[str, typer.Option(help="Most bytes of a shard, such as 500MB or 1GiB.")] = "3GB",
+    maxsize: Annotated[
+        str, typer.Option(metavar="SIZE", help="Most bytes of a shard, such as 500MB or 1GiB.")
+    ] = "3GB",
     fields: Annotated[str | None, typer.Option(help="Keep these fields only: 'jpg cls'.")] = None,
     number_keys: Annotated[
         bool, typer.Option("--number-keys", help="Give new keys: for shards whose keys repeat.")
@@ -67,7 +72,8 @@ def convert(
     ] = None,
     processes: Annotated[int, typer.Option(help="Processes that read, decode and encode.", min=1)] = 1,
     compress: Annotated[
-        str | None, typer.Option(help="gz, bz2, xz or zst. Default: by the end of PATTERN.")
+        Literal["gz", "bz2", "xz", "zst"] | None,
+        typer.Option(metavar="FORMAT", help="gz, bz2, xz or zst. Default: by the end of PATTERN."),
     ] = None,
     manifest: Annotated[str | None, typer.Option(help="Where to note the finished shards, as JSON.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the shards of --manifest.")] = False,
@@ -76,7 +82,8 @@ def convert(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
     on_error: Annotated[
-        str, typer.Option(help="raise; or warn, skip: go on without samples that cannot be made.")
+        Literal["raise", "warn", "skip"],
+        typer.Option(metavar="WHAT", help="raise; or warn, skip: go on without samples that cannot be made."),
     ] = "raise",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     endpoint: Endpoint = "",
@@ -86,10 +93,22 @@ def convert(
 
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
+
+    Examples:
+        torchdata-ais convert photos ais://pets/train-%06d.tar
+        torchdata-ais convert --manifest m.json --resume photos out/%06d.tar
+        torchdata-ais convert --column path=jpg --column label=cls t.csv %06d.tar
+        torchdata-ais convert --shorter 256 ais://a/train- ais://b/%06d.tar
     """
-    named = ("resume", "overwrite", "manifest", "max_pixels")
-    with reported(debug, "torchdata_ais.writing", "rich.progress", options=named), ExitStack() as stack:
-        from torchdata_ais.cli._bucket import make_bucket
+
+    def again() -> str:
+        return same_command("--resume") if manifest else same_command("--overwrite")
+
+    with (
+        reported(debug, "torchdata_ais.writing", "rich.progress", command=convert, again=again),
+        ExitStack() as stack,
+    ):
+        from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of
         from torchdata_ais.writing import convert as run
@@ -97,11 +116,13 @@ def convert(
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
         options = options_for(endpoint) if touches_cluster else None
         function = function_named(map_with)
-        make_bucket(target, options)
+        maxbytes = _bytes(maxsize)
+        stack.enter_context(new_bucket(bucket_for(target, options)))
+        bars = stack.enter_context(ExitStack())
         done = run(
             sources[0] if len(sources) == 1 else sources,
             target,
-            kind=kind,  # type: ignore[arg-type]  # checked there
+            kind=kind,
             select=function_named(select),
             decode=_decoder(function, size, shorter, max_pixels),
             map=function,
@@ -117,15 +138,15 @@ def convert(
             manifest=manifest or None,
             resume=resume,
             overwrite=overwrite,
-            on_error=on_error,  # type: ignore[arg-type]  # checked there
-            progress=progress_of(stack, "convert"),
+            on_error=on_error,
+            progress=progress_of(bars, "convert"),
             cluster=options,
             maxcount=maxcount,
-            maxsize=_bytes(maxsize),
+            maxsize=maxbytes,
             compress=compress or None,
             index=index,
         )
-        stack.close()
+        bars.close()
         _say(done, target, as_json=as_json)
 
 

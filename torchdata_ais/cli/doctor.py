@@ -19,8 +19,12 @@ def doctor(
     """Look at versions, torch, loaders, codecs, machine, cluster and clock; say what to do.
 
     The exit code is 1 if something will not work. Put the output into a bug report; it holds no token.
+
+    Examples:
+        torchdata-ais doctor
+        torchdata-ais doctor --json --endpoint http://host:51080
     """
-    with reported(False, "torchdata_ais.checking.doctor"):
+    with reported(False, "torchdata_ais.checking.doctor", command=doctor):
         from torchdata_ais.checking.doctor import Check, diagnose
         from torchdata_ais.versions import versions
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, size_text
+from torchdata_ais.cli._run import (
+    Debug,
+    Endpoint,
+    ExitCodes,
+    counted,
+    options_of,
+    reported,
+    size_text,
+)
+from torchdata_ais.cli._words import names_of, sentences_as_typed
 from torchdata_ais.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from torchdata_ais.checking import LintReport, Resharded
+    from torchdata_ais.checking import LintReport, Problem, Resharded
     from torchdata_ais.store import StoreOptions
 
 _SHOWN_ALIKE = 3  # problems of one kind in one shard
@@ -57,10 +67,15 @@ def lint(
     Errors: a shard that is not whole, keys that repeat or whose members do not stand together, fields that are double,
     missing or do not decode. Notes: fields that few samples have, keys that stand in several shards, uneven sizes.
     The exit code is 1 if there are errors, also with --fix.
+
+    Examples:
+        torchdata-ais lint ais://pets/train-
+        torchdata-ais lint --require 'jpg;png cls' /data/train-*.tar
+        torchdata-ais lint ais://pets/train- --fix ais://good/train-%06d.tar
     """
-    with reported(debug, "torchdata_ais.checking", "rich.progress"), ExitStack() as stack:
+    with reported(debug, "torchdata_ais.checking", "rich.progress", command=lint), ExitStack() as stack:
         from torchdata_ais.checking import lint_shards, reshard
-        from torchdata_ais.cli._bucket import make_bucket
+        from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._progress import progress_of
 
         options = options_of(filter(None, [*urls, fix]), endpoint)
@@ -86,7 +101,7 @@ def lint(
                 echo(f"next: {todo}", err=True)
         written: Resharded | None = None
         if fix:
-            make_bucket(fix, options)
+            stack.enter_context(new_bucket(bucket_for(fix, options)))
             bar = progress_of(stack, "fix")
             written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             stack.close()
@@ -128,13 +143,13 @@ def _show(report: LintReport) -> None:
         for problem in shard.problems:
             shown[problem.kind] += 1
             if shown[problem.kind] <= _SHOWN_ALIKE:
-                echo(str(problem))
+                echo(_typed(problem))
         unseen = shard.errors - sum(min(count, _SHOWN_ALIKE) for count in shown.values())
         if unseen:
             kinds = ", ".join(kind for kind, count in shown.items() if count > _SHOWN_ALIKE)
             echo(f"error: {shard.url}: {counted(unseen, 'more error')} of this shard (such as {kinds})")
     for problem in report.across:
-        echo(str(problem))
+        echo(_typed(problem))
     samples = sum(shard.samples for shard in report.shards)
     broken = sum(not shard.whole for shard in report.shards)
     errors = sum(shard.errors for shard in report.shards)
@@ -151,6 +166,11 @@ def _show(report: LintReport) -> None:
         f" {size_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
         f" ({report.seconds:.1f} s)"
     )
+
+
+def _typed(problem: Problem) -> Problem:
+    """Return the same problem, with a remedy that can be typed here."""
+    return replace(problem, text=sentences_as_typed(problem.text, names_of(lint)))
 
 
 def _show_written(written: Resharded, target: str, broken: int) -> None:

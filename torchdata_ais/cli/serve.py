@@ -31,8 +31,12 @@ def serve(
 
     It is embedded, in pure Python, for tests and trials. Use it in another shell by the lines it prints.
     AIS_AUTHN_TOKEN is for making and changing transforms (--etl), which run code as you: keep it to yourself.
+
+    Examples:
+        torchdata-ais serve
+        torchdata-ais serve --root /data/ais --port 0
     """
-    with reported(debug, "torchdata_ais.local"):
+    with reported(debug, "torchdata_ais.local", command=serve):
         from torchdata_ais.local import LocalCluster
 
         with LocalCluster(targets=targets, root=root, port=port, etl=etl) as cluster:
