@@ -45,7 +45,7 @@ def drawn(item: int) -> list[int]:
     return [
         item,
         random.randrange(1000),
-        int(np.random.randint(1000)),
+        int(np.random.randint(1000)),  # noqa: NPY002 - the state that workers are seeded with
         int(torch.randint(1000, ()).item()),
     ]
 
@@ -92,7 +92,7 @@ def epochs(pipe: Any, service: Any) -> list[Any]:
     """Return epochs: two of a seed, two of another, one of torch's generator, one that was broken off."""
     torch.manual_seed(5)
     random.seed(5)
-    np.random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
     with DataLoader2(pipe, reading_service=service) as loader:
         found = []
         for seed in (1, 2**64 - 1):

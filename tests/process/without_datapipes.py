@@ -1,4 +1,4 @@
-"""What chains give, and in which order: printed as JSON. With the argument "hidden", as under a torch without DataPipes."""
+"""What chains over the shards of a folder give, printed as JSON. Then "hidden": as under a torch without DataPipes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from torchdata_ais.dataloader2 import (  # noqa: E402
 )
 from torchdata_ais.dataloader2.adapter import Shuffle  # noqa: E402
 from torchdata_ais.dataloader2.graph import list_dps, traverse_dps  # noqa: E402
+from torchdata_ais.stage import datapipes  # noqa: E402
 
 
 def chain(folder: str) -> Any:
@@ -71,7 +72,9 @@ def loaders(folder: str) -> dict[str, Any]:
     found["as_dataset"] = list(DataLoader(as_dataset(chain(folder), seed=1), batch_size=None))
     found["prefetched"] = sorted(chain(folder).unbatch().prefetch(3))
     torch.manual_seed(1)
-    plain = DataLoader(chain(folder).unbatch(), batch_size=None, num_workers=2, multiprocessing_context="fork")
+    plain = DataLoader(
+        chain(folder).unbatch(), batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
     found["plain"] = [sorted(plain), sorted(plain)]
     return found
 
@@ -80,7 +83,7 @@ if __name__ == "__main__":
     folder = sys.argv[1]
     pipe = chain(folder)
     report = {
-        "own": type(pipe).__module__.startswith("torchdata_ais."),
+        "own": datapipes.OWN,
         "orders": loaders(folder),
         "names": [type(one).__name__.removesuffix("IterDataPipe") for one in list_dps(traverse_dps(pipe))],
         "drawn": bool(str(draw(pipe))),

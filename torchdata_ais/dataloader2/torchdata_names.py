@@ -87,3 +87,10 @@ except (ImportError, OSError):  # OSError: of a library of torchdata's that is f
             SequentialReadingService,
             WorkersReadingService,
         )
+        from torchdata_ais.stage.pipe import stage
+
+        # Here, and not where they stand: beside torchdata's own pipes these names are torchdata's.
+        stage("prefetch")(Prefetcher)
+        stage("pin_memory")(PinMemory)
+        stage("fullsync")(FullSync)
+        stage("sharding_round_robin_dispatch")(ShardingRoundRobinDispatcher)

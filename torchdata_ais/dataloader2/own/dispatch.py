@@ -7,12 +7,10 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, IterDataPipe
-from torchdata_ais.stage.pipe import stage
 
 __all__ = ["ShardingRoundRobinDispatcher"]
 
 
-@stage("sharding_round_robin_dispatch")
 class ShardingRoundRobinDispatcher(IterDataPipe[Any]):
     """Marks that all before it runs once, in a process of its own: `MultiProcessingReadingService` starts that.
 

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torchdata_ais.dataloader2.own.prefetch import LookAhead
 from torchdata_ais.errors import LoaderError, StallError
 from torchdata_ais.stage.datapipes import IterDataPipe
-from torchdata_ais.stage.pipe import stage
 
 __all__ = ["FullSync", "PrefetchTimeoutError"]
 
@@ -64,7 +63,6 @@ class _Agreed:
             del item
 
 
-@stage("fullsync")
 class FullSync(IterDataPipe[Any]):
     """Ends the epoch of all ranks with the rank that has fewest items: ``pipe.fullsync()``.
 

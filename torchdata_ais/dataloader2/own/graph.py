@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.datapipes import traverse_dps
 
 __all__ = ["Graph", "each_pipe", "find_dps", "last_pipe", "list_dps", "remove_dp", "replace_dp"]
@@ -104,7 +104,7 @@ def remove_dp(graph: Graph, datapipe: Any) -> Graph:
     """Take a pipe that has one source out of the graph, in place; return the graph that this makes.
 
     Raises:
-        UsageError: The pipe has no source, or several: nothing could stand in its place.
+        LoaderError: The pipe has no source, or several: nothing could stand in its place.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -119,7 +119,7 @@ def remove_dp(graph: Graph, datapipe: Any) -> Graph:
         which = (
             "the receiving DataPipe having multiple sending DataPipes" if sources else "the source DataPipe"
         )
-        raise UsageError.at(
+        raise LoaderError.at(
             f"Cannot remove {which} from the graph",
             todo="replace_dp(graph, old, new) puts another in its place",
         )

@@ -12,7 +12,6 @@ import torch
 from torchdata_ais.dataloader2.own.not_now import TerminateRequired
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import IterDataPipe
-from torchdata_ais.stage.pipe import stage
 
 __all__ = ["LookAhead", "PinMemory", "Prefetcher", "pin_memory_fn"]
 
@@ -124,7 +123,6 @@ class LookAhead:
             self._change.notify_all()
 
 
-@stage("prefetch")
 class Prefetcher(IterDataPipe[Any]):
     """Makes items ahead in a thread: ``pipe.prefetch(10)``.
 
@@ -231,7 +229,6 @@ def _like(data: Any, values: Any) -> Any:
         return values
 
 
-@stage("pin_memory")
 class PinMemory(Prefetcher):
     """Puts the tensors of items into page-locked memory, two items ahead: ``pipe.pin_memory()``.
 

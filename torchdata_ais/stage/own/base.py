@@ -28,7 +28,9 @@ class IterDataPipe(IterableDataset[T_co], AnyPipe):
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
-    getstate_hook: ClassVar[Callable[[Any], Any] | None] = None  # torch's, for its way to look through a graph
+    getstate_hook: ClassVar[Callable[[Any], Any] | None] = (
+        None  # torch's, for its way to look through a graph
+    )
 
     _runs = 0
     _number_of_samples_yielded = 0
