@@ -9,6 +9,7 @@ from typing import Any
 
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, upstream
+from torchdata_ais.stage.slots import PlannedStage
 from torchdata_ais.world import instance_of
 
 __all__ = ["number_ranks_first", "shard_instance"]
@@ -31,6 +32,8 @@ def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
         if isinstance(stage, ShardingFilter):
             stage.groups.clear()
             stage._update_num_of_instances()
+        elif isinstance(stage, PlannedStage):
+            stage.forget_split()
     if number > 1:
         with _TRAVERSING:
             apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
