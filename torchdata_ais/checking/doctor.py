@@ -91,13 +91,11 @@ def _torch() -> Check:
 
 
 def _loaders() -> Check:
-    try:
-        from torchdata_ais.dataloader2 import DataLoader2
-    except Exception as error:  # noqa: BLE001 - see above
-        todo = 'pip install "torchdata<0.10"; until then use ais_loader(engine="dataloader") or torch\'s DataLoader'
-        return Check("loaders", "note", f"DataLoader only: torchdata's {_first(error)}", todo)
+    from torchdata_ais.dataloader2 import DataLoader2
+
+    whose = "this package's" if DataLoader2.__module__.startswith("torchdata_ais.") else "torchdata's"
     methods = "/".join(multiprocessing.get_all_start_methods())
-    return Check("loaders", "ok", f"{DataLoader2.__name__} and DataLoader; start methods {methods}")
+    return Check("loaders", "ok", f"{whose} DataLoader2, and DataLoader; start methods {methods}")
 
 
 def _codecs() -> Check:

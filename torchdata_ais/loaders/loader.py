@@ -47,7 +47,7 @@ class AISLoader:
         prefetch: Batches each worker makes ahead.
         pin_memory: Put tensors into page-locked memory.
         engine: ``"dataloader2"`` (workers live on between epochs), ``"dataloader"`` (torch's, new workers each epoch),
-            or ``"auto"``: DataLoader2 where torchdata has it.
+            or ``"auto"``: DataLoader2.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
             `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the

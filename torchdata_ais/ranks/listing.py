@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import xxhash
-from torch.utils.data.datapipes.iter import IterableWrapper
-from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.pipes.read_samples import AISSampleReader
+from torchdata_ais.stage.datapipes import IterableWrapper
+from torchdata_ais.stage.datapipes import Shuffler as CoreShuffler
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
 from torchdata_ais.stage.shared_seed import SharedSeed
 from torchdata_ais.urls import ObjectURL, parse_url, redact

@@ -1,9 +1,4 @@
-"""The ground all stages stand on: the only module that touches torch's DataPipe machinery.
-
-torch core ships the DataPipe base class, its registry of functional names and the sharding filter; torchdata's
-classes of the same name are the same objects. Everything this package needs of them is imported here, so that a
-change in torch is met in one place.
-"""
+"""The ground all stages stand on: their base class, and how they get their functional names."""
 
 from __future__ import annotations
 
@@ -11,12 +6,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from torch.utils.data.datapipes.datapipe import IterDataPipe
-from torch.utils.data.datapipes.iter import IterableWrapper
-from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
-
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.datapipes import IterableWrapper, IterDataPipe, ShardingFilter
 from torchdata_ais.stage.meter import measured
 from torchdata_ais.stage.pickled import MARK, unmarked
 from torchdata_ais.stage.stats import StageStats

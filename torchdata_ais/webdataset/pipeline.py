@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.stage.seed import seed_shufflers
 from torchdata_ais.store import ClusterNames, StoreOptions

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-
+from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.shardlists import (
     SimpleShardList,
