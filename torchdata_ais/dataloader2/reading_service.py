@@ -16,6 +16,7 @@ import torch
 from torch.utils.data.graph import traverse_dps
 from typing_extensions import Self
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
 from torchdata_ais.dataloader2.graph import (
     Parts,
@@ -120,6 +121,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
 
+    @checked
     def __init__(
         self,
         num_workers: int = 0,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.display.pixels import to_mask, to_picture
 from torchdata_ais.display.rows import Choice, find, rows_of, text_of
 from torchdata_ais.errors import UsageError
@@ -40,6 +41,7 @@ class _Tile(NamedTuple):
     text: str
 
 
+@checked
 def contact_sheet(
     samples_or_batch: Any,
     *,

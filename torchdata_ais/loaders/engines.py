@@ -24,7 +24,8 @@ from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe
+from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, at_work
 from torchdata_ais.workers.counts import Counts, ended
 from torchdata_ais.workers.failure import Failure
 from torchdata_ais.workers.pulse import GRACE_S, Patience, Pulse, is_stopped
@@ -134,6 +135,7 @@ class _Workers(IterableDataset[Any]):
                 state = pack_or_refuse(self._pipe) if self._stateful else None
                 yield item, info.id, state, counts.take(self._pipe)
         except Exception as error:  # noqa: BLE001 - raised again in the main process, which torch would prefix
+            note_place(error, None, None, at_work(self._pipe))
             yield Failure.of(error, f"in DataLoader {name}")
         yield info.id, counts.take(self._pipe, now=True)
         while True:

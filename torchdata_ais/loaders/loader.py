@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import Self, Unpack
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
 from torchdata_ais.loaders.engines import pinned
@@ -20,6 +21,7 @@ from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.stage.checkpoint import stage_names
+from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
 from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
 from torchdata_ais.world import RankNames, World, WorldOptions
@@ -76,6 +78,9 @@ class AISLoader:
         True
     """
 
+    functional_name: ClassVar[str] = "ais_loader"
+
+    @checked
     def __init__(
         self,
         pipe: IterDataPipe[Any],
@@ -181,7 +186,7 @@ class AISLoader:
             self._steps.forget()
             if self._num_workers:
                 self._passes.stop()  # processes that have failed do not run again
-            raise
+            raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         self._steps.end(self._passes)
         self._step = 0
 

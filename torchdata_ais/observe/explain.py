@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.observe.draw import draw
 from torchdata_ais.ranks.listing import Listing, list_pipe
@@ -84,6 +85,7 @@ def _span(numbers: tuple[int, int]) -> str:
     return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
+@checked
 def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) -> Explanation:
     """Return what a run of `pipe` would do. Lists the shards, and reads none.
 

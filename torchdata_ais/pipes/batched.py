@@ -11,8 +11,8 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import Pipe, stage
-from torchdata_ais.stage.place import note_place
 
 __all__ = ["Batcher"]
 
@@ -105,5 +105,5 @@ class Batcher(Pipe[Any]):
         try:
             return self._collate(rows)
         except Exception as error:
-            note_place(error, rows[0], "batched")
+            note_place(error, rows[0], self, {})
             raise

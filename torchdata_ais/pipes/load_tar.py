@@ -17,8 +17,8 @@ from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect, Reader
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
+from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import Pipe, stage
-from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
 from torchdata_ais.stage.stats import StageStats
@@ -215,7 +215,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
                     run = shard.next_run()
                 except Exception as error:  # noqa: BLE001 - also what the user's functions raise
                     self._close(queue.popleft())
-                    note_place(error, {"__url__": shard.name}, "load_tar")
+                    note_place(error, {"__url__": shard.name}, self, {})
                     if not self._policy.goes_on(error, self.stats, "load_tar"):
                         return
                     continue

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torchdata_ais.arguments import check_call
 from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.webdataset.utils import run_seed
 
@@ -97,6 +98,8 @@ class Filter:
         """Return the stage: `f` with all its arguments but the source."""
         if isinstance(self.f, Through):
             self.f.check(*args, **named)
+        else:
+            check_call(self.f, (None, *args), named)
         return self.stage(self.f, args, named)
 
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
 from typing import Any, Literal
 
+from typing_extensions import Unpack
+
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.reading.open_shard import ShardOptions
+from torchdata_ais.pipes.load_tar import LoadTarNames
+from torchdata_ais.reading.open_shard import Safety, ShardOptions
 from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
-from torchdata_ais.store import ClusterNames, cluster_options
+from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, cluster_options
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
@@ -33,6 +36,26 @@ __all__ = [
 ]
 
 
+class LoadingNames(LoadTarNames, total=False):
+    """Arguments of `torchdata_ais.AISFileLoader` that webdataset does not have."""
+
+    open_shards: int
+    prefetch_bytes: int | None
+    retry: Retry | None
+    max_errors: float | None
+    cluster: Cluster
+    safety: Safety | None
+    cache: ObjectCache | None
+
+
+class SampleNames(LoadingNames, total=False):
+    """Further arguments of `tarfile_samples`, for `WebDataset`."""
+
+    adjacent: Literal["error", "split"]
+    require: str
+    keeper: FileKeeper | None
+
+
 def tarfile_samples(
     src: Iterable[Any],
     handler: Handler = reraise_exception,
@@ -43,7 +66,7 @@ def tarfile_samples(
     require: str = "",
     local_path: bool = False,
     keeper: FileKeeper | None = None,
-    **loading: Any,
+    **loading: Unpack[LoadingNames],
 ) -> Iterator[Sample]:
     """Yield the samples of shards, only whole ones.
 

@@ -1,0 +1,54 @@
+"""What a value is, in a few characters: for the repr of a sample, and for errors of functions that were given it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["bytes_text", "kind_of"]
+
+_MOST = 4
+_TEXT = 40
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as people read it.
+
+    Example:
+        >>> bytes_text(812), bytes_text(36_500), bytes_text(2.5e9)
+        ('812 B', '36.5 kB', '2.5 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def kind_of(value: Any) -> str:
+    r"""Return what kind of value this is, and how large; short ones as they are.
+
+    Example:
+        >>> import numpy as np
+        >>> kind_of(np.zeros((3, 8, 8), np.uint8)), kind_of((1, "cat")), kind_of(b"\xff\xd8" + bytes(36_498))
+        ('ndarray uint8 3 x 8 x 8', "(1, 'cat')", "36.5 kB b'\\xff\\xd8\\x00\\x00'...")
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        head = bytes(value[:4])
+        return repr(bytes(value)) if len(value) <= 16 else f"{bytes_text(len(value))} {head!r}..."
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and hasattr(value, "dtype"):
+        size = " x ".join(map(str, shape)) or "scalar"
+        return f"{type(value).__name__} {str(value.dtype).removeprefix('torch.')} {size}"
+    if hasattr(value, "mode") and isinstance(getattr(value, "size", None), tuple):
+        return f"PIL image {value.mode} {' x '.join(map(str, value.size))}"
+    if type(value) in (tuple, list):
+        shown = [kind_of(one) for one in value[:_MOST]]
+        more = [f"... {len(value)}"] if len(value) > _MOST else []
+        text = ", ".join(shown + more)
+        return f"[{text}]" if isinstance(value, list) else f"({text})"
+    if isinstance(value, dict):
+        return f"a {type(value).__name__} with {', '.join(map(repr, list(value)[:_MOST]))}"
+    if isinstance(value, (int, float, str)) or value is None:
+        text = repr(value)
+        return text if len(text) <= _TEXT else f"{text[: _TEXT - 3]}...{text[0]}"
+    return f"a {type(value).__name__}"
