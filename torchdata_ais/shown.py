@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["bytes_text", "kind_of"]
+__all__ = ["bytes_text", "value_text"]
 
 _MOST = 4
 _TEXT = 40
@@ -24,12 +24,12 @@ def bytes_text(count: float) -> str:
     raise AssertionError
 
 
-def kind_of(value: Any) -> str:
+def value_text(value: Any) -> str:
     r"""Return what kind of value this is, and how large; short ones as they are.
 
     Example:
         >>> import numpy as np
-        >>> kind_of(np.zeros((3, 8, 8), np.uint8)), kind_of((1, "cat")), kind_of(b"\xff\xd8" + bytes(36_498))
+        >>> value_text(np.zeros((3, 8, 8), np.uint8)), value_text((1, "cat")), value_text(b"\xff\xd8" + bytes(36_498))
         ('ndarray uint8 3 x 8 x 8', "(1, 'cat')", "36.5 kB b'\\xff\\xd8\\x00\\x00'...")
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -42,7 +42,7 @@ def kind_of(value: Any) -> str:
     if hasattr(value, "mode") and isinstance(getattr(value, "size", None), tuple):
         return f"PIL image {value.mode} {' x '.join(map(str, value.size))}"
     if type(value) in (tuple, list):
-        shown = [kind_of(one) for one in value[:_MOST]]
+        shown = [value_text(one) for one in value[:_MOST]]
         more = [f"... {len(value)}"] if len(value) > _MOST else []
         text = ", ".join(shown + more)
         return f"[{text}]" if isinstance(value, list) else f"({text})"

@@ -1,5 +1,5 @@
+from .loader import DataLoader2 as DataLoader2
 from .reading_service import MultiProcessingReadingService as MultiProcessingReadingService
-from .torchdata_names import DataLoader2 as DataLoader2
 from .torchdata_names import DistributedReadingService as DistributedReadingService
 from .torchdata_names import InProcessReadingService as InProcessReadingService
 from .torchdata_names import SequentialReadingService as SequentialReadingService

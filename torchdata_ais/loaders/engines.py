@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from torchdata_ais.errors import AISError, StallError, UsageError
+from torchdata_ais.errors import StallError
 from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.engine_options import EngineSettings
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
@@ -295,7 +294,7 @@ class DataLoader2Engine:
         )
         service.joined = (World(world.rank, world.size), settings.listing)
         tail = _Tail(settings.pipe, settings.stateful)
-        self._loader = _or_explain(lambda: DataLoader2(tail, reading_service=service))
+        self._loader: Any = DataLoader2(tail, reading_service=service)
         self._closed = False
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
@@ -336,21 +335,6 @@ def _has_dataloader2() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _or_explain(make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except AISError:
-        raise
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        if "pickle" not in str(error).lower() and "local object" not in str(error).lower():
-            raise
-        raise UsageError.at(
-            f"the pipe cannot be sent to worker processes: {error}",
-            todo="use functions defined at the top level of a module, functools.partial, or"
-            ' pip install "torchdata-ais[lambda]" for lambdas',
-        ) from error
 
 
 def pinned(item: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
 from torchdata_ais.loaders.engines import pinned
 from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
+from torchdata_ais.loaders.first_look import oddities
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.state import check_state
 from torchdata_ais.observe.collect import Report
@@ -27,6 +29,8 @@ from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
 from torchdata_ais.world import RankNames, World, WorldOptions
 
 __all__ = ["AISLoader", "ais_loader"]
+
+_log = logging.getLogger("torchdata_ais")
 
 
 class AISLoader:
@@ -122,7 +126,8 @@ class AISLoader:
         self.repeated = 0
         self._next_epoch = 0
         self._step = 0
-        self._run = 0
+        self._run = self._newest = 0
+        self._looked = False
 
     def _look_at(self, pipe: IterDataPipe[Any]) -> None:
         """Warn at once about what cannot be right; remember why a checkpoint could not be taken."""
@@ -160,6 +165,7 @@ class AISLoader:
         if self._closed:
             raise LoaderError.at("the loader was closed", todo="make a new one with ais_loader(...)")
         self._run += 1
+        self._newest = self._run
         items = self._epoch_items(self._run)
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
@@ -170,7 +176,8 @@ class AISLoader:
         try:
             for item, worker, state in steps:
                 if run != self._run:
-                    return  # a newer iterator has taken over
+                    self._refuse_older(run)
+                    return  # the loader was closed, or told to go on elsewhere
                 if ranks is not None:
                     ranks.look_round()
                 if worker >= 0:
@@ -178,8 +185,13 @@ class AISLoader:
                 else:
                     self.repeated += 1
                 self._step += 1
+                if not self._looked:
+                    self._looked = True
+                    for sentence in oddities(item, self._pipe):
+                        _log.warning("%s", sentence)
                 yield pinned(item) if self._pin else item
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._refuse_older(run)
             if ranks is not None:
                 ranks.report(error)
                 ranks.linger()
@@ -189,6 +201,13 @@ class AISLoader:
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         self._steps.end(self._passes)
         self._step = 0
+
+    def _refuse_older(self, run: int) -> None:
+        if run < self._newest:
+            raise LoaderError.at(
+                "a newer iterator of this loader has taken over: a loader runs one epoch at a time",
+                todo="make a second ais_loader for a second loop beside the first",
+            ) from None
 
     def _join(self) -> tuple[World, Listing, Ranks | None]:
         """List and meet the other ranks, the first time."""
@@ -204,6 +223,10 @@ class AISLoader:
             }
             timeout_s = self._world_options.rank_timeout_s
             self._joined = (world, *begin_together(self._pipe, world, settings, timeout_s))
+            workers, shards = max(1, self._num_workers) * world.size, self._joined[1].shards
+            if 0 < shards < workers:
+                text = "%d shards for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
+                _log.warning(text, shards, workers, workers - shards)
         return self._joined
 
     def _begin(self) -> None:

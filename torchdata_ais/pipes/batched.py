@@ -9,7 +9,7 @@ from typing import Any
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.collate import Ragged, collate_columns
+from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import Pipe, stage
@@ -74,6 +74,7 @@ class Batcher(Pipe[Any]):
         self._collate: Any = (
             bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
         )
+        self._own = isinstance(collation_fn, str)
         self._partial = partial
 
     def memory_bound(self) -> MemoryBound:
@@ -103,7 +104,12 @@ class Batcher(Pipe[Any]):
         if self._collate is None:
             return rows
         try:
-            return self._collate(rows)
+            batch = self._collate(rows)
         except Exception as error:
             note_place(error, rows[0], self, {})
             raise
+        if self._own:
+            return (
+                Batch(batch) if type(batch) is tuple else DictBatch(batch) if type(batch) is dict else batch
+            )
+        return batch

@@ -67,6 +67,7 @@ class Stage:
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
         stats: What it counted in this process.
         loop: The method that iterates: whose code is at work when the stage is.
+        names: How many objects it names without having seen them, by templates.
         transport: Where it gets endpoint and token from, if it needs them.
     """
 
@@ -75,6 +76,7 @@ class Stage:
     reads: int = 0
     splits: bool = False
     ready: bool = False
+    names: int = 0
     repeats: ClassVar[bool] = False
     seed_per_instance: ClassVar[bool] = False
     hidden: ClassVar[bool] = False

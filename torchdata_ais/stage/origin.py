@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from torchdata_ais.errors import AISError, noted
-from torchdata_ais.shown import kind_of
+from torchdata_ais.shown import value_text
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.place import place_in
 
@@ -38,7 +38,7 @@ def note_place(error: Exception, item: Any, stage: Stage | None, place: dict[str
     if isinstance(item, Mapping) and "__url__" in item:
         place = {"url": item["__url__"], **place}
     known = [f"{name} {place[name]!r}" for name in ("key", "url") if place.get(name) is not None]
-    given = f", which was given {kind_of(item)}" if item is not None and not place_in(item) else ""
+    given = f", which was given {value_text(item)}" if item is not None and not place_in(item) else ""
     where = f"in .{stage.functional_name}(){given}" if stage is not None else ""
     if sample := f"in the sample with {', '.join(known)}" if known else "":
         where = f"{where}, {sample}" if where else sample

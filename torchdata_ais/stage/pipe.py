@@ -23,6 +23,7 @@ from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.meter import measured
 from torchdata_ais.stage.origin import note_place, trimmed
 from torchdata_ais.stage.pickled import MARK, unmarked
+from torchdata_ais.stage.sending import check_sendable
 from torchdata_ais.stage.stats import StageStats
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _FOREIGN: dict[str, type] = {}
 """Functional names of ours that another package registered first -> its class."""
 
 
-_STAYS = ("_live", "_busy", "stats")
+_STAYS = ("_live", "_busy", "_left", "stats")
 """What belongs to one process: a copy of a stage runs nothing, and has counted nothing."""
 
 
@@ -71,6 +72,7 @@ class Pipe(Methods[T_co], Stage):
 
     _live: Any = None
     _busy: Any = None
+    _left: dict[str, Any] | None = None
     _source: IterDataPipe[Any]
 
     def __init__(self, source: Any = None) -> None:
@@ -102,12 +104,16 @@ class Pipe(Methods[T_co], Stage):
             note_place(error, None, None, at_work(self))
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         finally:
-            self._busy = None  # who has ended holds no item
+            if self._busy is not None:
+                self._left = self.busy_with()
+                self._busy = None  # who has ended holds no item
 
     def __getstate__(self) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
         state.update([MARK])
         hook = IterDataPipe.getstate_hook
+        if hook is None:
+            check_sendable(self.describe(), state.values())
         return hook(state) if hook is not None else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -286,7 +292,7 @@ def at_work(source: IterDataPipe[Any]) -> dict[str, Any]:
     """
     while True:
         if isinstance(source, Pipe):
-            place = source.busy_with()
+            place = source.busy_with() or source._left or {}
             if place.get("key") is not None:
                 return place
             effect = source.effect()

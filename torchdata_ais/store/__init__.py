@@ -5,6 +5,7 @@ from torchdata_ais.store.cache import Kept, ObjectCache
 from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.store.files import file_url
 from torchdata_ais.store.listing import list_objects, options_with
+from torchdata_ais.store.nearby import with_neighbours
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
 from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
 from torchdata_ais.store.ranges import read_range
@@ -34,4 +35,5 @@ __all__ = [
     "put_object",
     "read_range",
     "resolve_options",
+    "with_neighbours",
 ]
