@@ -31,5 +31,6 @@ __getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
 
 if not _in_command:
+    import torchdata_ais.display.sample  # so that notebooks show samples
     import torchdata_ais.observe.draw  # so that notebooks show pipes as tables
     import torchdata_ais.pipes  # noqa: F401 - so that the stages are methods

@@ -46,8 +46,10 @@ def value_text(value: Any) -> str:
         more = [f"... {len(value)}"] if len(value) > _MOST else []
         text = ", ".join(shown + more)
         return f"[{text}]" if isinstance(value, list) else f"({text})"
-    if isinstance(value, dict):
-        return f"a {type(value).__name__} with {', '.join(map(repr, list(value)[:_MOST]))}"
+    if type(value) is dict:
+        shown = [f"{name!r}: {value_text(one)}" for name, one in list(value.items())[:_MOST]]
+        more = [f"... {len(value)}"] if len(value) > _MOST else []
+        return f"{{{', '.join(shown + more)}}}"
     if isinstance(value, (int, float, str)) or value is None:
         text = repr(value)
         return text if len(text) <= _TEXT else f"{text[: _TEXT - 3]}...{text[0]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from torchdata_ais.loaders.first_look import oddities
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.state import check_state
 from torchdata_ais.observe.collect import Report
+from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
@@ -322,10 +324,13 @@ class AISLoader:
         self.close()
 
     def __repr__(self) -> str:
-        stages = [repr(stage) for stage in upstream(self._pipe)][::-1]
-        return f"ais_loader(num_workers={self._num_workers}, seed={self._passes.seed}):\n  " + "\n  ".join(
-            stages
-        )
+        return f"{self._title()}:\n" + textwrap.indent(draw(self._pipe), "  ")
+
+    def _repr_html_(self) -> str:
+        return f"<b>{self._title()}</b>{html(self._pipe)}"
+
+    def _title(self) -> str:
+        return f"ais_loader(num_workers={self._num_workers}, seed={self._passes.seed})"
 
 
 ais_loader = AISLoader

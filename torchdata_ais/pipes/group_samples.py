@@ -66,8 +66,11 @@ class TarSampleGrouper(Pipe[Sample]):
         >>> members = [("s.tar/a.jpg", b"..."), ("s.tar/a.cls", b"3"), ("s.tar/b.cls", b"4")]
         >>> for sample in TarSampleGrouper(members):
         ...     print(sample)
-        {'__key__': 'a', '__url__': 's.tar', 'jpg': b'...', 'cls': b'3'}
-        {'__key__': 'b', '__url__': 's.tar', 'cls': b'4'}
+        sample 'a', s.tar
+          jpg  b'...'
+          cls  b'3'
+        sample 'b', s.tar
+          cls  b'4'
     """
 
     resumable = True

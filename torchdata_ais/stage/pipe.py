@@ -7,10 +7,10 @@ change in torch is met in one place.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from torch.utils.data.datapipes.datapipe import IterDataPipe
@@ -123,7 +123,11 @@ class Pipe(Methods[T_co], Stage):
     def __repr__(self) -> str:
         return self.describe()
 
-    __str__ = __repr__
+    text: ClassVar[Callable[[Any], str]] = repr
+    """What `print` shows; `torchdata_ais.observe.draw` gives the whole chain here."""
+
+    def __str__(self) -> str:
+        return type(self).text(self)
 
     def __bool__(self) -> bool:
         return True
@@ -146,7 +150,7 @@ class Pipe(Methods[T_co], Stage):
         def __getattr__(self, name: str) -> Any:
             maker = IterDataPipe.functions.get(name)
             if isinstance(maker, _Maker):
-                return MethodType(maker, self)
+                return functools.update_wrapper(lambda *given, **named: maker(self, *given, **named), maker)
             try:
                 return super().__getattr__(name)
             except AttributeError:
@@ -241,7 +245,8 @@ class _Maker:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self.args[0]).replace(return_annotation=self.args[0].__name__)
+        _, *behind_source = inspect.signature(self.args[0]).parameters.values()
+        return inspect.Signature(behind_source, return_annotation=self.args[0].__name__)
 
     def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
         return self.args[0](source, *arguments, **named)
