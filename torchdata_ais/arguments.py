@@ -18,12 +18,14 @@ __all__ = [
     "check_number",
     "check_text",
     "checked",
+    "checked_options",
     "did_you_mean",
     "option",
     "taken",
 ]
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
@@ -79,6 +81,12 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
         return function(*arguments, **named)
 
     return call
+
+
+def checked_options(kind: type[_T]) -> type[_T]:
+    """Return a dataclass whose constructor is `checked`."""
+    kind.__init__ = checked(kind.__init__)  # type: ignore[misc]
+    return kind
 
 
 def check_call(
@@ -153,9 +161,6 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
             f"{name} calls {shown}({names}) with {wanted}: {error}",
             todo=f"pass a function of {wanted}; functools.partial fixes others",
         ) from None
-
-
-_T = TypeVar("_T")
 
 
 def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:

@@ -28,6 +28,9 @@ def oddities(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:
     )
     known = all(stage.effect().gives != "unknown" or stage.ready or stage.hidden for stage in stages)
     batches = any(stage.effect().gives == "batches" for stage in stages)
+    if batches and isinstance(item, list) and item and isinstance(item[0], (tuple, dict)):
+        yield "the batches are lists of samples, as torch's .batch(n) makes them: .batched(n) makes columns"
+        return
     if not batches:
         tensors = any(isinstance(value, torch.Tensor) and value.ndim for value in columns.values())
         if known and tensors:
@@ -47,6 +50,8 @@ def _kind(value: Any, names: set[str]) -> tuple[str, str]:
         if names & {"load_tar"} and "group_samples" not in names:
             return "bytes", "put .group_samples().decode().to_tuple(...) behind .load_tar()"
         return "bytes", 'put .decode("torchrgb8", size=224) behind .group_samples()'
+    if value is None:
+        return "None", "a function of the pipe returned nothing: let it return the value"
     if type(value).__module__.startswith("PIL."):
         todo = 'decode to tensors with .decode("torchrgb8", size=224), or transform them before .batched()'
         return "PIL images", todo

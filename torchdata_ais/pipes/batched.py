@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial as bind
 from typing import Any
 
-from torchdata_ais.arguments import check_function
+from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
@@ -64,8 +64,7 @@ class Batcher(Pipe[Any]):
         ragged: Ragged = "error",
     ) -> None:
         super().__init__(source)
-        if batchsize < 1:
-            raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+        check_number(batchsize, 1, "batchsize")
         if ragged not in ("error", "list", "pad"):
             raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
         if collation_fn is not None and not isinstance(collation_fn, str):

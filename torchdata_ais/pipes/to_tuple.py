@@ -51,6 +51,9 @@ _USUAL = {"label": "cls", "target": "cls", "class": "cls", "caption": "txt", "te
 def _instead(sample: Mapping[str, Any], spec: str) -> str:
     """Return what to write instead of `spec`: alternatives, if that is a picture of another format."""
     wanted = spec.split(";")
+    plain = wanted[0].strip("., ").lower()
+    if plain != wanted[0] and plain in sample:
+        return f"did you mean {plain}? Else name alternatives with ;"
     images = [field for field in sample if field.rpartition(".")[2] in IMAGE_EXTENSIONS]
     if images and any(name.rpartition(".")[2] in IMAGE_EXTENSIONS for name in wanted):
         return f'write "{spec};{images[0]}" for pictures of either kind'
