@@ -128,9 +128,8 @@ class AISSourceLister(Pipe[str]):
         self.transport = StageTransport(_options_of(items, cluster, named))
         self._given: _Given | None = None
 
-    @property
-    def names(self) -> int:  # type: ignore[override]
-        """How many objects the sources that are templates name."""
+    def count_named(self) -> int:
+        """Return how many objects the sources that are templates name."""
         texts = [str(source) for source in self._sources.items] if self._sources is not None else []
         if self._template is not None:
             return len(texts) * sum(1 for _ in expand_template(self._template))

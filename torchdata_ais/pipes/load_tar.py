@@ -218,7 +218,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
                     error = failure
                     self._close(queue.popleft())
                     if isinstance(error, NotFoundError) and self._policy.on_error == "raise":
-                        named = sum(stage_of(above).names for above in upstream(self._source))
+                        named = sum(stage_of(above).count_named() for above in upstream(self._source))
                         error = with_neighbours(error, shard.name, store, named)
                     note_place(error, {"__url__": shard.name}, self, {})
                     if not self._policy.goes_on(error, self.stats, "load_tar"):

@@ -67,7 +67,6 @@ class Stage:
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
         stats: What it counted in this process.
         loop: The method that iterates: whose code is at work when the stage is.
-        names: How many objects it names without having seen them, by templates.
         transport: Where it gets endpoint and token from, if it needs them.
     """
 
@@ -76,7 +75,6 @@ class Stage:
     reads: int = 0
     splits: bool = False
     ready: bool = False
-    names: int = 0
     repeats: ClassVar[bool] = False
     seed_per_instance: ClassVar[bool] = False
     hidden: ClassVar[bool] = False
@@ -107,6 +105,10 @@ class Stage:
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
         return MemoryBound()
+
+    def count_named(self) -> int:
+        """Return how many objects it names without having seen them, by templates."""
+        return 0
 
     def busy_with(self) -> dict[str, Any]:
         """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""
