@@ -18,7 +18,8 @@ from .etl import (
 from .etl import (
     shard_etl as shard_etl,
 )
-from .index import SampleIndex as SampleIndex
+from .index import Mixture as Mixture
+from .indexing import SampleIndex as SampleIndex
 from .loaders import (
     MultiProcessingReadingService as MultiProcessingReadingService,
 )
@@ -61,6 +62,9 @@ from .pipes import (
 )
 from .pipes import (
     AISObjectLoader as AISObjectLoader,
+)
+from .pipes import (
+    AISSampleReader as AISSampleReader,
 )
 from .pipes import (
     AISSourceLister as AISSourceLister,

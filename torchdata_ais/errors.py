@@ -23,6 +23,7 @@
     |   |   `-- webdataset.MissingKeyError         (also a KeyError)
     |   |-- TransformError      a function of an ETL gave what cannot be stored, or failed
     |   |-- DecodeError         the bytes of a field are not what its name says
+    |   |-- EmptyBatchError     nothing is left of a batch that was laid down
     |   `-- EncodeError         a value cannot be written as what the name of its field says
     |-- LoaderError             a loader or one of its processes cannot go on
     |   `-- WorkerDiedError     a worker process ended without saying why
@@ -68,6 +69,7 @@ __all__ = [
     "DecodeError",
     "DecodeUsageError",
     "DuplicateFieldError",
+    "EmptyBatchError",
     "EncodeError",
     "EncodeUsageError",
     "LoaderError",
@@ -295,6 +297,10 @@ class DecodeError(SampleError, ValueError):
 
 class EncodeError(SampleError, ValueError):
     """The value of a field cannot be written as what its name says."""
+
+
+class EmptyBatchError(SampleError, ValueError):
+    """All samples of a batch that was laid down were left out, by filters or error policies."""
 
 
 class LoaderError(AISError, RuntimeError):

@@ -16,12 +16,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
+from typing_extensions import override
+
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
 from torchdata_ais.shown import value_text
 from torchdata_ais.tar import Link, LinkTargets, Member
 
 __all__ = [
     "SHARD_SHIFT",
+    "PlannedSample",
     "Run",
     "RunMember",
     "Sample",
@@ -114,7 +117,11 @@ class Sample(dict[str, Any]):
         return None if Sample.picture is None else Sample.picture(self)
 
     def __copy__(self) -> Sample:
-        return Sample(self, place=self.place)
+        return self.renewed(self)
+
+    def renewed(self, fields: dict[str, Any]) -> Sample:
+        """Return a sample with other fields that stands in the same place."""
+        return Sample(fields, place=self.place)
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any], int]]:
         return _sample, (dict(self), self.place)
@@ -122,6 +129,41 @@ class Sample(dict[str, Any]):
 
 def _sample(fields: dict[str, Any], place: int) -> Sample:
     return Sample(fields, place=place)
+
+
+class PlannedSample(Sample):
+    """A sample that was read by index.
+
+    Attributes:
+        source: The number of its index in the mixture; 0 without one.
+        draw: How many samples of that index were drawn before it, over the whole run.
+
+    Example:
+        >>> sample = PlannedSample({"__key__": "a"}, source=1, draw=7)
+        >>> sample.renewed({"x": 3}).draw
+        7
+    """
+
+    __slots__ = ("draw", "source")
+
+    source: int
+    draw: int
+
+    def __init__(self, *args: Any, place: int = -1, source: int = 0, draw: int = 0) -> None:
+        super().__init__(*args, place=place)
+        self.source = source
+        self.draw = draw
+
+    @override
+    def renewed(self, fields: dict[str, Any]) -> PlannedSample:
+        return PlannedSample(fields, place=self.place, source=self.source, draw=self.draw)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _planned_sample, (dict(self), self.place, self.source, self.draw)
+
+
+def _planned_sample(fields: dict[str, Any], place: int, source: int, draw: int) -> PlannedSample:
+    return PlannedSample(fields, place=place, source=source, draw=draw)
 
 
 def pack_place(shard: int, offset: int) -> int:

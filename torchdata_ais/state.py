@@ -40,7 +40,7 @@ _MOST_NESTED = 64
 """Resumes in a row, each on another topology and none with an item, that a state can tell of."""
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 _Weight = Annotated[int, Meta(ge=0, le=1 << 16)]
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError)
 
@@ -295,6 +295,7 @@ class Segment(_Row):
     Attributes:
         step: The first step of it.
         position: The first position of it, counted over the whole run.
+        epoch: The epoch that position is in.
         global_batch: Positions a step, over all ranks.
         weights: Of each source, in 1/65,536; 0 for one that was removed.
         draws: How many samples were drawn from each source before.
@@ -302,6 +303,7 @@ class Segment(_Row):
 
     step: _Count
     position: _Count
+    epoch: _Count
     global_batch: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     weights: list[_Weight]
     draws: list[_Count]
@@ -320,16 +322,24 @@ class PlanState(_Kind, tag="plan", kw_only=True):
     Attributes:
         plan: Version of the plan: which function of position the order is.
         sources: The digest of each source, in the order they came; one that was removed stays.
+        order: How the order is made, in words.
         seed: The loader's seed.
         segments: One for each change of global batch, sources or weights; the first begins the run.
         step: Global batches that were given out.
+        position: The position that the next one begins at.
+        epoch: The epoch that it is in.
+        draws: How many samples of each source stand before it.
     """
 
     plan: Annotated[int, Meta(ge=1, le=1 << 16)]
     sources: Annotated[list[_Digest], Meta(min_length=1)]
+    order: Annotated[str, Meta(max_length=300)]
     seed: int
     segments: Annotated[list[Segment], Meta(min_length=1)]
     step: _Count
+    position: _Count
+    epoch: _Count
+    draws: list[_Count]
 
     def __post_init__(self) -> None:
         segments = self.segments
@@ -339,11 +349,14 @@ class PlanState(_Kind, tag="plan", kw_only=True):
         _require(
             len(segments[-1].weights) == len(self.sources), "its last segment has not one weight a source"
         )
-        _require(segments[-1].step <= self.step, "its last segment begins after its step")
-        for before, after in pairwise(segments):
-            steps, taken = after.step - before.step, after.position - before.position
+        last = segments[-1]
+        _require(last.step <= self.step, "its last segment begins after its step")
+        end = Segment(self.step, self.position, self.epoch, last.global_batch, last.weights, self.draws)
+        for before, after in pairwise([*segments, end]):
             _require(
-                steps > 0 and 0 < taken <= steps * before.global_batch,
+                before.step <= after.step
+                and before.position <= after.position
+                and before.epoch <= after.epoch,
                 "its segments do not follow each other",
             )
             pairs = zip(before.draws, after.draws, strict=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import io
+import tarfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,18 +15,24 @@ import requests
 import xxhash
 
 from torchdata_ais.local import (
+    Action,
     Bandwidth,
     Cut,
     DeadRedirect,
     Delay,
     DropEntry,
+    EmptyEntry,
+    EndBatch,
     Fault,
     FlipBit,
     LocalCluster,
     NewVersion,
+    Placeholder,
     Reset,
     Stall,
     Status,
+    SwapEntries,
+    WholeObject,
     WrongChecksum,
 )
 
@@ -255,10 +263,59 @@ def test_rules_can_act_at_the_proxy(cluster: LocalCluster) -> None:
 def test_batches_and_archives_can_be_cut_without_a_false_end(cluster: LocalCluster) -> None:
     cluster.faults.add(Cut(600), verb="BATCH")
     client = cluster.client(retry_config=None)
-    body = {"in": [{"objname": "small"}, {"objname": "big"}], "mime": ".tar", "coer": False, "strm": True}
+    body: Any = {
+        "in": [{"objname": "small"}, {"objname": "big"}],
+        "mime": ".tar",
+        "coer": False,
+        "strm": True,
+    }
     url = f"{client._request_client.base_url}/ml/moss/b"
     with pytest.raises(requests.exceptions.ChunkedEncodingError):
         requests.get(url, json=body, timeout=10).content  # noqa: B018
+
+
+def batch(cluster: LocalCluster) -> bytes:
+    entries = [{"objname": "small", "start": 1, "length": 2}, {"objname": "small", "start": 3, "length": 4}]
+    body: Any = {"in": entries, "mime": ".tar", "coer": True, "onob": True, "strm": True}
+    return requests.get(f"{cluster.endpoint}/v1/ml/moss/b?provider=ais", json=body, timeout=10).content
+
+
+FIRST, SECOND = ("small", b"12"), ("small", b"3456")
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (EndBatch(0), []),
+        (EndBatch(1), [FIRST]),
+        (EndBatch(2), [FIRST, SECOND]),
+        (EndBatch(-1), [FIRST]),
+        (WholeObject(1), [FIRST, ("small", b"0123456789")]),
+        (WholeObject(-2), [("small", b"0123456789"), SECOND]),
+        (WholeObject(2), [FIRST, SECOND]),
+        (Placeholder(0), [("__404__/small", b""), SECOND]),
+        (EmptyEntry(0), [("small", b""), SECOND]),
+        (SwapEntries(), [SECOND, FIRST]),
+        (SwapEntries(0, 2), [FIRST, SECOND]),
+    ],
+)
+def test_a_batch_answers_what_was_not_asked_for(
+    cluster: LocalCluster, action: Action, expected: list[tuple[str, bytes]]
+) -> None:
+    cluster.faults.add(action, verb="BATCH", times=1)
+    with tarfile.open(fileobj=io.BytesIO(batch(cluster))) as tar:
+        assert [(item.name, tar.extractfile(item).read()) for item in tar] == expected  # type: ignore[union-attr]
+    assert len(batch(cluster)) == 3072
+
+
+@pytest.mark.parametrize(("at", "expected"), [(0, 0), (700, 700), (-1, 3071), (-1024, 2048)])
+def test_a_batch_is_cut_where_the_fault_says_from_its_end_too(
+    cluster: LocalCluster, at: int, expected: int
+) -> None:
+    cluster.faults.add(Cut(at), verb="BATCH")
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        batch(cluster)
+    assert cluster.requests()[-1].bytes_sent == expected
 
 
 def test_faults_can_be_there_from_the_start() -> None:

@@ -175,7 +175,7 @@ def test_promise_3_a_mixture_draws_all_of_a_source_before_any_again(
     )
     schedule = [(0, data.draw(one_weight)), *sorted(later)]
     orders = [Order(size, seed=3, source=number) for number, size in enumerate(sizes)]
-    mixed = MixedOrder(orders, [(start, Quota(shares)) for start, shares in schedule], stop=stop)  # type: ignore[arg-type]
+    mixed = MixedOrder(orders, list(schedule), stop=stop)  # type: ignore[arg-type]
     assert mixed.length is not None
     all_draws = mixed.at(np.arange(mixed.length + 1))
     seen: list[list[int]] = [[] for _ in sizes]
@@ -215,9 +215,9 @@ def test_promise_3_a_mixture_draws_all_of_a_source_before_any_again(
         (lambda: Order(5, run=0), "at least one sample"),
         (lambda: Permutation(-1, 0), "not -1"),
         (lambda: MixedOrder([Order(5)], []), "begins at position 0"),
-        (lambda: MixedOrder([Order(5)], [(3, Quota([1]))]), "begins at position 0"),
-        (lambda: MixedOrder([Order(5)], [(0, Quota([1, 1]))]), "2 weights for 1 sources"),
-        (lambda: MixedOrder([Order(5)], [(0, Quota([1]))], stop="last"), "first, all, never"),  # type: ignore[arg-type]
+        (lambda: MixedOrder([Order(5)], [(3, [1])]), "begins at position 0"),
+        (lambda: MixedOrder([Order(5)], [(0, [1, 1])]), "2 weights for 1 sources"),
+        (lambda: MixedOrder([Order(5)], [(0, [1])], stop="last"), "first, all, never"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(call, says: str) -> None:
@@ -233,4 +233,4 @@ def test_positions_outside_are_refused(n: int) -> None:
     with pytest.raises(IndexError):
         Order(n).take([-1])
     with pytest.raises(IndexError):
-        MixedOrder([Order(n)], [(0, Quota([1]))]).at([-1])
+        MixedOrder([Order(n)], [(0, [1])]).at([-1])

@@ -25,12 +25,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy.typing as npt
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 from typing_extensions import Unpack
 
 from torchdata_ais import pipes
 from torchdata_ais.codecs import DecoderNames
 from torchdata_ais.pipes.load_tar import LoadTarNames
+from torchdata_ais.pipes.read_samples import Shuffle
+from torchdata_ais.plan import Tail
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.stage.collate import Ragged
 from torchdata_ais.stage.pipe import Pipe

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 import xxhash
 
+import torchdata_ais
 from torchdata_ais.errors import (
     NonAdjacentKeyError,
     NotFoundError,
@@ -19,8 +20,7 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.index import SampleIndex
-from torchdata_ais.indexing import build_index
+from torchdata_ais.indexing import SampleIndex, build_index
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSourceLister
 
@@ -178,6 +178,24 @@ def test_indexes_are_joined_with_their_selections(shards: list[str]) -> None:
     assert list(mixed) == [one[0], one[7], *two]
     with pytest.raises(UsageError, match="No index to join"):
         SampleIndex.concat([])
+
+
+def test_every_way_to_an_index_gives_the_class_that_users_name(shards: list[str], tmp_path: Path) -> None:
+    built = build_index(shards)
+    ways = {
+        "build": built,
+        "save": built.save(tmp_path),
+        "open": SampleIndex.open(tmp_path),
+        "concat": SampleIndex.concat([built, built]),
+        "select": built.select([0]),
+        "slice": built[2:5],
+        "split": built.split(0.5)[1],
+    }
+    assert {name: type(index) for name, index in ways.items()} == dict.fromkeys(
+        ways, torchdata_ais.SampleIndex
+    )
+    assert repr(built).startswith("SampleIndex(308 samples of 4 shards, proof='bytes', digest='")
+    ways["open"].verify()
 
 
 def test_polars_opens_the_files(shards: list[str], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ MOST = 10**12  # samples and steps of a very long run
 
 
 def digest(source: int) -> str:
-    return xxhash.xxh128_hexdigest(str(source).encode())
+    return xxhash.xxh64_hexdigest(str(source).encode())
 
 
 def plan(sources: int, segments: int, most: int = MOST) -> PlanState:
@@ -32,22 +32,34 @@ def plan(sources: int, segments: int, most: int = MOST) -> PlanState:
     for number in range(segments):
         step = most * number // segments
         draw = step // sources
-        rows.append(Segment(step, draw * sources, 4096, weights, [draw] * sources))
+        rows.append(Segment(step, draw * sources, number, 4096, weights, [draw] * sources))
     return PlanState(
-        plan=1, sources=[digest(one) for one in range(sources)], seed=2**63, segments=rows, step=most
+        plan=1,
+        sources=[digest(one) for one in range(sources)],
+        order="shuffle='samples', stop='first'",
+        seed=2**63,
+        segments=rows,
+        step=most,
+        position=(most // sources + 1) * sources,
+        epoch=segments,
+        draws=[most // sources + 1] * sources,
     )
 
 
 TWO = PlanState(
     plan=1,
     sources=[digest(0), digest(1)],
+    order="stop='first'",
     seed=7,
     segments=[
-        Segment(0, 0, 64, [1 << 16], [0]),
-        Segment(10, 640, 128, [16384, 49152], [640, 0]),
-        Segment(20, 1920, 128, [0, 65536], [960, 960]),
+        Segment(0, 0, 0, 64, [1 << 16], [0]),
+        Segment(10, 640, 1, 128, [16384, 49152], [640, 0]),
+        Segment(20, 1920, 2, 128, [0, 65536], [960, 960]),
     ],
     step=25,
+    position=2560,
+    epoch=2,
+    draws=[960, 1600],
 )
 
 
@@ -103,13 +115,16 @@ def forged(edit: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (lambda s: s.update(segments=[]), "segments"),
         (lambda s: s["segments"].pop(0), "not the beginning"),
         (lambda s: s["segments"].reverse(), "not the beginning"),
-        (lambda s: s["segments"][1].__setitem__(0, 0), "do not follow"),
-        (lambda s: s["segments"][2].__setitem__(0, 11), "do not follow"),
+        (lambda s: s["segments"][1].__setitem__(0, 21), "do not follow"),
+        (lambda s: s["segments"][1].__setitem__(2, 3), "do not follow"),
+        (lambda s: s.update(position=1900, draws=[960, 940]), "do not follow"),
+        (lambda s: s.update(draws=[960, 1601]), "as many as its positions"),
+        (lambda s: s.update(epoch=1), "do not follow"),
         (lambda s: s["segments"][1].__setitem__(1, 641), "as many as its positions"),
-        (lambda s: s["segments"][1].__setitem__(2, 0), "segments"),
-        (lambda s: s["segments"][1][3].append(0), "one weight a source"),
-        (lambda s: s["segments"][1].__setitem__(3, [1, 1]), "weights of a segment"),
-        (lambda s: s["segments"][2].__setitem__(4, [600, 1320]), "less often later"),
+        (lambda s: s["segments"][1].__setitem__(3, 0), "segments"),
+        (lambda s: s["segments"][1][4].append(0), "one weight a source"),
+        (lambda s: s["segments"][1].__setitem__(4, [1, 1]), "weights of a segment"),
+        (lambda s: s["segments"][2].__setitem__(5, [600, 1320]), "less often later"),
     ],
 )
 def test_promise_5_a_plan_state_that_cannot_be_is_refused(
@@ -120,7 +135,20 @@ def test_promise_5_a_plan_state_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize(
-    "name", ["plan", "sources", "seed", "segments", "step", "checksum", "kind", "version"]
+    "name",
+    [
+        "plan",
+        "sources",
+        "order",
+        "seed",
+        "segments",
+        "step",
+        "position",
+        "draws",
+        "checksum",
+        "kind",
+        "version",
+    ],
 )
 def test_promise_5_one_change_of_a_plan_state_is_refused(name: str) -> None:
     plain = to_plain(TWO)
@@ -135,5 +163,7 @@ def test_a_plan_state_is_not_for_streams() -> None:
     pipe = AISSourceLister("s.tar").load_tar().group_samples()
     with ais_loader(pipe) as loader, pytest.raises(StateError, match="of reading by index, not of streams"):
         loader.load_state_dict(to_plain(TWO))
+    assert merge_states([to_plain(TWO), to_plain(TWO)]) == to_plain(TWO)
+    other = to_plain(msgspec.structs.replace(TWO, seed=8))
     with pytest.raises(StateError, match="needs no merging"):
-        merge_states([to_plain(TWO)])
+        merge_states([to_plain(TWO), other])

@@ -12,7 +12,7 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported
 
 if TYPE_CHECKING:
-    from torchdata_ais.index import SampleIndex
+    from torchdata_ais.indexing import SampleIndex
     from torchdata_ais.store import StoreOptions
 
 __all__ = ["index"]
@@ -57,8 +57,8 @@ def index(
     with reported(debug, "torchdata_ais.index", "rich.progress"), ExitStack() as stack:
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.errors import UsageError
-        from torchdata_ais.index import SampleIndex, index_place
-        from torchdata_ais.indexing import problems_of
+        from torchdata_ais.index import index_place
+        from torchdata_ais.indexing import SampleIndex, problems_of
 
         if not where and len(urls) > 1:
             raise UsageError.at(

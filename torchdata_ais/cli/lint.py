@@ -112,7 +112,8 @@ def lint(
 def _indexed(urls: list[str], report: LintReport, options: StoreOptions | None) -> str | None:
     """Make the index of shards without errors, and return where it lies; None if there are errors."""
     from torchdata_ais.errors import UsageError
-    from torchdata_ais.index import SampleIndex, index_place
+    from torchdata_ais.index import index_place
+    from torchdata_ais.indexing import SampleIndex
     from torchdata_ais.store import StoreOptions as Options
 
     if len(urls) > 1:

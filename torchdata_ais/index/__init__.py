@@ -2,9 +2,10 @@
 
 from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, RemoteFolder
 from torchdata_ais.index.form import TABLE, UNFINISHED, Head
+from torchdata_ais.index.indexed_samples import IndexedSamples, SampleReference
 from torchdata_ais.index.keys import Keys
+from torchdata_ais.index.mixture import Mixture
 from torchdata_ais.index.places import folder_at, found_folder, index_place
-from torchdata_ais.index.sample_index import SampleIndex, SampleReference
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import (
     IndexWriter,
@@ -20,11 +21,12 @@ __all__ = [
     "Folder",
     "Head",
     "IndexWriter",
+    "IndexedSamples",
     "Keys",
     "LocalFolder",
     "MemoryFolder",
+    "Mixture",
     "RemoteFolder",
-    "SampleIndex",
     "SampleReference",
     "ShardEntry",
     "ShardRow",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,7 +71,7 @@ class StoredIndex:
         folder: Where it lies.
         table: Its table of shards: that of an index that is whole, or of a part of one.
 
-    Memory: 8 bytes a shard, and at most 16 MiB of pages and batches that were asked for last.
+    Memory: 8 bytes a shard, and at most 16 MiB of pages and batches and 4,096 rows that were asked for last.
 
     Raises:
         NotFoundError: There is no index.
@@ -90,7 +90,11 @@ class StoredIndex:
         """How many samples stand in the shards up to each, itself included."""
         self._kept: OrderedDict[tuple[str, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
+        self._rows: dict[int, ShardRow] = {}  # those asked for last
         self._check_head()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
 
     def _check_head(self) -> None:
         where = self.folder.where
@@ -122,8 +126,14 @@ class StoredIndex:
 
     def shard(self, number: int) -> ShardRow:
         """Return the row of a shard."""
-        page = self.page(number // PAGE_ROWS)
-        return ShardRow(*(column[number % PAGE_ROWS].as_py() for column in page.columns))
+        row = self._rows.get(number)
+        if row is None:
+            if len(self._rows) >= PAGE_ROWS:
+                self._rows.clear()
+            page = self.page(number // PAGE_ROWS)
+            row = ShardRow(*(column[number % PAGE_ROWS].as_py() for column in page.columns))
+            self._rows[number] = row
+        return row
 
     def shards(self) -> Iterator[ShardRow]:
         """Yield the rows of all shards, in their order."""

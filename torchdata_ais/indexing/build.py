@@ -1,4 +1,4 @@
-"""`build_index`: an index made of what is known already, of what the cluster finds, and of what is read."""
+"""An index made of what is known already, of what the cluster finds, and of what is read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import Any, Literal
 
-from typing_extensions import Unpack
-
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import (
     TABLE,
     UNFINISHED,
     Folder,
+    IndexedSamples,
     IndexWriter,
     MemoryFolder,
-    SampleIndex,
     ShardEntry,
     ShardSamples,
     StoredIndex,
@@ -29,10 +27,10 @@ from torchdata_ais.indexing.cluster import indexed_by_cluster
 from torchdata_ais.indexing.listing import listed_shards
 from torchdata_ais.indexing.reading import indexed_by_reading
 from torchdata_ais.jobs import OnProgress, Progress
-from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options
+from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL, parse_url
 
-__all__ = ["Indexed", "Method", "build_index"]
+__all__ = ["Indexed", "Method", "build_stored", "home_of"]
 
 Indexed = tuple[ShardEntry, ShardSamples]
 Method = Literal["auto", "cluster", "read"]
@@ -42,57 +40,23 @@ _CHECKPOINT_S = 60.0
 logger = logging.getLogger("torchdata_ais")
 
 
-def build_index(
+def build_stored(
     sources: Any,
+    options: StoreOptions,
     *,
-    method: Method = "auto",
-    processes: int = 0,
-    where: str | os.PathLike[str] | None = None,
-    previous: SampleIndex | None = None,
-    progress: OnProgress | None = None,
-    cluster: Cluster = None,
-    **named: Unpack[ClusterNames],
-) -> SampleIndex:
-    """Make the index of the samples of shards.
-
-    Args:
-        sources: What `.list_ais()` takes: prefixes, templates, paths, folders, one or several.
-        method: ``"cluster"``: AIStore's own job looks at the headers where the shards lie, and no sample is moved;
-            shards that it has no valid index of are named in the log, and read. ``"read"``: every shard is read, which
-            finds the XXH64 of each sample, too. ``"auto"``: by the cluster where it has that job, else by reading.
-        processes: Read in so many processes; 0 reads in this one.
-        where: Store the index there as it grows: a folder, or ``ais://bucket/name``. A build that broke off goes on
-            where it was (at most a minute of work is done again); of an index that stands there, only shards that
-            changed are made anew. None keeps the index in memory, to be stored by `SampleIndex.save`.
-        previous: An index of an earlier time. Shards that it has with the same size and the same checksum (or, where
-            there is none, version) are taken from it.
-        progress: Called with each new `Progress`.
-        cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
-
-    Order: that of the listing.
-
-    Memory: one sample a process, one part of the index (64 MiB) and 200 bytes a shard; the whole index if `where` is
-    None.
-
-    Raises:
-        NotFoundError: There are no such shards.
-        TransportError, ShardError, SampleError: A shard cannot be read or is not sound; no index is made.
-        JobError: The cluster has no such job, or does not do it, with ``method="cluster"``.
-        UsageError: A shard is compressed, or stands in the list twice; or `previous` is a selection.
-
-    Example:
-        >>> from torchdata_ais.testing import example_shards
-        >>> build_index(example_shards(counts=(3, 2)))  # doctest: +ELLIPSIS
-        SampleIndex(5 samples of 2 shards, proof='bytes', digest='...')
-    """
+    method: Method,
+    processes: int,
+    where: str | os.PathLike[str] | None,
+    previous: IndexedSamples | None,
+    progress: OnProgress | None,
+) -> StoredIndex:
+    """Return the stored index of the samples of shards; `SampleIndex.build` has the arguments."""
     if method not in ("auto", "cluster", "read"):
         raise UsageError.at(f"method={method!r}", todo='use "auto", "cluster" or "read"')
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
-    settings = cluster_options(cluster, **named)
-    urls = listed_shards(sources, settings)
-    folder = MemoryFolder() if where is None else folder_at(where, settings)
+    urls = listed_shards(sources, options)
+    folder = MemoryFolder() if where is None else folder_at(where, options)
     before = [] if previous is None else [previous]
     before += [] if where is None else _standing(folder)
     known = _known(urls, before, proven=method == "read")
@@ -101,7 +65,7 @@ def build_index(
     done = 0
     to_make = [url for url in urls if url not in known]
     try:
-        with closing(_made(to_make, settings, method, processes, progress)) as made:
+        with closing(_made(to_make, options, method, processes, progress)) as made:
             for url in urls:
                 writer.add(*(known[url][0].shard_samples(known[url][1]) if url in known else next(made)))
                 done += 1
@@ -115,10 +79,10 @@ def build_index(
             writer.checkpoint()
         raise
     writer.finish(source=str(sources))
-    return SampleIndex([StoredIndex(folder)], home=_home(sources), options=settings)
+    return StoredIndex(folder)
 
 
-def _home(sources: Any) -> str | None:
+def home_of(sources: Any) -> str | None:
     """Return where the index lies by default."""
     one = sources[0] if isinstance(sources, list | tuple) and len(sources) == 1 else sources
     try:
@@ -127,15 +91,15 @@ def _home(sources: Any) -> str | None:
         return None
 
 
-def _standing(folder: Folder) -> list[SampleIndex]:
+def _standing(folder: Folder) -> list[IndexedSamples]:
     """Return what stands in a folder already: an index, a part of one, both or nothing."""
     found = (_stored(folder, table) for table in (TABLE, UNFINISHED))
     return [index for index in found if index is not None and not index.is_selection]
 
 
-def _stored(folder: Folder, table: str) -> SampleIndex | None:
+def _stored(folder: Folder, table: str) -> IndexedSamples | None:
     try:
-        return SampleIndex([StoredIndex(folder, table)])
+        return IndexedSamples([StoredIndex(folder, table)])
     except NotFoundError:
         return None
     except SampleIndexError as error:
@@ -144,10 +108,10 @@ def _stored(folder: Folder, table: str) -> SampleIndex | None:
 
 
 def _known(
-    urls: list[ObjectURL], before: list[SampleIndex], *, proven: bool
-) -> dict[ObjectURL, tuple[SampleIndex, int]]:
+    urls: list[ObjectURL], before: list[IndexedSamples], *, proven: bool
+) -> dict[ObjectURL, tuple[IndexedSamples, int]]:
     """Return the shards that are as they were in an index of before, and where that has them."""
-    known: dict[ObjectURL, tuple[SampleIndex, int]] = {}
+    known: dict[ObjectURL, tuple[IndexedSamples, int]] = {}
     for index in before:
         rows = {row.name: (number, row) for number, row in enumerate(index.shards)}
         for url in urls:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, TransportError
-from torchdata_ais.index import SampleIndex, ShardEntry, ShardRow, ShardSamples, StoredIndex
+from torchdata_ais.index import IndexedSamples, ShardEntry, ShardRow, ShardSamples, StoredIndex
 from torchdata_ais.index.writer import stored_text
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.jobs import OnProgress, Progress
@@ -22,7 +22,7 @@ Found = tuple[ShardEntry, ShardSamples] | AISError
 
 
 def problems_of(
-    index: SampleIndex, *, processes: int = 0, progress: OnProgress | None = None
+    index: IndexedSamples, *, processes: int = 0, progress: OnProgress | None = None
 ) -> Iterator[SampleIndexError]:
     """Yield what is wrong with an index: its own bytes, then its shards, each read to its end.
 
@@ -40,6 +40,7 @@ def problems_of(
         TransportError: The cluster cannot be asked.
 
     Example:
+        >>> from torchdata_ais import SampleIndex
         >>> from torchdata_ais.testing import example_shards
         >>> list(problems_of(SampleIndex.build(example_shards(counts=(3, 2)))))
         []

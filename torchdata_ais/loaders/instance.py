@@ -9,6 +9,7 @@ from torchdata_ais.errors import StateError
 from torchdata_ais.stage.checkpoint import begin_epoch, restore, save
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.stage.slots import Task, check_planned
 from torchdata_ais.state import InstanceState, ReaderState, Refused, pack, unpack
 
 __all__ = ["InstancePlan", "begin", "pack_or_refuse", "pack_state"]
@@ -25,6 +26,7 @@ class InstancePlan:
         state: Where it stands, packed: what an instance reported, or its share of what several did; None for one that
             reads its part of a whole epoch.
         digests: Those of the shards when the state was taken, and now; empty where that is not known.
+        task: What a stage that reads by a plan is to give.
     """
 
     epoch_seed: int
@@ -32,6 +34,7 @@ class InstancePlan:
     instance: int
     state: bytes | None = None
     digests: tuple[str, str] = ("", "")
+    task: Task | None = None
 
     @classmethod
     def of(cls, seed: int, epoch: int, number: int, instance: int) -> InstancePlan:
@@ -46,6 +49,10 @@ class InstancePlan:
 def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
     """Prepare the next iteration of `tail` as `plan` says."""
     begin_epoch(tail, plan.epoch_seed, plan.number, plan.instance)
+    if plan.task is not None:
+        planned = check_planned(tail)
+        assert planned is not None
+        planned.take_task(plan.task)
     if plan.state is not None:
         part = unpack(plan.state)
         if isinstance(part, InstanceState):

@@ -5,28 +5,33 @@ from __future__ import annotations
 import logging
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar
 
 from typing_extensions import Self, Unpack
 
-from torchdata_ais.arguments import checked
+from torchdata_ais.arguments import check_number, checked
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
 from torchdata_ais.loaders.engines import pinned
 from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
 from torchdata_ais.loaders.first_look import oddities
 from torchdata_ais.loaders.passes import Passes
-from torchdata_ais.loaders.state import check_state
+from torchdata_ais.loaders.planned import ALLOWED, PlannedPasses, PlannedSteps
+from torchdata_ais.loaders.state import check_plan_state, check_state
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.report import Stats, stats, with_stats
+from torchdata_ais.pipes.read_samples import AISSampleReader
+from torchdata_ais.plan import Tail
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.ranks.replicas import Replicas
 from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
+from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
 from torchdata_ais.world import RankNames, World, WorldOptions
 
@@ -58,11 +63,17 @@ class AISLoader:
         on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
+        global_batch: Samples a step over all ranks, for pipes that read by index (``.read_samples()``); default what
+            the pipe batches, for each rank. The order of an epoch is then a function of (data, seed, epoch,
+            global batch) alone, and ranks take equal steps.
+        tail: For such pipes, what becomes of a remainder; see `AISSampleReader`.
         **ranks: ``rank=``, ``world_size=``: this rank, and how many ranks share out the data (1 for a loader of this
             process alone); default what torch.distributed says at the first iteration. ``store=``: a store of
             torch.distributed by which the ranks compare what they read (each loader of a run in turn may use the
             same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``: how long to wait
-            for a rank that has not begun.
+            for a rank that has not begun. ``mesh=``: the slice of a `DeviceMesh` that shares out the data
+            (``mesh["dp"]``), or ``group=``: its process group; processes of one place in it get equal batches. With a
+            mesh they compare every ``replica_check=256``-th of them.
 
     Attributes:
         epoch: The epoch under way, or the last one; -1 before the first.
@@ -101,6 +112,8 @@ class AISLoader:
         stall_after: float | None = None,
         on_stats: Callable[[Stats], object] | None = None,
         stats_every: float = 60.0,
+        global_batch: int | None = None,
+        tail: Tail | None = None,
         **ranks: Unpack[RankNames],
     ) -> None:
         if not isinstance(pipe, IterDataPipe):
@@ -111,7 +124,8 @@ class AISLoader:
         if stats_every <= 0:
             raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
         self._world_options = WorldOptions(**ranks)
-        self._steps = steps_named(epoch_steps)
+        planned = check_planned(pipe)
+        self._steps = PlannedSteps(epoch_steps) if planned is not None else steps_named(epoch_steps)
         how = EngineOptions(num_workers, prefetch, engine, multiprocessing_context, stall_after)
         self._pipe = pipe
         self._num_workers = num_workers
@@ -120,10 +134,27 @@ class AISLoader:
         self._stats_every = stats_every
         self._no_state: StateError | None = None
         self._stages: list[str] = []
-        self._look_at(pipe)
-        self._passes = Passes(pipe, how, seed, stateful=self._no_state is None, ahead=self._steps.ahead)
+        self._plan: PlannedPasses | None = None
+        if isinstance(planned, AISSampleReader):
+            check_number(global_batch, 1, "global_batch", optional=True)
+            steps = epoch_steps if isinstance(epoch_steps, int) else None
+            self._plan = PlannedPasses(
+                pipe, planned, how, seed, self._world_options,
+                global_batch=global_batch, epoch_steps=steps, tail=tail,
+            )  # fmt: skip
+        elif global_batch is not None or tail is not None:
+            raise UsageError.at(
+                "global_batch= and tail= are for pipes that read by index",
+                todo="begin the pipe with .read_samples(), or use epoch_steps=",
+            )
+        else:
+            self._look_at(pipe)
+        self._passes = self._plan or Passes(
+            pipe, how, seed, stateful=self._no_state is None, ahead=self._steps.ahead
+        )
         self._joined: tuple[World, Listing, Ranks | None] | None = None
-        self._closed = False
+        self._replicas: Replicas | None = None
+        self._closed = self._loaded = False
         self.epoch = -1
         self.repeated = 0
         self._next_epoch = 0
@@ -137,7 +168,7 @@ class AISLoader:
             warnings.warn(
                 "no stage of the pipe splits the data over ranks and workers: each of them yields everything; "
                 "put .sharding_filter() behind the source",
-                stacklevel=3,
+                stacklevel=4,  # this, the constructor, and what checks its arguments
             )
         try:
             self._stages = stage_names(pipe)
@@ -147,6 +178,8 @@ class AISLoader:
     @property
     def under_way(self) -> bool:
         """Whether the next `iter` finishes an epoch that a checkpoint was taken in."""
+        if self._plan is not None:
+            return self._loaded and self._plan.begin(self._plan.epoch)[1] > 0
         resume = self._passes.resume
         return resume is not None and (isinstance(resume, MergedState) or resume.step > 0)
 
@@ -156,7 +189,9 @@ class AISLoader:
             self._next_epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches, where it is known: with a fixed number of steps."""
+        """The number of batches, where it is known: with a fixed number of steps, and by index."""
+        if self._plan is not None:
+            return self._plan.length
         if self._steps.length is None:
             raise TypeError(
                 "the number of batches is not known before the epoch ends; epoch_steps=N fixes it"
@@ -186,6 +221,8 @@ class AISLoader:
                     self._passes.gave(worker, state)
                 else:
                     self.repeated += 1
+                if self._replicas is not None:
+                    self._replicas.compare(self._step if self._plan is None else self._plan.step - 1, item)
                 self._step += 1
                 if not self._looked:
                     self._looked = True
@@ -220,27 +257,37 @@ class AISLoader:
             settings = {
                 "loader": "ais_loader",
                 "seed": self._passes.seed,
-                "num_workers": self._num_workers,
                 "epoch_steps": self._steps.given,
             }
-            timeout_s = self._world_options.rank_timeout_s
-            self._joined = (world, *begin_together(self._pipe, world, settings, timeout_s))
+            if self._plan is None:
+                settings["num_workers"] = self._num_workers
+            else:
+                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.state().order}
+            options = self._world_options
+            self._joined = (world, *begin_together(self._pipe, world, settings, options.rank_timeout_s))
+            ranks = self._joined[2]
+            if ranks is not None and world.processes:
+                self._replicas = Replicas(ranks, world, options.replica_check)
             workers, shards = max(1, self._num_workers) * world.size, self._joined[1].shards
-            if 0 < shards < workers:
+            if self._plan is None and 0 < shards < workers:
                 text = "%d shards for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
                 _log.warning(text, shards, workers, workers - shards)
         return self._joined
 
     def _begin(self) -> None:
         """Begin an epoch, or the rest of one."""
-        if self._passes.resume is not None:
+        if self._plan is not None:
+            wanted = self._plan.epoch if self._loaded else self._next_epoch
+            self.epoch, self._step = self._plan.begin(wanted)
+            self._loaded = False
+        elif self._passes.resume is not None:
             resume = self._passes.resume.parts[0]
             self.epoch, self._step = resume.user_epoch, resume.step
         else:
             self.epoch, self._step = self._next_epoch, 0
             self._steps.begin(self._passes, self.epoch)
         self._next_epoch = self.epoch + 1
-        self.repeated = 0
+        self.repeated = 0 if self._plan is None else self._plan.repeated()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank's loader stands: after the batch that was received last.
@@ -252,6 +299,8 @@ class AISLoader:
         Raises:
             StateError: The pipe has a stage that a checkpoint cannot pass through; names it.
         """
+        if self._plan is not None:
+            return to_plain(self._plan.state())
         if self._no_state is not None:
             raise self._no_state
         passes = self._passes
@@ -281,16 +330,26 @@ class AISLoader:
             )
         )
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, allow: Collection[str] = ()) -> None:
         """Make the next `iter` finish the epoch in which `state` was taken.
 
         Args:
-            state: One rank's `state_dict`, or what `merge_states` made of those of all ranks.
+            state: One rank's `state_dict`, or what `merge_states` made of those of all ranks. By index any rank's is
+                that of all.
+            allow: By index, what may have changed: ``"batch"`` (the global batch), ``"weights"``, ``"sources"``.
+                Nothing is lost or repeated by it.
 
         Raises:
             StateError: It is no state, of another version, damaged, or of another pipeline. The loader is then as it
                 was.
         """
+        if unknown := set(allow) - set(ALLOWED):
+            raise UsageError.at(f"allow={sorted(unknown)}", todo=f"use {', '.join(ALLOWED)}")
+        if self._plan is not None:
+            self._plan.load(check_plan_state(state), allow)
+            self._loaded = True
+            self._run += 1
+            return
         if self._no_state is not None:
             raise self._no_state
         resume = check_state(state, self._stages)
@@ -298,6 +357,20 @@ class AISLoader:
         self._passes.resume, self._passes.seed, self._passes.number = resume, first.seed, first.epoch
         self._steps.forget()
         self._run += 1
+
+    def samples_of(self, step: int) -> list[tuple[str, str]]:
+        """Return ``(key, shard)`` of each sample of a global step, of all ranks, without reading any.
+
+        Args:
+            step: Counted over the whole run, from 0; of those before the last change at a resume nothing is known.
+
+        Raises:
+            UsageError: The pipe does not read by index.
+            IndexError: There is no such step.
+        """
+        if self._plan is None:
+            raise UsageError.at("samples_of() of a stream", todo="read by index: .read_samples()")
+        return self._plan.samples_of(step)
 
     def stats(self) -> Stats:
         """Return what the stages did so far; see `torchdata_ais.stats`."""

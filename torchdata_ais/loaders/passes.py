@@ -73,10 +73,14 @@ class Passes:
         self.turn = 0
         self.instances = [plan.not_begun() for plan in plans]
         self._has_given = False
+        return self._begun(world, listing).epoch(plans)
+
+    def _begun(self, world: World, listing: Listing) -> Engine:
+        """Return the engine, a new one if there is none."""
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
             self._engine = make_engine(self._settings(world, listing, stateful=self._stateful))
-        return self._engine.epoch(plans)
+        return self._engine
 
     def endless(self, world: World, listing: Listing) -> Iterator[Step]:
         """Yield the steps of one pass after the other.

@@ -29,6 +29,7 @@ from torchdata_ais.state import (
 from torchdata_ais.world import instance_of
 
 __all__ = [
+    "check_plan_state",
     "check_single",
     "check_state",
     "merge_states",
@@ -58,7 +59,10 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
             f"this is no list of states, but of type {type(states).__name__}",
             todo="pass the state_dict() of every rank in a list",
         )
-    parts = [part for state in states for part in _of_streams(from_plain(state)).parts]
+    found = [from_plain(state) for state in states]
+    if found and isinstance(found[0], PlanState) and all(state == found[0] for state in found):
+        return to_plain(found[0])  # by index that of any rank is that of all
+    parts = [part for state in found for part in _of_streams(state).parts]
     if not parts:
         raise StateError.at("there is no state to merge", todo="pass the state_dict() of every rank")
     for part in parts:
@@ -114,6 +118,23 @@ def check_single(state: Any, stages: list[str]) -> StreamState:
             todo="resume it with ais_loader, or pass what state_dict() of the same kind of loader returned",
         )
     return single
+
+
+def check_plan_state(state: Any) -> PlanState:
+    """Return the state of a pipe that reads by index.
+
+    Raises:
+        StateError: It is none, damaged, or of streams of shards.
+    """
+    if isinstance(state, str):
+        raise StateError.at("the state is a text", todo="pass state_from_json(text)")
+    found = from_plain(state)
+    if not isinstance(found, PlanState):
+        raise StateError.at(
+            "the state is of streams of shards, not of reading by index",
+            todo="resume it with the pipeline it was taken of",
+        )
+    return found
 
 
 def _of_streams(state: State) -> StreamState | MergedState:

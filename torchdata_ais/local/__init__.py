@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from .cluster import ClusterStats, LocalCluster, RequestRecord
 from .coverage import coverage_table
-from .server.faults import (
+from .server.actions import (
     Action,
     Bandwidth,
     Cut,
     DeadRedirect,
     Delay,
     DropEntry,
-    Fault,
+    EmptyEntry,
+    EndBatch,
     FlipBit,
     NewVersion,
+    Placeholder,
     Reset,
     Stall,
     Status,
+    SwapEntries,
+    WholeObject,
     WrongChecksum,
 )
+from .server.faults import Fault
 
 __all__ = [
     "Action",
@@ -28,14 +33,19 @@ __all__ = [
     "DeadRedirect",
     "Delay",
     "DropEntry",
+    "EmptyEntry",
+    "EndBatch",
     "Fault",
     "FlipBit",
     "LocalCluster",
     "NewVersion",
+    "Placeholder",
     "RequestRecord",
     "Reset",
     "Stall",
     "Status",
+    "SwapEntries",
+    "WholeObject",
     "WrongChecksum",
     "coverage_table",
 ]

@@ -25,7 +25,8 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import ConnectError, UsageError
 
-from .server.faults import Action, Fault
+from .server.actions import Action
+from .server.faults import Fault
 
 __all__ = ["ClusterStats", "Faults", "LocalCluster", "RequestRecord"]
 

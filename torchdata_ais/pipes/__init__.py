@@ -19,6 +19,7 @@ from torchdata_ais.pipes.map_tuple import TupleMapper
 from torchdata_ais.pipes.non_empty import NonEmpty
 from torchdata_ais.pipes.pipe_through import PipeThrough
 from torchdata_ais.pipes.random_mix import RandomMix
+from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.pipes.rename import Renamer
 from torchdata_ais.pipes.rename_keys import KeyRenamer
 from torchdata_ais.pipes.repeated import Repeater
@@ -40,6 +41,7 @@ from torchdata_ais.pipes.xdecode import StreamDecoder
 __all__ = [
     "AISFileLoader",
     "AISObjectLoader",
+    "AISSampleReader",
     "AISSourceLister",
     "Associator",
     "Batcher",

@@ -7,18 +7,27 @@ from functools import partial as bind
 from typing import Any
 
 from torchdata_ais.arguments import check_function, check_number
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.slots import (
+    PlannedStage,
+    SlotBatcher,
+    SlotStage,
+    gives_as_many,
+    planned_above,
+    refuse_below_plan,
+    slots_above,
+)
 
 __all__ = ["Batcher"]
 
 
 @stage("batched")
-class Batcher(Pipe[Any]):
+class Batcher(Pipe[Any], SlotBatcher):
     """Put `batchsize` items together as columns (``.batched(64)``).
 
     Batching in the workers, before items cross to the main process, is what makes several workers fast.
@@ -69,35 +78,69 @@ class Batcher(Pipe[Any]):
             raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
         if collation_fn is not None and not isinstance(collation_fn, str):
             check_function(collation_fn, 1, "batched(collation_fn=)")
-        self._batchsize = batchsize
+        self.batchsize = batchsize
         self._collate: Any = (
             bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
         )
         self._own = isinstance(collation_fn, str)
         self._partial = partial
+        if not partial:
+            refuse_below_plan(self, "batched(partial=False)", 'use .read_samples(tail="drop")')
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
-        return MemoryBound(f"{2 * self._batchsize} items")
+        return MemoryBound(f"{2 * self.batchsize} items")
 
     def effect(self) -> Effect:
-        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
+        return Effect("batches", self.batchsize, self._partial, keeps_place=False)
 
     def arguments(self) -> str:
-        return str(self._batchsize)
+        return str(self.batchsize)
 
     def identity(self) -> str:
-        return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
+        return f"{self.batchsize}" if self._partial else f"{self.batchsize}, partial=False"
 
     def _items(self) -> Iterator[Any]:
+        plan, slots = planned_above(self), slots_above(self)
+        if plan is not None and slots is not None:
+            yield from self._as_planned(plan, slots)
+            return
         rows: list[Any] = []
         for row in self._source:
             rows.append(row)
-            if len(rows) == self._batchsize:
+            if len(rows) == self.batchsize:
                 yield self._batch(rows)
                 rows = []
         if rows and self._partial:
             yield self._batch(rows)
+
+    def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[Any]:
+        """Yield a batch for each that was laid down, of what is left of it."""
+        plan.use_batches_of(self.batchsize)
+        at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
+        rows: list[Any] = []
+        filling, last = 0, None
+        for row in self._source:
+            while filling < slots.slot:
+                yield (last := self._rest(plan, filling, rows, last))
+                rows, filling = [], filling + 1
+            rows.append(row)
+            if at_once and len(rows) == plan.size_of(filling):
+                yield (last := self._batch(rows))
+                rows, filling = [], filling + 1
+        while filling < plan.slots_given:
+            yield (last := self._rest(plan, filling, rows, last))
+            rows, filling = [], filling + 1
+
+    def _rest(self, plan: PlannedStage, slot: int, rows: list[Any], last: Any) -> Any:
+        """Return the batch of which `rows` are left; of an empty one the last, or an error."""
+        if rows:
+            return self._batch(rows)
+        error = plan.lost(slot) or EmptyBatchError.at("a batch is empty, and there is none before it")
+        if last is None or plan.lost(slot) is not None:
+            raise error
+        self.stats.skip(error)
+        return last
 
     def _batch(self, rows: list[Any]) -> Any:
         if self._collate is None:

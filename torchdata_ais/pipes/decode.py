@@ -18,6 +18,7 @@ from torchdata_ais.stage.each_item import shown_function
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.slots import SlotStage, slots_above
 
 __all__ = ["SampleDecoder"]
 
@@ -32,7 +33,7 @@ _Outcome = tuple[Any, "Exception | None"]
 
 
 @stage("decode")
-class SampleDecoder(Pipe[Any]):
+class SampleDecoder(Pipe[Any], SlotStage):
     """Decode the fields of each sample by their names (``.decode(*specs)``).
 
     Args:
@@ -145,6 +146,8 @@ class SampleDecoder(Pipe[Any]):
         codec = self._codec
         places: deque[int] = deque()
         self._live = places
+        above = slots_above(self)
+        slots: deque[int] = deque()
         parts: deque[Future[list[_Outcome]]] = deque()
         source = iter(self._source)
         failure: Exception | None = None
@@ -154,7 +157,10 @@ class SampleDecoder(Pipe[Any]):
                 while failure is None and len(parts) < _PARTS * self._threads:
                     part: list[Any] = []
                     try:
-                        part.extend(islice(source, _AT_ONCE))
+                        for sample in islice(source, _AT_ONCE):
+                            part.append(sample)
+                            if above is not None:
+                                slots.append(above.slot)
                     except Exception as error:  # noqa: BLE001 - raised below, after what came before it
                         failure = error
                     if not part:
@@ -165,6 +171,8 @@ class SampleDecoder(Pipe[Any]):
                     break
                 for outcome in parts.popleft().result():
                     places.popleft()
+                    if slots:
+                        self.slot = slots.popleft()
                     yield outcome
             if failure is not None:
                 raise failure

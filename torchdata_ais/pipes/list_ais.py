@@ -204,6 +204,19 @@ class AISSourceLister(Pipe[str]):
             for _, source in self._keyed(sources)
         ]
 
+    def named_sources(self) -> list[str]:
+        """Return the sources as places: prefixes, templates, paths.
+
+        Raises:
+            UsageError: They are not known before the pipe is iterated, or stand for transformed objects.
+        """
+        if self._sources is None or self._etl is not None or self._etl_name is not None or self._regex:
+            raise UsageError.at(
+                "an index is found by a prefix or a template, not by what a pipe, an ETL or regex= picks out",
+                todo="open it by SampleIndex.open(prefix), and select from it",
+            )
+        return [_place_named(source, self._prefix, self._template) for source in self._sources.items]
+
     def endpoint(self) -> str | None:
         """Return the endpoint of the URLs listed, if one is known."""
         return self.transport.resolve(self).endpoint
@@ -215,6 +228,16 @@ class AISSourceLister(Pipe[str]):
             urls: What `list_sources` returned, here or in another process. A source it lacks is listed.
         """
         self._given = None if urls is None else _Given(urls)
+
+
+def _place_named(source: Any, prefix: str, template: str | None) -> str:
+    """Return a source and what was said of it as one place."""
+    if isinstance(source, (str, Path)):
+        text = str(source)
+    else:  # a bucket of the SDK
+        text = f"{getattr(source, 'provider', 'ais')}://{getattr(source, 'name', source)}"
+    more = template or prefix
+    return f"{text.rstrip('/')}/{more}" if more else text
 
 
 def _key_of(source: Any) -> str | None:

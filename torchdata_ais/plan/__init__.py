@@ -3,18 +3,25 @@
 Everything here is a pure function of sizes, seed and position: no I/O, no torch, no generator with a state.
 """
 
-from torchdata_ais.plan.mixture import Quota, round_weights
+from torchdata_ais.plan.mixture import DENOMINATOR, Quota, round_weights
 from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop
 from torchdata_ais.plan.permutation import Permutation
+from torchdata_ais.plan.run import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.plan.slots import Slots, Tail
 
 __all__ = [
+    "DENOMINATOR",
+    "PLAN_VERSION",
     "Draws",
+    "Epoch",
     "MixedOrder",
     "Order",
     "Permutation",
     "Quota",
+    "Run",
+    "RunSegment",
     "Slots",
+    "Sources",
     "Stop",
     "Tail",
     "round_weights",

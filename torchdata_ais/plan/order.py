@@ -98,48 +98,61 @@ class MixedOrder:
 
     Args:
         orders: One `Order` a source.
-        schedule: ``(from_position, quota)``, ascending, the first from 0: which weights hold from where.
+        schedule: ``(from_position, weights)``, ascending, the first from `position` or before: which rounded weights
+            hold from where. A weight of 0 leaves its source out.
         stop: ``"first"`` ends the epoch before any sample comes again, ``"all"`` when each was seen,
             ``"never"`` has no end.
+        position: Where the first weights begin to count.
+        draws: How many samples of each source stand before it.
+
+    Attributes:
+        length: Positions of the first epoch, from `position` on; None: it has no end.
 
     Example:
-        >>> mixed = MixedOrder([Order(4), Order(100, source=1)], [(0, Quota([1, 3]))], stop="first")
+        >>> mixed = MixedOrder([Order(4), Order(100, source=1)], [(0, [1, 3])], stop="first")
         >>> mixed.length, mixed.counts(mixed.length).tolist()
         (18, [4, 14])
     """
 
     def __init__(
-        self, orders: Sequence[Order], schedule: Sequence[tuple[int, Quota]], stop: Stop = "first"
+        self,
+        orders: Sequence[Order],
+        schedule: Sequence[tuple[int, Sequence[int]]],
+        stop: Stop = "first",
+        *,
+        position: int = 0,
+        draws: Sequence[int] | None = None,
     ) -> None:
         starts = [start for start, _ in schedule]
-        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+        if not starts or starts[0] > position or starts[0] < 0 or starts != sorted(set(starts)):
             raise UsageError(f"a schedule begins at position 0 and ascends, not {starts}")
-        for _, quota in schedule:
-            if len(quota.weights) != len(orders):
-                raise UsageError(f"{len(quota.weights)} weights for {len(orders)} sources")
+        for _, weights in schedule:
+            if len(weights) != len(orders):
+                raise UsageError(f"{len(weights)} weights for {len(orders)} sources")
         if stop not in get_args(Stop):
             raise UsageError(f"stop is one of {', '.join(get_args(Stop))}, not {stop!r}")
         self._orders = list(orders)
-        self._quotas = [quota for _, quota in schedule]
-        self._starts = np.array(starts, dtype=np.int64)
-        taken = [np.zeros(len(orders), dtype=np.int64)]
-        for (start, quota), end in zip(schedule, starts[1:], strict=False):
-            taken.append(taken[-1] + quota.counts(end - start))
+        first = sum(start <= position for start in starts) - 1
+        self._starts = np.array([position, *starts[first + 1 :]], dtype=np.int64)
+        self._quotas = [_Active(weights) for _, weights in schedule[first:]]
+        taken = [np.array(draws or [0] * len(orders), dtype=np.int64)]
+        for number, end in enumerate(self._starts[1:].tolist()):
+            taken.append(taken[-1] + self._quotas[number].counts(end - int(self._starts[number])))
         self._taken = taken
         self.length = None if stop == "never" else self._length(stop)
 
     def at(self, positions: npt.ArrayLike) -> Draws:
         """Return what stands at `positions`, which may lie in any epoch."""
         wanted = np.asarray(positions, dtype=np.int64)
-        if wanted.size and int(wanted.min()) < 0:
+        if wanted.size and int(wanted.min()) < int(self._starts[0]):
             raise IndexError(f"position {wanted.min()} is before the first")
         segments = np.searchsorted(self._starts, wanted, side="right") - 1
         source, draw = np.empty_like(wanted), np.empty_like(wanted)
         for number in np.unique(segments).tolist():
             here = segments == number
             within = wanted[here] - self._starts[number]
-            source[here] = self._quotas[number].sources(within)
-            draw[here] = self._quotas[number].draws(within) + self._taken[number][source[here]]
+            source[here], drawn = self._quotas[number].at(within)
+            draw[here] = drawn + self._taken[number][source[here]]
         index = np.empty_like(wanted)
         for number in np.unique(source).tolist():
             here = source == number
@@ -153,15 +166,45 @@ class MixedOrder:
         result: Integers = self._taken[number] + self._quotas[number].counts(within)
         return result
 
-    def _position_of(self, source: int, draw: int) -> int:
-        """Return the position of a source's draw, in whichever segment it falls."""
+    def _position_of(self, source: int, draw: int) -> int | None:
+        """Return the position of a source's draw, in whichever segment it falls; None: it is not drawn again."""
         number = sum(int(taken[source]) <= draw for taken in self._taken) - 1
         within = self._quotas[number].position_of(source, draw - int(self._taken[number][source]))
-        return int(self._starts[number]) + within
+        return None if within is None else int(self._starts[number]) + within
 
     def _length(self, stop: Stop) -> int:
-        if stop == "first":
-            return min(self._position_of(number, order.samples) for number, order in enumerate(self._orders))
-        return 1 + max(
-            self._position_of(number, order.samples - 1) for number, order in enumerate(self._orders)
-        )
+        """Return how far the first epoch reaches: to the next time that a source was seen whole."""
+        ends = []
+        for source, order in enumerate(self._orders):
+            round_end = (int(self._taken[0][source]) // order.samples + 1) * order.samples
+            end = self._position_of(source, round_end - (stop == "all"))
+            if end is not None:
+                ends.append(end)
+        if not ends:
+            raise UsageError("no source of the mixture is ever drawn")
+        begin = int(self._starts[0])
+        return min(ends) - begin if stop == "first" else 1 + max(ends) - begin
+
+
+class _Active:
+    """The quota sequence of those sources that have a weight."""
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        self._numbers = np.flatnonzero(np.asarray(weights))
+        self._sources = len(weights)
+        self._quota = Quota([weights[number] for number in self._numbers.tolist()])
+
+    def at(self, within: Integers) -> tuple[Integers, Integers]:
+        """Return the source at each position, and how often it was drawn before."""
+        return self._numbers[self._quota.sources(within)], self._quota.draws(within)
+
+    def counts(self, position: int) -> Integers:
+        """Return how often each source is drawn at positions below `position`."""
+        result = np.zeros(self._sources, dtype=np.int64)
+        result[self._numbers] = self._quota.counts(position)
+        return result
+
+    def position_of(self, source: int, draw: int) -> int | None:
+        """Return where `source` is drawn for the time `draw`; None if it has no weight."""
+        place = np.flatnonzero(self._numbers == source)
+        return self._quota.position_of(int(place[0]), draw) if len(place) else None

@@ -77,12 +77,22 @@ class Slots:
         result: Integers = np.arange(begin, end, dtype=np.int64) % self.length
         return result
 
-    def repeated(self) -> int:
-        """Return how many positions of an epoch some rank gets in addition to another."""
+    def given(self, rank: int = 0) -> int:
+        """Return how many positions `rank` gets in an epoch."""
+        whole = self.length // self.global_batch
+        each = (rank + 1) * self.global_batch // self.ranks - rank * self.global_batch // self.ranks
+        return whole * each + (len(self.positions(whole, rank)) if whole < len(self) else 0)
+
+    def repeated(self, rank: int | None = None) -> int:
+        """Return how many positions of an epoch `rank`, or all ranks, get in addition to another."""
         rest = self.length % self.global_batch
         if not rest or self.tail == "drop":
             return 0
-        return self.global_batch - rest if self.tail == "pad" else max(0, self.ranks - rest)
+        if rank is None:
+            return self.global_batch - rest if self.tail == "pad" else max(0, self.ranks - rest)
+        size = rest if self.tail == "short" else self.global_batch
+        begin, end = rank * size // self.ranks, (rank + 1) * size // self.ranks
+        return int(begin == end) if self.tail == "short" else max(0, end - max(begin, rest))
 
     def worker(self, step: int, workers: int) -> int:
         """Return which worker of a rank makes its batch of `step`; 0 where there are none."""

@@ -14,6 +14,7 @@ from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.pipes.list_ais import AISSourceLister
+from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
 from torchdata_ais.stage.shared_seed import SharedSeed
 from torchdata_ais.urls import ObjectURL, parse_url, redact
@@ -96,6 +97,9 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
     tables: list[Table] = []
     endpoints: list[str | None] = []
     for number, stage in enumerate(_sources(pipe), start=1):
+        if isinstance(stage, AISSampleReader):
+            tables.append(Table(f"the index (source {number})", rows_of(stage.told())))
+            continue
         if not isinstance(stage, AISSourceLister):
             texts = [_text(item) for item in _items(stage) or ()]
             tables.append(Table(f"the items of source {number}", rows_of(texts)))

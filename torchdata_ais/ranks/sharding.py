@@ -11,6 +11,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_sharding
 
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, upstream
+from torchdata_ais.stage.slots import PlannedStage
 from torchdata_ais.world import instance_of
 
 __all__ = ["number_ranks_first", "shard_instance"]
@@ -33,6 +34,8 @@ def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
         if isinstance(stage, ShardingFilter):
             stage.groups.clear()
             stage._update_num_of_instances()
+        elif isinstance(stage, PlannedStage):
+            stage.forget_split()
     if number > 1:
         with _TRAVERSING:
             apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)

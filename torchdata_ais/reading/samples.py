@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from torchdata_ais.errors import DuplicateFieldError
-from torchdata_ais.samples import Run, Sample, pack_place
+from torchdata_ais.samples import PlannedSample, Run, Sample, pack_place
 
-__all__ = ["sample_of", "whole_samples"]
+_S = TypeVar("_S", bound=Sample)
+
+__all__ = ["planned_sample", "sample_of", "whole_samples"]
 
 
 def sample_of(run: Run, url: str) -> Sample:
@@ -16,7 +19,17 @@ def sample_of(run: Run, url: str) -> Sample:
     Raises:
         DuplicateFieldError: It has a field twice.
     """
-    sample = Sample.__new__(Sample)  # __init__ takes longer than all that follows
+    return _filled(Sample.__new__(Sample), run, url)  # __init__ takes longer than all that follows
+
+
+def planned_sample(run: Run, url: str, source: int, draw: int) -> PlannedSample:
+    """Return the sample that a run with a key is, as one that was read by index."""
+    sample = PlannedSample.__new__(PlannedSample)
+    sample.source, sample.draw = source, draw
+    return _filled(sample, run, url)
+
+
+def _filled(sample: _S, run: Run, url: str) -> _S:
     sample.place = pack_place(run.shard, run.offset)
     sample["__key__"] = run.key
     sample["__url__"] = url

@@ -10,12 +10,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy.typing as npt
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 from typing_extensions import Unpack
 
 from torchdata_ais import pipes
 from torchdata_ais.codecs import DecoderNames
 from torchdata_ais.pipes.load_tar import LoadTarNames
+from torchdata_ais.pipes.read_samples import Shuffle
+from torchdata_ais.plan import Tail
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.stage.collate import Ragged
 from torchdata_ais.stage.pipe import Pipe
@@ -54,6 +57,7 @@ class Methods(IterDataPipe[T_co]):
     def mix_round_robin(self, *others: Any, longest: bool = False) -> pipes.RoundRobin: ...
     def non_empty(self) -> pipes.NonEmpty: ...
     def pipe_through(self, f: Callable[[Iterator[Any]], Iterable[Any]]) -> pipes.PipeThrough: ...
+    def read_samples(self, *, shuffle: Shuffle = None, seed: int = 0, positions: npt.ArrayLike | None = None, batch_size: int | None = None, tail: Tail = 'short', empty: Literal['error', 'repeat'] = 'error', epoch_steps: int | None = None, run_bytes: int = 8388608, cluster: Cluster = None, safety: Safety | None = None, prefetch_bytes: int | None = None, retry: Retry | None = None, on_error: OnError = 'raise', max_errors: float | None = None, cache: ObjectCache | None = None, **named: Unpack[ClusterNames]) -> pipes.AISSampleReader: ...
     def rename(self, *, keep: bool = True, on_error: OnError = 'raise', max_errors: float | None = None, **names: str) -> pipes.Renamer: ...
     def rename_keys(self, *pairs: tuple[str, str], keep_unselected: bool = False, must_match: bool = True, duplicate_is_error: bool = True, on_error: OnError = 'raise', max_errors: float | None = None, **names: str) -> pipes.KeyRenamer: ...
     def repeated(self, nepochs: int | None = None, nbatches: int | None = None) -> pipes.Repeater: ...

@@ -136,13 +136,13 @@ class Pipe(Methods[T_co], Stage):
         raise TypeError(
             f"{type(self).__name__} instance doesn't have valid length: how many items come is known when they have "
             "come. .with_length(n) declares it; ais_loader(pipe, epoch_steps=n) has one. To split data, give each "
-            'part its own shards: "train-{000..089}.tar" and "train-{090..099}.tar"'
+            'part its own shards, "train-{000..089}.tar" and "train-{090..099}.tar", or split an index of them'
         )
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} is a stream: it has no item {index!r}. next(iter(pipe)) gives the first, "
-            ".slice_samples(n) the first n; to reach samples by number, make an index of the shards"
+            ".slice_samples(n) the first n; to reach samples by number, index the shards: SampleDataset(index)"
         )
 
     if not TYPE_CHECKING:  # checkers know the stages by `Methods`, and see a wrong name themselves

@@ -21,7 +21,7 @@ def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
     if not isinstance(sample, Sample):
         return result
     if not isinstance(result, Sample):
-        return Sample(result, place=sample.place)
+        return sample.renewed(result)
     if result.place < 0:
         result.place = sample.place
     return result

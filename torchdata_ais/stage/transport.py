@@ -53,3 +53,8 @@ class StageTransport:
             if given is None and isinstance(transport, StageTransport):
                 given = transport.given
         return replace(cluster_options(given), **self._overrides)
+
+    def resolve_over(self, known: StoreOptions) -> StoreOptions:
+        """Return the settings where something else than a stage above is known: what the stage was given, else that."""
+        given = self.given if self.given is not None else known if known.endpoint else None
+        return replace(cluster_options(given), **self._overrides)

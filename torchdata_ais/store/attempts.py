@@ -250,15 +250,17 @@ class Series:
 
 
 @contextmanager
-def series(retry: Retry, name: str, url: str) -> Iterator[Series]:
-    """Give what makes several calls under one deadline; `name` and `url` are for the errors."""
-    with Cancel() as cancel:
+def series(retry: Retry, name: str, url: str, cancel: Cancel | None = None) -> Iterator[Series]:
+    """Give what makes several calls under one deadline; `name` and `url` are for the errors, `cancel` ends them."""
+    with cancel or Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url)
         with _watched(attempts):
             yield Series(attempts)
 
 
-def retried(call: Callable[[Attempts], _T], retry: Retry, name: str, url: str) -> _T:
+def retried(
+    call: Callable[[Attempts], _T], retry: Retry, name: str, url: str, cancel: Cancel | None = None
+) -> _T:
     """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
-    with series(retry, name, url) as one:
+    with series(retry, name, url, cancel) as one:
         return one(call)

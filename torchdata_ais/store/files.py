@@ -25,7 +25,7 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.urls import ObjectURL
 
-__all__ = ["FileReader", "file_url"]
+__all__ = ["FileReader", "file_facts", "file_url", "open_error"]
 
 _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
 
@@ -72,11 +72,11 @@ class FileReader(Reader):
             # Without O_NONBLOCK, a named pipe that nobody writes to could not even be closed.
             fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise self._failed_to_open(error) from error
+            raise open_error(self._path, error) from error
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
-                raise self._failed_to_open(IsADirectoryError(21, "is a directory"))
+                raise open_error(self._path, IsADirectoryError(21, "is a directory"))
             self._stats.first_byte_s = time.monotonic() - begin
             if stat.S_ISREG(status.st_mode):
                 yield from self._file(fd, status)
@@ -162,21 +162,6 @@ class FileReader(Reader):
                 offset=self._offset,
             )
 
-    def _failed_to_open(self, error: OSError) -> NotFoundError | AuthError | UsageError | ReadError:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            return NotFoundError.at(
-                f"{self._path}: there is no such file",
-                todo="check the path (for an object write ais://bucket/name)",
-                url=self._path,
-            )
-        if isinstance(error, IsADirectoryError):
-            return UsageError.at(
-                f"{self._path}: this is a directory", todo="name files, or a pattern", url=self._path
-            )
-        if isinstance(error, PermissionError):
-            return AuthError.at(f"{self._path}: no right to read it", todo="change its mode", url=self._path)
-        return ReadError.at(f"{self._path}: {error}", todo="look at the file system", url=self._path)
-
     def _changed(self, difference: str) -> ObjectChangedError:
         return ObjectChangedError.at(
             f"{self._name}: the file changed: {difference}",
@@ -184,6 +169,27 @@ class FileReader(Reader):
             url=self._path,
             offset=self._offset,
         )
+
+
+def open_error(path: str, error: OSError) -> NotFoundError | AuthError | UsageError | ReadError:
+    """Return what to say of a file that could not be opened."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return NotFoundError.at(
+            f"{path}: there is no such file",
+            todo="check the path (for an object write ais://bucket/name)",
+            url=path,
+        )
+    if isinstance(error, IsADirectoryError):
+        return UsageError.at(f"{path}: this is a directory", todo="name files, or a pattern", url=path)
+    if isinstance(error, PermissionError):
+        return AuthError.at(f"{path}: no right to read it", todo="change its mode", url=path)
+    return ReadError.at(f"{path}: {error}", todo="look at the file system", url=path)
+
+
+def file_facts(fd: int) -> Facts:
+    """Return what identifies the open file."""
+    status = os.fstat(fd)
+    return Facts(size=status.st_size, version=_version(status))
 
 
 def file_url(path: str) -> ObjectURL:

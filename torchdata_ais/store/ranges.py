@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import nullcontext
 from http.client import HTTPException
 
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.errors import ReadError, StallError
+from torchdata_ais.errors import ObjectChangedError, ReadError, StallError, UsageError
 from torchdata_ais.store.attempts import Attempts, Failed, retried
+from torchdata_ais.store.body import facts_of
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import UNREADABLE, drain, is_marked, is_page, not_aistore, refused, root
+from torchdata_ais.store.facts import Facts
+from torchdata_ais.store.files import file_facts, open_error
 from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pace import Pace
+from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.request import send
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import Location, parse_url, redact
 
 __all__ = ["read_range"]
 
@@ -21,31 +29,57 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _PIECE = 1 << 20
 
 
-def read_range(url: str, start: int, length: int, options: StoreOptions) -> bytes:
+def read_range(
+    url: str | Location,
+    start: int,
+    length: int,
+    options: StoreOptions,
+    *,
+    known: Facts | None = None,
+    stats: Stats | None = None,
+    cancel: Cancel | None = None,
+    pace: Pace | None = None,
+) -> bytes:
     """Return at most `length` bytes of an object from byte `start` on; fewer if it ends before, none past its end.
 
     Args:
-        url: ``ais://bucket/name``, an object URL, or a web URL.
+        url: ``ais://bucket/name``, an object URL, a web URL, or a file.
         start: The first byte.
         length: How many bytes; 0 asks for none.
         options: Endpoint, token, retries.
+        known: What the object must be. With it a server that sends all of it, instead of a range, is an error, too:
+            many ranges of one object are wanted then.
+        stats: Counts bytes and retries.
+        cancel: Ends the call, from any thread. One serves one call at a time.
+        pace: Bounds the requests in flight.
 
     Memory: what is returned.
 
     Raises:
         NotFoundError: No such bucket or object.
+        ObjectChangedError: It is not the one that is known.
+        UsageError: The server knows no ranges, and `known` is given.
+        Cancelled: `cancel` was called.
         ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
     place = parse_url(url).at(options.endpoint)
     place.require_endpoint()
     if length < 1:
         return b""
+    if place.kind == "file":
+        return _of_file(place, start, length, known)
     target = place.url()
 
     def get(attempts: Attempts) -> bytes:
+        with nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()):
+            return get_now(attempts)
+
+    def get_now(attempts: Attempts) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}"}
         home = options.endpoint if place.kind == "object" else ""
         response = send("GET", target, options, attempts, home=home, headers=wanted)
+        if stats is not None:
+            stats.retries += attempts.total > 1
         try:
             if response.status == 416:
                 drain(response)
@@ -55,6 +89,8 @@ def read_range(url: str, start: int, length: int, options: StoreOptions) -> byte
             marked = place.kind != "object" or is_marked(response)
             if not marked and is_page(response.headers.get("Content-Type", "")):
                 raise not_aistore(options.endpoint or target, "it answered with a web page")
+            if known is not None:
+                _check(response, place, known)
             if response.status == 200:  # a server that knows no ranges sends all of it
                 return _body(response, start, length, attempts, options)
             expected = _extent(response, start, length)
@@ -65,7 +101,52 @@ def read_range(url: str, start: int, length: int, options: StoreOptions) -> byte
         finally:
             response.close()
 
-    return retried(get, options.retry, place.uri, redact(target))
+    data = retried(get, options.retry, place.uri, redact(target), cancel)
+    if stats is not None:
+        stats.bytes += len(data)
+    return data
+
+
+def _of_file(place: Location, start: int, length: int, known: Facts | None) -> bytes:
+    try:
+        fd = os.open(place.name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise open_error(place.name, error) from error
+    try:
+        difference = known.difference(file_facts(fd)) if known is not None else ""
+        if difference:
+            raise _changed(place, difference)
+        return os.pread(fd, length, start)
+    except OSError as error:
+        raise ReadError.at(
+            f"{place.name}: reading failed at byte {start} ({error})",
+            todo="look at the disk or the network file system", url=place.name, offset=start,
+        ) from error  # fmt: skip
+    finally:
+        os.close(fd)
+
+
+def _check(response: BaseHTTPResponse, place: Location, known: Facts) -> None:
+    """Raise if the headers say that the object is not the one known, or that all of it comes."""
+    found = facts_of(response, place)
+    total = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if total is not None and total[3] != "*":
+        found.size = int(total[3])
+    difference = known.difference(found)
+    if difference:
+        raise _changed(place, difference)
+    if response.status == 200:
+        raise UsageError.at(
+            f"{place.uri}: the server sends all of it where a range is asked for",
+            todo="read it as a stream (load_tar), or put the shards on a server that knows ranges", url=place.shown,
+        )  # fmt: skip
+
+
+def _changed(place: Location, difference: str) -> ObjectChangedError:
+    return ObjectChangedError.at(
+        f"{place.uri} is another one than was indexed: {difference}",
+        todo="index it again (torchdata-ais index), or restore the object", url=place.shown,
+    )  # fmt: skip
 
 
 def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:

@@ -1,8 +1,9 @@
 """GetBatch: many objects, ranges and archived files in one tar, in the order asked for.
 
 Everything is looked up before the first byte goes out, so what cannot be had is an error status and never,
-as on a real cluster in streaming mode, a tar that ends early and looks whole. Files are opened one after the
-other: an object that is replaced in that moment breaks the connection, which no client takes for an end.
+as on a real cluster in streaming mode, a tar that ends early and looks whole: such answers are faults, to be
+switched on (`_spoiled`). Files are opened one after the other: an object that is replaced in that moment breaks
+the connection, which no client takes for an end.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from .actions import Action, EmptyEntry, EndBatch, Placeholder, SwapEntries, WholeObject
 from .api_archived import member_missing
 from .api_objects import redirect_to
 from .archive import File, opened, packed
@@ -67,17 +69,21 @@ class _Part:
     bucket: str
     file: File
     error: str = ""
+    is_injected: bool = False
 
 
 @route("proxy", "GET", "batch", query="coloc", sdk="Batch.get")
 def redirect_batch(call: Call) -> Reply:
     """Send the client to a target; any can assemble."""
-    if call.query.get("coloc") == "2":
-        raise not_implemented("query parameter 'coloc'=2")
     entries = _read(call).entries
     if not entries:
         raise ReplyError(400, "moss: empty input")
     for entry in entries:
+        start, length = entry.start or 0, entry.length or 0
+        if start < 0 or length < -1 or (start and not length):
+            asked = "" if length == -1 else f",length={length}"
+            range_ = f'start={start}{asked} (oname: "{entry.objname}")'
+            raise ReplyError(400, f"unmarshalerDecoder: not satisfiable range [{range_}]")
         bucket = entry.bucket or call.bucket
         if not bucket:
             raise ReplyError(400, f'missing bucket specification for object "{entry.objname}"')
@@ -96,9 +102,10 @@ def get_batch(call: Call) -> Reply:
     mime = mime if mime.startswith(".") else f".{mime}"
     if mime not in TYPES:
         raise ReplyError(400, f'unknown mime type "{mime}"', "errUnknownMime")
-    parts = [_part(call, entry, only_names=bool(batch.onob)) for entry in batch.entries or []]
+    entries = _spoiled(batch.entries or [], call.plan.batch if call.plan else ())
+    parts = [_part(call, entry, action, only_names=bool(batch.onob)) for entry, action in entries]
     for part in parts:
-        if part.error and not batch.coer:
+        if part.error and not part.is_injected and not batch.coer:
             raise ReplyError(404, part.error, "ErrNotFound")
     archive = packed(mime, (part.file for part in parts))
     if batch.strm:
@@ -121,18 +128,44 @@ def _read(call: Call) -> _Batch:
         raise not_implemented(f"field {unknown[1]!r:.100} of an entry of GetBatch") from problem
 
 
-def _part(call: Call, entry: _Entry, *, only_names: bool) -> _Part:
+def _spoiled(entries: list[_Entry], actions: Iterable[Action]) -> list[tuple[_Entry, Action | None]]:
+    """What the faults make of the entries, and what is to be done with each. There may be less than a fault means."""
+    out: list[tuple[_Entry, Action | None]] = [(entry, None) for entry in entries]
+
+    def there(entry: int) -> bool:
+        return -len(out) <= entry < len(out)
+
+    for action in actions:
+        match action:
+            case EndBatch(after):
+                del out[after:]
+            case SwapEntries(one, other) if there(one) and there(other):
+                out[one], out[other] = out[other], out[one]
+            case WholeObject(number) | Placeholder(number) | EmptyEntry(number) if there(number):
+                out[number] = (out[number][0], action)
+    return out
+
+
+def _part(call: Call, entry: _Entry, action: Action | None, *, only_names: bool) -> _Part:
     if entry.provider not in ("ais", "", None):
         raise not_implemented(f"provider {entry.provider!r:.100}")
     bucket = entry.bucket or call.bucket
     path = entry.objname + (f"/{entry.archpath}" if entry.archpath else "")
     name = path if only_names else f"{bucket}/{path}"
+    if isinstance(action, WholeObject):
+        entry = msgspec.structs.replace(entry, start=0, length=0)
     try:
+        if isinstance(action, Placeholder):
+            missing = object_missing(call.node.tag, bucket, entry.objname)
+            raise member_missing(call, bucket, entry.objname, entry.archpath) if entry.archpath else missing
+        if isinstance(action, EmptyEntry):
+            return _Part(entry, bucket, File(name, 0, ()))
         return _Part(entry, bucket, _found(call, entry, bucket, name))
     except ReplyError as problem:
         if problem.status != 404:
             raise
-        return _Part(entry, bucket, File(f"__404__/{name}", 0, ()), problem.message)
+        placeholder = File(f"__404__/{name}", 0, ())
+        return _Part(entry, bucket, placeholder, problem.message, isinstance(action, Placeholder))
 
 
 def _found(call: Call, entry: _Entry, bucket: str, name: str) -> File:

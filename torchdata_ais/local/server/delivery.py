@@ -28,7 +28,8 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
     """Send `reply` under `plan`; `EndedError` if the plan ended the connection."""
     if plan.wrong_checksum:
         reply.headers = [_spoiled(header) for header in reply.headers]
-    size, blocks, chunked = _blocks(reply)
+    from_end = any(at < 0 for at, _, _ in plan.ends) or any(at < 0 for at, _ in plan.flips)
+    size, blocks, chunked = _blocks(reply, from_end=from_end)
     if method == "HEAD":
         size, blocks = 0, iter(())
     extra = ""
@@ -59,12 +60,15 @@ def _absolute(at: int, size: int) -> int:
     return max(0, at + size) if at < 0 else at
 
 
-def _blocks(reply: Reply) -> tuple[int, Iterator[bytes], bool]:
+def _blocks(reply: Reply, *, from_end: bool) -> tuple[int, Iterator[bytes], bool]:
     body = reply.body
     if isinstance(body, bytes):
         return len(body), iter((body,)), False
     if isinstance(body, FileSlice):
         return body.size, body.blocks(), False
+    if from_end:  # which is not known before it was made
+        whole = b"".join(body)
+        return len(whole), iter((whole,)), True
     return 0, body, True
 
 

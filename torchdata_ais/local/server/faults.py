@@ -1,8 +1,7 @@
 """Faults by rule: which requests are met (`Fault`) and what happens to them (the actions).
 
 A rule counts the requests it matches and fires on some of them; several rules may fire on one request, and
-their actions add up. Body actions count bytes of the body of that answer, from 0; a negative `at` counts from
-its end. Actions on objects happen at the target, `DeadRedirect` and `DropEntry` at the proxy.
+their actions add up.
 """
 
 from __future__ import annotations
@@ -12,117 +11,30 @@ import threading
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import Any
 
-__all__ = [
-    "Action",
-    "Bandwidth",
-    "Cut",
-    "DeadRedirect",
-    "Delay",
-    "DropEntry",
-    "Fault",
-    "FaultTable",
-    "FlipBit",
-    "NewVersion",
-    "Plan",
-    "Reset",
-    "Stall",
-    "Status",
-    "WrongChecksum",
-]
+from .actions import (
+    ACTIONS,
+    Action,
+    Bandwidth,
+    Cut,
+    DeadRedirect,
+    Delay,
+    DropEntry,
+    EmptyEntry,
+    EndBatch,
+    FlipBit,
+    NewVersion,
+    Placeholder,
+    Reset,
+    Stall,
+    Status,
+    SwapEntries,
+    WholeObject,
+    WrongChecksum,
+)
 
-
-@dataclass(frozen=True)
-class Action:
-    """Base of what a rule can do."""
-
-    at_proxy: ClassVar[bool] = False
-    """Whether it happens where the request of an object is redirected, not where it is answered."""
-
-
-@dataclass(frozen=True)
-class Status(Action):
-    """Answer with an error status, optionally with a `Retry-After` of so many seconds."""
-
-    code: int
-    retry_after: float | None = None
-
-
-@dataclass(frozen=True)
-class Delay(Action):
-    """Wait so many seconds before the answer."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Bandwidth(Action):
-    """Send the body no faster than so many bytes a second, on each connection by itself."""
-
-    bytes_per_s: float
-
-
-@dataclass(frozen=True)
-class Cut(Action):
-    """Promise the whole body, send `at` bytes of it, close the connection in good order."""
-
-    at: int
-
-
-@dataclass(frozen=True)
-class Reset(Action):
-    """Send `at` bytes of the body, then reset the connection."""
-
-    at: int = 0
-
-
-@dataclass(frozen=True)
-class Stall(Action):
-    """Send `at` bytes of the body, then nothing: for `seconds`, or until the client gives up if 0."""
-
-    at: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class FlipBit(Action):
-    """Flip bit number `bit` (0 is the lowest) of byte `at` of the body."""
-
-    at: int
-    bit: int = 0
-
-
-@dataclass(frozen=True)
-class WrongChecksum(Action):
-    """Send the right body with a wrong `Ais-Checksum-Value`."""
-
-
-@dataclass(frozen=True)
-class NewVersion(Action):
-    """Replace the object as soon as this answer has its bytes: the next request meets a new version.
-
-    The new object is as long as the old one with every bit inverted, or the same bytes with `same_bytes`.
-    """
-
-    same_bytes: bool = False
-
-
-@dataclass(frozen=True)
-class DeadRedirect(Action):
-    """Redirect to a target that refuses connections."""
-
-    at_proxy: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class DropEntry(Action):
-    """Leave the first entry whose name matches the glob `name` out of a page of a listing."""
-
-    name: str = "*"
-
-
-ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in Action.__subclasses__()}
+__all__ = ["Fault", "FaultTable", "Plan"]
 
 
 @dataclass
@@ -138,6 +50,7 @@ class Plan:
     new_version: NewVersion | None = None
     dead_redirect: bool = False
     drop_entries: list[str] = field(default_factory=list)
+    batch: list[Action] = field(default_factory=list)
 
     def add(self, action: Action) -> None:
         """Take what one more action wants into the plan."""
@@ -164,6 +77,8 @@ class Plan:
                 self.dead_redirect = True
             case DropEntry():
                 self.drop_entries.append(action.name)
+            case EndBatch() | WholeObject() | Placeholder() | EmptyEntry() | SwapEntries():
+                self.batch.append(action)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""`SampleIndex`: every sample of plain tars, by number."""
+"""`IndexedSamples`: the samples of stored indexes, by number, and choosing from them."""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, SupportsIndex, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.index.form import SAMPLES
@@ -31,7 +32,7 @@ from torchdata_ais.store import (
 )
 from torchdata_ais.urls import parse_url
 
-__all__ = ["SampleIndex", "SampleReference"]
+__all__ = ["IndexedSamples", "SampleReference"]
 
 Columns = Callable[[pa.RecordBatch], Any]
 
@@ -47,6 +48,7 @@ class SampleReference(NamedTuple):
         fields: The names of its fields.
         sizes: The bytes of each.
         xxh64: XXH64 of the bytes from start on, or None if nobody has read them yet.
+        number: Which shard of the index it is.
     """
 
     shard: ShardRow
@@ -56,33 +58,14 @@ class SampleReference(NamedTuple):
     fields: tuple[str, ...]
     sizes: tuple[int, ...]
     xxh64: int | None
+    number: int = 0
 
 
-class SampleIndex:
+class IndexedSamples:
     """The samples of any number of stored indexes, in their order, or some of them.
 
-    Made by `build` (or the command ``torchdata-ais index``) and `open`; `concat`, `select` and `split` make others of
-    it. An index does not change.
-
-    Order: as stored: shards as they were listed, samples as they stand in their shard.
-
-    Memory: 8 bytes a shard and 8 bytes a selected sample, and at most 16 MiB of tables that were asked for last.
-
-    Attributes:
-        shards: The rows of the table of shards.
-        keys: The keys of the samples, a lazy Arrow column.
-        fields: The combinations of fields that samples have.
-        proof: ``"bytes"`` or ``"headers"``.
-        digest: What the index covers.
-
-    Example:
-        >>> from torchdata_ais import SampleIndex
-        >>> from torchdata_ais.testing import example_shards
-        >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
-        >>> len(index), index[4].key, index[4].fields, index.proof
-        (5, '00004', ('cls', 'txt'), 'bytes')
-        >>> [reference.key for reference in index.select([4, 0])]
-        ['00000', '00004']
+    All of `torchdata_ais.SampleIndex` that reads no shard: users have that class, which adds building and verifying.
+    Methods that return an index return one of their own class.
     """
 
     def __init__(
@@ -101,46 +84,13 @@ class SampleIndex:
         self._options = options
 
     @classmethod
-    def build(
-        cls,
-        sources: Any,
-        *,
-        method: Literal["auto", "cluster", "read"] = "auto",
-        processes: int = 0,
-        where: str | os.PathLike[str] | None = None,
-        previous: SampleIndex | None = None,
-        progress: Callable[[Any], object] | None = None,
-        cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
-    ) -> SampleIndex:
-        """Make the index of shards; see `torchdata_ais.indexing.build_index`, whose arguments these are.
-
-        Example:
-            >>> from torchdata_ais.testing import example_shards
-            >>> SampleIndex.build(example_shards(counts=(3, 2)), method="read")  # doctest: +ELLIPSIS
-            SampleIndex(5 samples of 2 shards, proof='bytes', digest='...')
-        """
-        from torchdata_ais.indexing import build_index
-
-        return build_index(
-            sources,
-            method=method,
-            processes=processes,
-            where=where,
-            previous=previous,
-            progress=progress,
-            cluster=cluster,
-            **named,
-        )
-
-    @classmethod
     def open(
         cls,
         where: str | os.PathLike[str],
         *,
         cluster: Cluster = None,
         **named: Unpack[ClusterNames],
-    ) -> SampleIndex:
+    ) -> Self:
         """Open a stored index. What is asked for is read then, by ranges, and checked.
 
         Args:
@@ -156,6 +106,7 @@ class SampleIndex:
 
         Example:
             >>> import tempfile
+            >>> from torchdata_ais import SampleIndex
             >>> from torchdata_ais.testing import example_shards
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     _ = SampleIndex.build(example_shards(counts=(3, 2))).save(folder)
@@ -176,13 +127,14 @@ class SampleIndex:
         return cls([stored], options=settings)
 
     @classmethod
-    def concat(cls, indexes: Sequence[SampleIndex]) -> SampleIndex:
+    def concat(cls, indexes: Sequence[IndexedSamples]) -> Self:
         """Return the samples of all `indexes`, one after the other.
 
         Raises:
             UsageError: None were given.
 
         Example:
+            >>> from torchdata_ais import SampleIndex
             >>> from torchdata_ais.testing import example_shards
             >>> one, two = (SampleIndex.build(shard) for shard in example_shards(counts=(3, 2)))
             >>> len(SampleIndex.concat([one, two]))
@@ -205,13 +157,14 @@ class SampleIndex:
 
     def __repr__(self) -> str:
         shards = sum(part.head.shards for part in self._stored)
-        return f"SampleIndex({len(self)} samples of {shards} shards, proof={self.proof!r}, digest={self.digest!r})"
+        known = f"proof={self.proof!r}, digest={self.digest!r}"
+        return f"{type(self).__name__}({len(self)} samples of {shards} shards, {known})"
 
     @overload
     def __getitem__(self, position: SupportsIndex) -> SampleReference: ...
     @overload
-    def __getitem__(self, position: slice) -> SampleIndex: ...
-    def __getitem__(self, position: SupportsIndex | slice) -> SampleReference | SampleIndex:
+    def __getitem__(self, position: slice) -> Self: ...
+    def __getitem__(self, position: SupportsIndex | slice) -> SampleReference | Self:
         if isinstance(position, slice):
             if position.step not in (None, 1):
                 raise UsageError.at(f"a slice with step {position.step}", todo="pass the numbers to select()")
@@ -233,22 +186,24 @@ class SampleIndex:
         if self._positions is not None:
             wanted = self._positions[wanted]
         found: list[SampleReference | None] = [None] * len(wanted)
-        for stored, part_places, part_positions in self._by_part(wanted):
+        for stored, first, part_places, part_positions in self._by_part(wanted):
             shards, rows = stored.locate(part_positions)
-            for shard in np.unique(shards).tolist():
-                here = np.flatnonzero(shards == shard)
-                for place, reference in zip(
-                    part_places[here].tolist(), _references(stored, shard, rows[here]), strict=True
-                ):
+            order = np.argsort(shards, kind="stable")
+            numbers, begins = np.unique(shards[order], return_index=True)
+            for shard, here in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True):
+                references = _references(stored, shard, rows[here], first + shard)
+                for place, reference in zip(part_places[here].tolist(), references, strict=True):
                     found[place] = reference
         return [reference for reference in found if reference is not None]
 
-    def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, Integers, Integers]]:
+    def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, int, Integers, Integers]]:
+        """Yield the parts that positions lie in, the number of their first shard, and which of the positions."""
         parts = np.searchsorted(self._ends, positions, side="right")
         for number in np.unique(parts).tolist():
             places = np.flatnonzero(parts == number)
             begin = int(self._ends[number]) - self._stored[number].head.samples
-            yield self._stored[number], places, positions[places] - begin
+            first = sum(part.head.shards for part in self._stored[:number])
+            yield self._stored[number], first, places, positions[places] - begin
 
     @property
     def proof(self) -> str:
@@ -263,6 +218,11 @@ class SampleIndex:
             return digests[0]
         chosen = "" if self._positions is None else xxhash.xxh64_hexdigest(self._positions.tobytes())
         return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([digests, chosen]))
+
+    def mean_bytes(self) -> float:
+        """Return the mean size of a sample, by the first 4,096 shards of each stored index."""
+        rows = [row for part in self._stored for row in itertools.islice(part.shards(), 4096)]
+        return sum(row.size or 0 for row in rows) / max(1, sum(row.samples for row in rows))
 
     @property
     def fields(self) -> list[tuple[str, ...]]:
@@ -307,6 +267,7 @@ class SampleIndex:
         """The keys of the samples: a lazy Arrow column, a chunk a shard.
 
         Example:
+            >>> from torchdata_ais import SampleIndex
             >>> from torchdata_ais.testing import example_shards
             >>> keys = SampleIndex.build(example_shards(counts=(3, 2))).keys
             >>> keys[-1], list(keys)[:2], len(keys)
@@ -323,7 +284,7 @@ class SampleIndex:
         """Return the rows of all samples as one table (for its columns see `batches`)."""
         return pa.Table.from_batches(self.batches(), schema=_SHOWN)
 
-    def select(self, which: npt.ArrayLike | pc.Expression | Columns) -> SampleIndex:
+    def select(self, which: npt.ArrayLike | pc.Expression | Columns) -> Self:
         """Return some of the samples as an index, in the stored order.
 
         Args:
@@ -338,6 +299,7 @@ class SampleIndex:
 
         Example:
             >>> import pyarrow.compute as pc
+            >>> from torchdata_ais import SampleIndex
             >>> from torchdata_ais.testing import example_shards
             >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
             >>> len(index.select(pc.field("size") > 1536)), len(index.select([True, False, True, False, False]))
@@ -371,14 +333,14 @@ class SampleIndex:
             )
         return self._with(ordered)
 
-    def _chosen_by(self, choose: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]) -> SampleIndex:
+    def _chosen_by(self, choose: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]) -> Self:
         found, begin = [np.zeros(0, dtype=np.int64)], 0
         for batch in self.batches():
             found.append(np.flatnonzero(choose(batch)) + begin)
             begin += len(batch)
         return self._with(np.concatenate(found))
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[SampleIndex, SampleIndex]:
+    def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Return two indexes: about `fraction` of the samples, and the rest.
 
         The side of a sample is decided by XXH64 of seed and key alone, so it keeps it when shards are added, and a key
@@ -388,6 +350,7 @@ class SampleIndex:
             UsageError: `fraction` is not between 0 and 1.
 
         Example:
+            >>> from torchdata_ais import SampleIndex
             >>> from torchdata_ais.testing import example_shards
             >>> valid, train = SampleIndex.build(example_shards(counts=(60, 40))).split(0.2, seed=1)
             >>> len(valid), len(train)
@@ -438,7 +401,7 @@ class SampleIndex:
         *,
         cluster: Cluster = None,
         **named: Unpack[ClusterNames],
-    ) -> SampleIndex:
+    ) -> Self:
         """Store the index, or the selection of one, and return it opened from there.
 
         Two that are written to one place at once do not mix: the one that ends last is the one that is found. The
@@ -473,35 +436,14 @@ class SampleIndex:
             source=self._stored[0].head.source if len(self._stored) == 1 else "",
             selection=self.is_selection,
         )
-        return SampleIndex([StoredIndex(folder)], home=self._home, options=settings)
-
-    def verify(self, *, processes: int = 0, progress: Callable[[Any], object] | None = None) -> None:
-        """Compare the index with the stored shards: every byte of both is read.
-
-        Args:
-            processes: Read in so many processes; 0 reads in this one.
-            progress: Called with each new `torchdata_ais.jobs.Progress`.
-
-        Raises:
-            SampleIndexError: The index is damaged; or a shard is not there, or is another one than was indexed, or a
-                sample in it is. It names index, shard and key. (`torchdata_ais.indexing.problems_of` yields all.)
-            TransportError: The cluster cannot be asked.
-
-        Example:
-            >>> from torchdata_ais.testing import example_shards
-            >>> SampleIndex.build(example_shards(counts=(3, 2))).verify()
-        """
-        from torchdata_ais.indexing import problems_of
-
-        for problem in problems_of(self, processes=processes, progress=progress):
-            raise problem
+        return type(self)([StoredIndex(folder)], home=self._home, options=settings)
 
     def _all_positions(self) -> Integers:
         return np.arange(self._total, dtype=np.int64) if self._positions is None else self._positions
 
-    def _with(self, numbers: Integers) -> SampleIndex:
+    def _with(self, numbers: Integers) -> Self:
         chosen = numbers if self._positions is None else self._positions[numbers]
-        return SampleIndex(self._stored, chosen, options=self._options)
+        return type(self)(self._stored, chosen, options=self._options)
 
 
 _ROW = "__row__"
@@ -544,19 +486,17 @@ def _entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> tuple[S
     return ShardEntry(row.name, row.size, row.checksum, row.version), samples
 
 
-def _references(stored: StoredIndex, shard: int, rows: Integers) -> Iterator[SampleReference]:
+def _references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> Iterator[SampleReference]:
     row, batch = stored.shard(shard), stored.samples(shard)
-    if len(rows) < len(batch):
-        batch = batch.take(pa.array(rows))
-        order = range(len(rows))
+    columns = [batch.column(name) for name in ("start", "size", "key", "fields", "sizes", "xxh64")]
+    wanted: Iterable[tuple[Any, ...]]
+    if 4 * len(rows) < len(batch):  # a few values are cheaper one by one
+        wanted = (tuple(column[place].as_py() for column in columns) for place in rows.tolist())
     else:
-        order = rows.tolist()
-    columns = [
-        batch.column(name).to_pylist() for name in ("start", "size", "key", "fields", "sizes", "xxh64")
-    ]
-    for number in order:
-        start, size, key, fields, sizes, digest = (column[number] for column in columns)
-        yield SampleReference(row, start, size, key, stored.fields[fields], tuple(sizes), digest)
+        taken = pa.array(rows)
+        wanted = zip(*(column.take(taken).to_pylist() for column in columns), strict=True)
+    for start, size, key, fields, sizes, digest in wanted:
+        yield SampleReference(row, start, size, key, stored.fields[fields], tuple(sizes), digest, number)
 
 
 def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,97 @@
+"""`Mixture`: several indexes, drawn from by weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import get_args
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.index.indexed_samples import IndexedSamples
+from torchdata_ais.plan import DENOMINATOR, Stop, round_weights
+
+__all__ = ["Mixture"]
+
+_EXACT = 1e-6  # how far weights may be from a sum of 1: they are written with few digits
+
+Weights = Mapping[IndexedSamples, float]
+
+
+class Mixture:
+    """Indexes to be read mixed by weight; every prefix of the order is within one sample of the weights.
+
+    Weights are rounded to multiples of 1/65,536, shown, and meant exactly. All samples of a source are drawn before
+    any of it comes again. (In proportion to their sizes: `SampleIndex.concat`.)
+
+    Args:
+        weights: Of each index its weight: fractions that sum to 1, or whole numbers of which the proportions count. Or
+            a schedule: ``[(from_position, weights), ...]``, positions counted over the whole run, the first 0; an
+            index that is left out somewhere is not drawn there.
+        stop: What ends an epoch: ``"first"``: before any sample of it comes again; ``"all"``: when each was drawn;
+            ``"never"``: a number of steps (``epoch_steps=`` of the loader or the reader).
+
+    Attributes:
+        sources: The indexes; ``sample.source`` is a number among them.
+        schedule: ``(from_position, weights)``, the weights as whole numbers of 65,536ths.
+        stop: As given.
+
+    Raises:
+        UsageError: Weights that are negative, zero, no numbers or that do not sum to 1; an index that is empty, or
+            there twice.
+
+    Example:
+        >>> from torchdata_ais import SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> cats, dogs = (SampleIndex.build(shard) for shard in example_shards(counts=(3, 2)))
+        >>> Mixture({cats: 0.7, dogs: 0.3})
+        Mixture(3 samples x 0.70000, 2 samples x 0.30000, stop='first')
+    """
+
+    def __init__(self, weights: Weights | Sequence[tuple[int, Weights]], stop: Stop = "first") -> None:
+        entries = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
+        if not entries:
+            raise UsageError.at("a mixture of nothing", todo="pass {index: weight, ...}")
+        if stop not in get_args(Stop):
+            raise UsageError.at(f"stop={stop!r}", todo='use "first", "all" or "never"')
+        starts = [start for start, _ in entries]
+        if starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
+            raise UsageError.at(
+                f"the positions of the schedule are {starts}", todo="begin at position 0, and ascend"
+            )
+        self.sources = list(dict.fromkeys(index for _, given in entries for index in given))
+        self.stop: Stop = stop
+        for index in self.sources:
+            if not isinstance(index, IndexedSamples):
+                raise UsageError.at(
+                    f"a mixture got an item of type {type(index).__name__}", todo="pass {SampleIndex: weight}"
+                )
+            if not len(index):
+                raise UsageError.at(f"{index!r} has no sample", todo="leave it out of the mixture")
+        digests = [index.digest for index in self.sources]
+        if len(set(digests)) < len(digests):
+            raise UsageError.at("an index is twice in the mixture", todo="add up its weights")
+        self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
+
+    def _rounded(self, given: Weights) -> tuple[int, ...]:
+        values = list(given.values())
+        for weight in values:
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+                raise UsageError.at(f"the weight {weight!r} is no number", todo="pass numbers above 0")
+            if not (weight > 0 and math.isfinite(weight)):
+                raise UsageError.at(f"a weight of {weight!r}", todo="pass numbers above 0")
+        total = math.fsum(values)
+        if not all(isinstance(weight, int) for weight in values) and abs(total - 1) > _EXACT:
+            raise UsageError.at(
+                f"the weights sum to {total:g}", todo="make them sum to 1, or pass whole numbers (3 and 1)"
+            )
+        rounded = dict(zip(given, round_weights(values), strict=True))
+        return tuple(rounded.get(index, 0) for index in self.sources)
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{len(index)} samples x {weight / DENOMINATOR:.5f}"
+            for index, weight in zip(self.sources, self.schedule[0][1], strict=True)
+        ]
+        more = f", {len(self.schedule)} sets of weights" if len(self.schedule) > 1 else ""
+        return f"Mixture({', '.join(parts)}{more}, stop={self.stop!r})"

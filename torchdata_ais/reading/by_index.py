@@ -1,0 +1,358 @@
+"""Samples read by their references: in the order asked for, with a window of bytes ahead.
+
+Neighbours in a shard come as one range; scattered samples as a batch of ranges, where the cluster has that and answers
+it rightly. Threads fetch what is to come, and read every answer to its end without waiting for the consumer: storage
+cuts readers that are slow. A request is sent only when its bytes fit into the window. What came is looked at in the
+consumer's thread: bytes that are not those of the sample are asked for once more, alone, before that is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from torchdata_ais.errors import AISError, ReadError, SampleIndexError
+from torchdata_ais.index import SampleReference, ShardRow
+from torchdata_ais.reading.pieces import run_in
+from torchdata_ais.reading.requests import Request, Wanted, chunks_of, requests_for
+from torchdata_ais.samples import Run
+from torchdata_ais.store import (
+    Cancel,
+    Cancelled,
+    Facts,
+    ObjectCache,
+    Pace,
+    Stats,
+    StoreOptions,
+    batch_group,
+    pace_of,
+    read_batch,
+    read_range,
+)
+from torchdata_ais.urls import ObjectURL, parse_url
+
+__all__ = ["IndexedReader"]
+
+_CHUNKS = 8  # of the window: so many are under way at the same time
+_MOST_SAMPLES = 512  # in a chunk
+_THREADS = 16
+_LIVENESS_S = 1.0
+_FEW = 8  # ranges for which a batch of them does not pay
+_LARGE = 1 << 20  # bytes of a range that is worth a request of its own
+
+logger = logging.getLogger("torchdata_ais")
+
+Piece = bytes | AISError
+_place_of = lru_cache(4096)(parse_url)
+
+
+class _Chunk:
+    """Samples that are asked for together, and what has come of them."""
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self.wanted = wanted
+        self.size = sum(one.reference.size for one in wanted)
+        self.pieces: list[Piece | None] = [None] * len(wanted)
+        self.in_files: dict[
+            int, Request
+        ] = {}  # what is read in the consumer's thread, by each place it is for
+
+    def fill(self, request: Request, came: Sequence[Piece]) -> None:
+        """Note what came of a request."""
+        for place, piece in zip(request.wanted, came, strict=True):
+            self.pieces[place] = piece
+
+
+class _Task(NamedTuple):
+    """Requests of a chunk that are sent as one: a range, or a batch of ranges."""
+
+    chunk: _Chunk
+    requests: list[Request]
+
+
+@dataclass
+class IndexedReader:
+    """Reads samples by reference.
+
+    Args:
+        options: Transport settings of each source.
+        window_bytes: What is asked for ahead at most, or one sample if that is larger.
+        max_bytes: Bound on one sample; a larger one is a `SampleError`.
+        cache: Where whole shards are kept, if they are to be.
+        stats: Counts bytes, retries, and what the consumer waited for.
+
+    Attributes:
+        held: Bytes asked for and not yet given out.
+        held_max: The most there were.
+        refetched: Samples that were asked for once more, as other bytes had come.
+
+    Memory: `window_bytes`, or the largest sample, and that sample's members.
+    """
+
+    options: Sequence[StoreOptions]
+    window_bytes: int
+    max_bytes: int | None = None
+    cache: ObjectCache | None = None
+    stats: Stats = field(default_factory=Stats)
+
+    def __post_init__(self) -> None:
+        self.held = self.held_max = self.refetched = 0
+        self._ready = threading.Condition()
+        self._tasks: deque[_Task] = deque()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._cancels: set[Cancel] = set()
+        self._closed = False
+
+    def read(self, wanted: Iterable[Sequence[Wanted]]) -> Iterator[tuple[Wanted, Run | AISError]]:
+        """Yield each sample with its run, or with why there is none, in the order wanted.
+
+        Args:
+            wanted: Lists of any length: one is taken when there is room for it.
+        """
+        chunks = chunks_of(wanted, max(1, self.window_bytes // _CHUNKS), _MOST_SAMPLES)
+        window: deque[_Chunk] = deque()
+        following: _Chunk | None = None
+        try:
+            while True:
+                while True:
+                    if following is None:
+                        taken = next(chunks, None)
+                        following = None if taken is None else _Chunk(taken)
+                    if following is None or (window and self.held + following.size > self.window_bytes):
+                        break
+                    self._ask(following)
+                    window.append(following)
+                    following = None
+                if not window:
+                    return
+                chunk = window[0]
+                for place, one in enumerate(chunk.wanted):
+                    piece = self._piece(chunk, place)
+                    chunk.pieces[place] = None
+                    yield one, self._looked_at(one, piece)
+                    del piece
+                window.popleft()
+                self.held -= chunk.size
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the requests under way."""
+        with self._ready:
+            self._closed = True
+            self._tasks.clear()
+            self._ready.notify_all()
+            for cancel in self._cancels:
+                cancel.cancel()
+
+    def _ask(self, chunk: _Chunk) -> None:
+        """Have the bytes of a chunk fetched; those in files are read when it is their turn."""
+        self.held += chunk.size
+        self.held_max = max(self.held_max, self.held)
+        remote = []
+        for request in requests_for(chunk.wanted):
+            if _place_of(request.shard.name).kind == "file":
+                _will_need(request)
+                chunk.in_files.update(dict.fromkeys(request.wanted, request))
+            else:
+                remote.append(request)
+        with self._ready:
+            self._tasks.extend(_Task(chunk, requests) for requests in self._together(remote))
+            missing = min(_THREADS - len(self._threads), len(self._tasks) - self._idle)
+            for _ in range(missing):
+                thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._ready.notify_all()
+
+    def _together(self, requests: Sequence[Request]) -> Iterator[list[Request]]:
+        """Yield what is sent as one: batches of small ranges in one cluster, and what is left."""
+        groups: dict[tuple[str, ...], list[Request]] = defaultdict(list)
+        for request in requests:
+            place, options = _place_of(request.shard.name), self.options[request.source]
+            if self.cache is None and place.kind == "object" and request.length <= _LARGE:
+                groups[(str(request.source), *batch_group(place, options))].append(request)
+            else:
+                yield [request]
+        for group in groups.values():
+            if len(group) >= _FEW and self._pace(group[0]).batches:
+                yield group
+            else:
+                yield from ([request] for request in group)
+
+    def _pace(self, request: Request) -> Pace:
+        return pace_of(_place_of(request.shard.name).endpoint or self.options[request.source].endpoint)
+
+    def _piece(self, chunk: _Chunk, place: int) -> Piece:
+        """Return what came of a sample; wait for it, or read it, if it is in a file."""
+        piece = chunk.pieces[place]
+        if piece is not None:
+            return piece
+        if place in chunk.in_files:
+            request = chunk.in_files[place]
+            chunk.fill(request, self._fetched(request, chunk))
+            return chunk.pieces[place] or b""
+        begin = time.monotonic()
+        with self._ready:
+            while (piece := chunk.pieces[place]) is None:
+                if not any(thread.is_alive() for thread in self._threads):
+                    raise ReadError.at("the fetching threads are gone", todo="iterate anew")
+                self._ready.wait(_LIVENESS_S)
+        self.stats.wait_s += time.monotonic() - begin
+        return piece
+
+    def _looked_at(self, wanted: Wanted, piece: Piece) -> Run | AISError:
+        reference = wanted.reference
+        if isinstance(piece, AISError):
+            return piece
+        try:
+            return run_in(piece, reference, max_bytes=self.max_bytes)
+        except SampleIndexError as error:
+            if _place_of(reference.shard.name).kind == "file":
+                return error
+        except AISError as error:
+            return error
+        self.refetched += 1
+        again = self._one(wanted)
+        if isinstance(again, AISError):
+            return again
+        try:
+            return run_in(again, reference, max_bytes=self.max_bytes)
+        except AISError as error:
+            return error
+
+    def _one(self, wanted: Wanted) -> Piece:
+        """Return the bytes of one sample, asked for alone and in this thread."""
+        reference = wanted.reference
+        try:
+            return self._range(wanted.source, reference.shard, reference.start, reference.size)
+        except AISError as error:
+            return _with_key(error, reference)
+
+    def _work(self) -> None:
+        """Fetch what is asked for, until the reader is closed."""
+        while True:
+            with self._ready:
+                self._idle += 1
+                while not self._tasks and not self._closed:
+                    self._ready.wait()
+                self._idle -= 1
+                if self._closed:
+                    return
+                chunk, requests = self._tasks.popleft()
+                cancel = Cancel()
+                self._cancels.add(cancel)
+            try:
+                if len(requests) > 1:
+                    requests = self._batch(requests, chunk, cancel)
+                else:
+                    self._came(chunk, requests[0], self._fetched(requests[0], chunk, cancel))
+                    requests = []
+            except Cancelled:
+                pass  # the reader was closed
+            except BaseException as caught:  # noqa: BLE001 - given to the consumer
+                error = caught if isinstance(caught, AISError) else ReadError(repr(caught))
+                for request in requests:
+                    self._came(chunk, request, [error] * len(request.wanted))
+                requests = []
+            with self._ready:
+                self._cancels.discard(cancel)
+                if requests:  # what the batch did not bring is needed soonest
+                    self._tasks.extendleft(_Task(chunk, [request]) for request in reversed(requests))
+                    self._ready.notify_all()
+
+    def _came(self, chunk: _Chunk, request: Request, came: Sequence[Piece]) -> None:
+        with self._ready:
+            chunk.fill(request, came)
+            self._ready.notify_all()
+
+    def _batch(self, requests: Sequence[Request], chunk: _Chunk, cancel: Cancel) -> list[Request]:
+        """Ask for many ranges at once; return those that did not come: they are asked for one by one."""
+        pace, options = self._pace(requests[0]), self.options[requests[0].source]
+        missing = dict(enumerate(requests))
+
+        def arrived(number: int, data: bytes) -> None:
+            request = missing.pop(number)
+            self.stats.bytes += len(data)
+            self._came(chunk, request, _cut(data, request, chunk))
+
+        ranges = [(_place_of(one.shard.name), one.start, one.length) for one in requests]
+        try:
+            answer = read_batch(ranges, options, arrived, cancel=cancel, pace=pace)
+        except AISError as error:
+            logger.info("%d samples are asked for one by one: %s", len(missing), error.what)
+            return list(missing.values())
+        if not answer.answered_as_asked:
+            with self._ready:
+                first, pace.batches = pace.batches, False
+            if first:
+                level = logging.WARNING if answer.supported else logging.INFO
+                logger.log(level, "samples are asked for one by one from now on: %s", answer.reason)
+        return list(missing.values())
+
+    def _fetched(self, request: Request, chunk: _Chunk, cancel: Cancel | None = None) -> list[Piece]:
+        """Return the pieces of a request, in the order of what it wants."""
+        wanted = [chunk.wanted[place].reference for place in request.wanted]
+        try:
+            data = self._range(request.source, request.shard, request.start, request.length, cancel)
+        except AISError as error:
+            return [_with_key(error, reference) for reference in wanted]
+        return _cut(data, request, chunk)
+
+    def _range(
+        self, source: int, shard: ShardRow, start: int, length: int, cancel: Cancel | None = None
+    ) -> bytes:
+        place, options = _place_of(shard.name), self.options[source]
+        if self.cache is not None:
+            known = ObjectURL(place.at(options.endpoint).url(), shard.size, shard.checksum, shard.version)
+            kept = self.cache.open(known, options)
+            if kept is not None:
+                with kept.file as file:
+                    return os.pread(file.fileno(), length, start)
+        # What proves itself by its bytes may have been stored again.
+        facts = Facts(shard.size) if shard.proven else Facts(shard.size, shard.version, shard.checksum)
+        stats = Stats()
+        pace = pace_of(place.endpoint or options.endpoint) if place.kind == "object" else None
+        data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel, pace=pace)
+        self.stats.bytes += stats.bytes or len(data)
+        self.stats.retries += stats.retries
+        return data
+
+
+def _cut(data: bytes, request: Request, chunk: _Chunk) -> list[Piece]:
+    """Return the samples in the bytes of a request, in the order of what it wants."""
+    if len(request.wanted) == 1:
+        return [data]
+    wanted = [chunk.wanted[place].reference for place in request.wanted]
+    starts = (reference.start - request.start for reference in wanted)
+    return [data[start : start + one.size] for start, one in zip(starts, wanted, strict=True)]
+
+
+def _will_need(request: Request) -> None:
+    """Tell the system that a part of a file will be read: it may read it from now on."""
+    try:
+        fd = os.open(request.shard.name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # said when it is read
+    try:
+        os.posix_fadvise(fd, request.start, request.length, os.POSIX_FADV_WILLNEED)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _with_key(error: AISError, reference: SampleReference) -> AISError:
+    """Return the error with the sample that was wanted."""
+    place = {"url": reference.shard.name, "offset": reference.start, **error.place, "key": reference.key}
+    named = type(error)(error.what, todo=error.todo, place=place)
+    named.__cause__ = error.__cause__
+    return named

@@ -1,0 +1,91 @@
+"""One sample out of its own bytes: what the stream gives for it, or an error that names index, shard and key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import xxhash
+
+from torchdata_ais.errors import SampleIndexError, ShardError, TruncatedShardError
+from torchdata_ais.index import SampleReference, stored_text
+from torchdata_ais.samples import Run, split_name, whole_runs
+from torchdata_ais.tar import Link, Member, TarReader
+
+__all__ = ["run_in"]
+
+
+def run_in(data: bytes, reference: SampleReference, *, max_bytes: int | None = None) -> Run:
+    """Return the run of members that is the sample of `reference`.
+
+    An index made of headers alone knows regular members only. What it calls a sample may therefore begin with links of
+    the sample before and end with links and extension headers of the one after; those are left out.
+
+    Args:
+        data: The bytes of the shard from ``reference.start`` on, ``reference.size`` of them.
+        reference: What the index knows.
+        max_bytes: As for `torchdata_ais.samples.whole_runs`.
+
+    Raises:
+        SampleIndexError: The bytes are not those that were indexed.
+        ShardError, SampleError: What the stream, too, would say of the sample.
+    """
+    if len(data) != reference.size:
+        raise _stale(reference, f"{len(data)} bytes are there of {reference.size}")
+    if reference.xxh64 is not None and xxhash.xxh64_intdigest(data) != reference.xxh64:
+        raise _stale(reference, "its bytes are not those that were indexed")
+    name = reference.shard.name
+    reader = TarReader(
+        [data],
+        url=name,
+        start=reference.start,
+        require_end=False,
+        max_member_bytes=max_bytes,
+        skip_large=True,
+    )
+    try:
+        for run in whole_runs(_own(reader, reference), url=name, max_bytes=max_bytes):
+            if run.key is not None and stored_text(run.key) == reference.key:
+                break
+        else:
+            raise _stale(reference, "it is not there")
+    except ShardError as error:
+        raise _stale(reference, f"what is there is no sample ({error.what})") from error
+    if run.error is not None:
+        raise run.error
+    if reference.xxh64 is None:
+        _check_fields(run, reference)
+    return run
+
+
+def _own(reader: TarReader, reference: SampleReference) -> Iterator[Member]:
+    """Yield the members, the last of which may be cut: its beginning is that of the next sample."""
+    missing = len(reference.fields)
+    try:
+        for member in reader:
+            if not isinstance(member[1], Link):
+                parts = split_name(member[0])
+                if parts is not None and stored_text(parts[0]) == reference.key:
+                    missing -= 1
+                elif parts is not None:
+                    raise _stale(reference, f"the sample {parts[0]!r} is there")
+            yield member
+    except TruncatedShardError:
+        if missing > 0:
+            raise
+
+
+def _check_fields(run: Run, reference: SampleReference) -> None:
+    there = [(stored_text(one.field), len(one.data)) for one in run.members if one.field is not None]
+    wanted = list(zip(reference.fields, reference.sizes, strict=True))
+    found = iter(there)
+    if not all(one in found for one in wanted):  # in this order, links between them
+        raise _stale(reference, f"it has the fields {there}, not {wanted}")
+
+
+def _stale(reference: SampleReference, what: str) -> SampleIndexError:
+    shard = reference.shard
+    return SampleIndexError.at(
+        f"the index does not fit {shard.name}: the sample {reference.key!r} at byte {reference.start}: {what}",
+        todo="index the shards again (torchdata-ais index), or restore them as they were",
+        url=shard.name, offset=reference.start, key=reference.key,
+    )  # fmt: skip

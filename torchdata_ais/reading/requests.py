@@ -1,0 +1,100 @@
+"""Which bytes are asked for to get some samples: neighbours in a shard as one range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from torchdata_ais.index import SampleReference, ShardRow
+
+__all__ = ["Request", "Wanted", "chunks_of", "requests_for"]
+
+_GAP = 16 << 10  # bytes between two wanted samples that cost less than another request
+_MOST_AT_ONCE = (
+    4 << 20
+)  # bytes of neighbours that are asked for at once: the first of them should not wait for all
+
+
+class Wanted(NamedTuple):
+    """A sample that is wanted.
+
+    Attributes:
+        reference: Where it stands.
+        source: Number of its source.
+        draw: How many samples of that source were drawn before it.
+        slot: Which batch it is for.
+    """
+
+    reference: SampleReference
+    source: int = 0
+    draw: int = 0
+    slot: int = 0
+
+
+class Request(NamedTuple):
+    """A range of a shard, and the samples in it.
+
+    Attributes:
+        source: Number of its source.
+        shard: The shard.
+        start: The first byte.
+        length: How many bytes.
+        wanted: The places in the chunk of the samples that lie in it.
+    """
+
+    source: int
+    shard: ShardRow
+    start: int
+    length: int
+    wanted: list[int]
+
+
+def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
+    """Return what to ask for to get the samples of `chunk`, those that are needed first first.
+
+    Example:
+        >>> from torchdata_ais import SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
+        >>> [(one.start, one.length, one.wanted) for one in requests_for(list(map(Wanted, index.take([4, 0, 1]))))]
+        [(2048, 2048, [0]), (0, 3584, [1, 2])]
+    """
+    found: list[Request] = []
+    places = [(one.source, one.reference.number, one.reference.start) for one in chunk]
+    shard: tuple[int, int] | None = None
+    for place in sorted(range(len(chunk)), key=places.__getitem__):
+        reference = chunk[place].reference
+        if shard == places[place][:2]:
+            last = found[-1]
+            length = max(last.length, reference.start + reference.size - last.start)
+            gap = reference.start - (last.start + last.length)
+            if gap <= _GAP and length <= _MOST_AT_ONCE:
+                last.wanted.append(place)
+                found[-1] = last._replace(length=length)
+                continue
+        shard = places[place][:2]
+        found.append(Request(shard[0], reference.shard, reference.start, reference.size, [place]))
+    return sorted(found, key=lambda request: min(request.wanted))
+
+
+def chunks_of(wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int) -> Iterator[list[Wanted]]:
+    """Yield what is wanted in chunks of at most `most_bytes`, or one sample, and `most` samples.
+
+    Example:
+        >>> from torchdata_ais import SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
+        >>> [len(chunk) for chunk in chunks_of([list(map(Wanted, index))], 4096, 100)]
+        [2, 2, 1]
+    """
+    chunk: list[Wanted] = []
+    size = 0
+    for one in chain.from_iterable(wanted):
+        if chunk and (size + one.reference.size > most_bytes or len(chunk) >= most):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(one)
+        size += one.reference.size
+    if chunk:
+        yield chunk

@@ -1,0 +1,254 @@
+"""GetBatch: ranges of many objects in one answer, each one checked to be what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+from urllib3.response import BaseHTTPResponse
+
+from torchdata_ais.errors import AuthError, UsageError
+from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, retried
+from torchdata_ais.store.batch_archive import Asked, NotAsAskedError, entries_of
+from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.exchange import is_page, not_aistore, refused
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pace import Pace
+from torchdata_ais.store.request import send
+from torchdata_ais.store.whole_body import WholeBody
+from torchdata_ais.urls import Location, parse_url
+
+__all__ = ["BatchAnswer", "WantedRange", "batch_group", "read_batch"]
+
+WantedRange = tuple["str | Location", int, int]
+"""An object, the first byte, and how many bytes."""
+
+_PLACES = 4096  # URLs taken apart that are kept
+_UNKNOWN = (400, 404, 405, 501)  # what servers say of a request that they do not know
+
+
+class _Entry(msgspec.Struct, omit_defaults=True):
+    objname: str
+    start: int
+    length: int
+    bucket: str = ""
+    provider: str = ""
+
+
+class _Request(msgspec.Struct):
+    entries: list[_Entry] = msgspec.field(name="in")
+    mime: str = ".tar"
+    # With coer, an object that is not there is an entry that says so; without, it is the end of all.
+    coer: bool = True
+    # Names with their buckets.
+    onob: bool = False
+    strm: bool = True
+
+
+class _Place(NamedTuple):
+    endpoint: str
+    provider: str
+    namespace: str
+    bucket: str
+    name: str
+
+
+@dataclass(frozen=True)
+class BatchAnswer:
+    """How a request for several ranges was answered.
+
+    Attributes:
+        missing: The numbers of the ranges that did not come, in order.
+        absent: Those of them whose objects the cluster says it lacks: they are gone, or not fetched from the cloud yet.
+        answered_as_asked: False if something came that was not asked for, or less than that, with a status that says
+            all is well: clusters do that. What came before it was as asked.
+        supported: False if the server knows no such request.
+        reason: Why not all came, for a message; ``""`` if only what is `absent` is missing.
+    """
+
+    missing: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    answered_as_asked: bool = True
+    supported: bool = True
+    reason: str = ""
+
+
+def batch_group(url: str | Location, options: StoreOptions) -> tuple[str, ...]:
+    """Return what objects must have in common to be asked for in one request.
+
+    Args:
+        url: ``ais://bucket/name`` or an object URL.
+        options: The endpoint of URLs that name none.
+
+    Raises:
+        UsageError: It names no object of AIStore, or one that a transform makes.
+
+    Example:
+        >>> options = StoreOptions("http://h:51080")
+        >>> batch_group("ais://a/1.tar", options) == batch_group("ais://b/2.tar", options)
+        True
+        >>> batch_group("ais://a/1.tar", options) == batch_group("s3://a/1.tar", options)
+        False
+    """
+    return _group(_place_of(url, options.endpoint))
+
+
+def read_batch(
+    wanted: Sequence[WantedRange],
+    options: StoreOptions,
+    arrived: Callable[[int, bytes], object],
+    *,
+    cancel: Cancel | None = None,
+    pace: Pace | None = None,
+) -> BatchAnswer:
+    """Ask for ranges of many objects in one request, and hand over each that came whole and as asked.
+
+    The body is read as fast as it comes: clusters cut off those who are slow. A request that fails is repeated as
+    the retry policy says, for what is missing then; an entry that came begins the count of its attempts anew.
+
+    Args:
+        wanted: The ranges, all of one `batch_group`. Of no bytes nothing is asked.
+        options: Endpoint, token, retries.
+        arrived: Called with the number of a range in `wanted` and its bytes, at once and in order; it must not wait.
+        cancel: Ends the call, from any thread. One serves one call at a time.
+        pace: Bounds the requests in flight.
+
+    Returns:
+        What did not come, and why. Ask for that in another way: by `read_range`, one by one.
+
+    Memory: one range, besides what `arrived` keeps.
+
+    Raises:
+        UsageError: The ranges cannot stand in one request.
+        NotFoundError: No such bucket.
+        Cancelled: `cancel` was called.
+        ConnectError, AuthError, StallError, ReadError: The rest could not be read.
+    """
+    places = [_place_of(url, options.endpoint) for url, _, _ in wanted]
+    if not places:
+        return BatchAnswer()
+    first = places[0]
+    if any(_group(place) != _group(first) for place in set(places)):
+        raise UsageError.at(
+            "the ranges lie in places that one request cannot name", todo="group them by batch_group first"
+        )
+    missing = {
+        number: Asked(number, f"{place.bucket}/{place.name}", start, length)
+        for number, (place, (_, start, length)) in enumerate(zip(places, wanted, strict=True))
+    }
+    for number in [number for number, one in missing.items() if one.length < 1]:
+        del missing[number]
+        arrived(number, b"")
+    absent: list[int] = []
+    query = {"provider": first.provider} | ({"namespace": first.namespace} if first.namespace else {})
+    url = f"{first.endpoint}/v1/ml/moss/{first.bucket}?{urlencode(query)}"
+
+    def ask(attempts: Attempts) -> BatchAnswer:
+        if cancel is not None and cancel.cancelled:
+            raise Cancelled
+        asked = [one for one in missing.values() if one.number not in absent]
+        if not asked:
+            return BatchAnswer(tuple(missing), tuple(absent))
+        body = _encoded(asked, places, first.bucket)
+        with nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()):
+            response = send(
+                "GET",
+                url,
+                options,
+                attempts,
+                home=options.endpoint,
+                headers={"Content-Type": "application/json", "Content-Length": str(len(body))},
+                body=lambda: iter([body]),
+            )
+            try:
+                if response.status != 200:
+                    return _refusal(response, url, options, attempts, missing, absent)
+                if is_page(response.headers.get("Content-Type", "")):
+                    raise not_aistore(url, "it answered with a web page")
+                for number, data in entries_of(WholeBody(response, options, attempts), asked):
+                    if data is None:
+                        absent.append(number)
+                        continue
+                    del missing[number]
+                    attempts.progress(len(data))
+                    arrived(number, data)
+                    del data  # or it would stay until the next one is whole
+            except NotAsAskedError as error:
+                return BatchAnswer(tuple(missing), tuple(absent), answered_as_asked=False, reason=str(error))
+            except Failed:
+                if len(missing) > len(absent):
+                    raise
+            finally:
+                _let_go(response)
+        return BatchAnswer(tuple(missing), tuple(absent))
+
+    where = Location("object", "", first.bucket, first.provider, first.namespace).uri
+    name = f"{where} ({len(wanted)} ranges in one request)"
+    return retried(ask, options.retry, name, where, cancel)
+
+
+def _place_of(url: str | Location, endpoint: str) -> _Place:
+    return _place_at(url, endpoint) if isinstance(url, Location) else _place_of_url(url, endpoint)
+
+
+@lru_cache(_PLACES)
+def _place_of_url(url: str, endpoint: str) -> _Place:
+    return _place_at(parse_url(url), endpoint)
+
+
+def _place_at(place: Location, endpoint: str) -> _Place:
+    place = place.at(endpoint)
+    place.require_endpoint()
+    if place.kind != "object" or not place.name or place.params:
+        raise UsageError.at(
+            f"{place.uri} is no object as it is stored", todo="read it by itself", url=place.shown
+        )
+    return _Place(place.endpoint, place.provider, place.namespace, place.bucket, place.name)
+
+
+def _group(place: _Place) -> tuple[str, ...]:
+    """Return what a request names once. An entry of its own bucket cannot name a namespace."""
+    return place[:4] if place.namespace else place[:2]
+
+
+def _encoded(asked: Sequence[Asked], places: Sequence[_Place], bucket: str) -> bytes:
+    entries = []
+    for number, _, start, length in asked:
+        place = places[number]
+        if place.bucket == bucket:
+            entries.append(_Entry(place.name, start, length))
+        else:
+            entries.append(_Entry(place.name, start, length, place.bucket, place.provider))
+    return msgspec.json.encode(_Request(entries))
+
+
+def _refusal(
+    response: BaseHTTPResponse,
+    url: str,
+    options: StoreOptions,
+    attempts: Attempts,
+    missing: dict[int, Asked],
+    absent: list[int],
+) -> BatchAnswer:
+    """Return what an error status means for who asked; raise what it means for any request."""
+    redirected = urlsplit(response.geturl() or url).path != urlsplit(url).path
+    failed = refused(response, options, attempts)
+    no_bucket = response.status == 404 and "bucket" in failed.what
+    if failed.again or failed.kind is AuthError or no_bucket or response.status not in _UNKNOWN:
+        raise failed
+    # A target to which a proxy sent us does know the request, and finds something in it wrong.
+    return BatchAnswer(
+        tuple(missing), tuple(absent), answered_as_asked=False, supported=redirected, reason=failed.what
+    )
+
+
+def _let_go(response: BaseHTTPResponse) -> None:
+    """Give the connection back if the body was read to its end, else close it."""
+    if not response.closed:
+        response.close()
+    response.release_conn()
