@@ -85,7 +85,7 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def checked_options(kind: type[_T]) -> type[_T]:
     """Return a dataclass whose constructor is `checked`."""
-    kind.__init__ = checked(kind.__init__)  # type: ignore[misc]
+    kind.__init__ = checked(kind.__init__)  # type: ignore[method-assign]
     return kind
 
 

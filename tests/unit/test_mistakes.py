@@ -456,7 +456,7 @@ FIFTY: dict[str, Case] = {
     "random_split(pipe)": case(
         lambda g: random_split(g.raw, [0.9, 0.1]),
         "known when they have come",
-        'give each part its own shards: "train-',
+        'give each part its own shards, "train-',
     ),
 }
 

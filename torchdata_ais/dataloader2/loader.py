@@ -10,7 +10,7 @@ from torchdata_ais.stage.sending import explained
 __all__ = ["DataLoader2"]
 
 
-class DataLoader2(torchdata_names.DataLoader2[Any]):
+class DataLoader2(torchdata_names.DataLoader2[Any]):  # type: ignore[misc]
     """torchdata's own.
 
     Raises:

@@ -142,7 +142,7 @@ class Pipe(Methods[T_co], Stage):
     def __getitem__(self, index: Any) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} is a stream: it has no item {index!r}. next(iter(pipe)) gives the first, "
-            ".slice_samples(n) the first n; to reach samples by number, index the shards: SampleDataset(index)"
+            ".slice_samples(n) the first n; to reach samples by number, make a SampleIndex of the shards"
         )
 
     if not TYPE_CHECKING:  # checkers know the stages by `Methods`, and see a wrong name themselves

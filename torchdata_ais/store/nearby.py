@@ -29,7 +29,7 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
     place = parse_url(url)
     stem, found, _ = place.name.rpartition("/")
     number = _NUMBER.search(place.name, len(stem) + len(found))
-    if number is None or place.kind == "web":
+    if number is None or place.kind in ("http", "stdin"):
         return error
     prefix = place.name[: number.start()]
     try:

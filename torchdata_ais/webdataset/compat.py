@@ -189,7 +189,7 @@ class WebDataset(DataPipeline, FluidInterface):
     _adds_split = False
 
     @checked
-    def __init__(
+    def __init__(  # type: ignore[misc] - cache_dir= has a name of its own here
         self,
         urls: Any,
         handler: Handler = reraise_exception,

@@ -90,11 +90,11 @@ def tarfile_samples(
     """
     names: dict[str, str] = {}
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
-    if loading.get("cache_dir") is not None:
-        keeper = keeper or FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
-        where = {
-            name: loading[name] for name in ("cluster", *ClusterNames.__annotations__) if name in loading
-        }
+    folder = loading.get("cache_dir")
+    if folder is not None:
+        keeper = keeper or FileKeeper(os.fspath(folder), loading.get("cache_bytes", 10 << 30))
+        named: dict[str, Any] = {**loading}
+        where = {name: named[name] for name in ("cluster", *ClusterNames.__annotations__) if name in named}
         shards = kept_web_files(shards, keeper, cluster_options(**where), names, handler)
     first = next(shards, None)
     if first is None:
