@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.dataloader2.cut import (
     Parts,
     cut,
@@ -116,6 +117,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
 
+    @checked
     def __init__(
         self,
         num_workers: int = 0,

@@ -11,7 +11,7 @@ import msgspec
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.observe.collect import Report, StageCounts, report_of
-from torchdata_ais.observe.report_text import advice, prometheus, table
+from torchdata_ais.observe.report_text import advice, prometheus, table, table_html
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.stats import StageStats
 
@@ -145,6 +145,9 @@ class Stats:
         return table(self.stages, self.processes, self.wall_s, self.advice)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table_html(self.stages, self.processes, self.wall_s, self.advice)
 
 
 def stats(loader: Any) -> Stats:

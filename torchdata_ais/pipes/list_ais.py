@@ -21,7 +21,7 @@ from torchdata_ais.store import (
     options_with,
     resolve_options,
 )
-from torchdata_ais.urls import ObjectURL, parse_url, redact
+from torchdata_ais.urls import ObjectURL, expand_template, parse_url, redact
 
 __all__ = ["AISSourceLister"]
 
@@ -127,6 +127,13 @@ class AISSourceLister(Pipe[str]):
         items = [] if self._sources is None else self._sources.items
         self.transport = StageTransport(_options_of(items, cluster, named))
         self._given: _Given | None = None
+
+    def count_named(self) -> int:
+        """Return how many objects the sources that are templates name."""
+        texts = [str(source) for source in self._sources.items] if self._sources is not None else []
+        if self._template is not None:
+            return len(texts) * sum(1 for _ in expand_template(self._template))
+        return sum(sum(1 for _ in expand_template(text)) for text in texts if "{" in text)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.arguments import check_number
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
@@ -60,8 +60,7 @@ class Shuffler(Pipe[Any]):
 
     def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
         super().__init__(source)
-        if bufsize < 1:
-            raise UsageError.at(f"bufsize={bufsize}", todo="use at least 1, or leave .shuffled() out")
+        check_number(bufsize, 1, "bufsize")
         self._bufsize = bufsize
         self._initial = min(bufsize, 100 if initial is None else initial)
         self._enabled = True

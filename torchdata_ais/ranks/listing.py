@@ -51,6 +51,7 @@ class Listing:
 
     Attributes:
         tables: One a source, and for a lister one more: what it was told to list. For the comparison only.
+        shards: How many they name together; 0 if that is not known of all.
         digest: Tells this data from other data, whatever cluster it lies on; empty where the pipe has no source
             that is known.
     """
@@ -58,6 +59,8 @@ class Listing:
     def __init__(self, tables: Sequence[Table], endpoints: Sequence[str | None]) -> None:
         self.tables = list(tables)
         known = [table.rows for table in tables if table.rows and not table.told]
+        counts = [len(table.rows) for table in tables if not table.told]
+        self.shards = sum(counts) if all(counts) else 0
         self.digest = digest_of(line for rows in known for line in identities(rows)) if known else ""
         listed = (table for table in tables if table.listed)
         self._given = [_given(table, endpoint) for table, endpoint in zip(listed, endpoints, strict=True)]

@@ -113,6 +113,10 @@ class Stage:
         """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
         return MemoryBound()
 
+    def count_named(self) -> int:
+        """Return how many objects it names without having seen them, by templates."""
+        return 0
+
     def busy_with(self) -> dict[str, Any]:
         """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""
         return {}

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torchdata_ais.stage.contract import Effect, Gives
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.place import note_place, place_in
+from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import Pipe, at_work
+from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
 __all__ = ["DROPPED", "EachItem"]
@@ -66,7 +67,7 @@ class EachItem(Pipe[Any]):
             try:
                 result = one(item)
             except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
-                note_place(error, item, self.functional_name)
+                note_place(error, item, self, at_work(self._source))
                 if not self._policy.goes_on(error, stats, self.functional_name):
                     return
                 continue

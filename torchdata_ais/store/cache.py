@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import xxhash
 from filelock import FileLock, Timeout
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais.arguments import check_number, checked_options
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.store.facts import Hash, hash_named, hash_of_length
 from torchdata_ais.store.objects import head_object
@@ -59,6 +59,7 @@ class Kept(NamedTuple):
     proven: bool
 
 
+@checked_options
 @dataclass(frozen=True)
 class ObjectCache:
     """Objects kept in a folder, shared by all processes of this user that name it.

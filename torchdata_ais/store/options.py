@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from typing_extensions import Self
 
+from torchdata_ais.arguments import checked_options
 from torchdata_ais.errors import UsageError
 from torchdata_ais.redaction import hide
 from torchdata_ais.urls import redact
@@ -51,6 +52,7 @@ class Endpoint(str):
         return type(self), (str(self), self.login)
 
 
+@checked_options
 @dataclass(frozen=True)
 class Retry:
     """When a request is tried again, and for how long.
@@ -91,6 +93,7 @@ class Retry:
         return full * random.uniform(0.5, 1.0)
 
 
+@checked_options
 @dataclass(frozen=True)
 class StoreOptions:
     """Everything the store needs to know besides a URL.

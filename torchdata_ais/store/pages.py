@@ -107,13 +107,16 @@ class _Listing:
         return [self._found[name] for name in sorted(self._found)]
 
 
-def list_bucket(place: Location, prefix: str, options: StoreOptions) -> list[Entry]:
+def list_bucket(
+    place: Location, prefix: str, options: StoreOptions, *, first_page: bool = False
+) -> list[Entry]:
     """Return the objects of a bucket whose names begin with `prefix`, by name.
 
     Args:
         place: The bucket, with its endpoint.
         prefix: The beginning of the names wanted.
         options: Retry policy and timeouts. Its deadline is that of the whole listing.
+        first_page: Ask for no further page.
 
     Raises:
         ConnectError, AuthError, NotFoundError, StallError: The cluster cannot be asked, or not within the deadline.
@@ -133,6 +136,6 @@ def list_bucket(place: Location, prefix: str, options: StoreOptions) -> list[Ent
             )
             listing.add(page)
             uuid, token = page.uuid, page.continuation_token
-            if not token:
+            if not token or first_page:
                 return listing.entries()
             listing.check_going_on(uuid, token)

@@ -11,12 +11,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torchdata_ais.arguments import check_call
 from torchdata_ais.stage.pipe import as_pipe
+from torchdata_ais.stage.sending import check_sendable
 from torchdata_ais.webdataset.utils import run_seed
 
 
 class Stage:
     """A filter with all its arguments but the source; picklable if they are."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        check_sendable(str(getattr(self.f, "__name__", self.f)), state.values())
+        return state
 
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.f = f
@@ -86,6 +93,8 @@ class Filter:
         """Return the stage: `f` with all its arguments but the source."""
         if isinstance(self.f, Through):
             self.f.check(*args, **named)
+        else:
+            check_call(self.f, (None, *args), named)
         return self.stage(self.f, args, named)
 
 

@@ -15,6 +15,7 @@ from typing_extensions import Self
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import IterDataPipe
+from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.stage.seed import seed_shufflers
 from torchdata_ais.store import ClusterNames, StoreOptions
@@ -130,12 +131,15 @@ class DataPipeline(IterableDataset[Any]):
     # Iterating.
 
     def __iter__(self) -> Iterator[Any]:
-        if self._goes_on:
-            yield from self._next_epoch()
-        elif self.nsamples > 0:
-            yield from islice(self.iterator(), self.nsamples)
-        else:
-            yield from self.iterator()
+        try:
+            if self._goes_on:
+                yield from self._next_epoch()
+            elif self.nsamples > 0:
+                yield from islice(self.iterator(), self.nsamples)
+            else:
+                yield from self.iterator()
+        except Exception as error:  # noqa: BLE001 - raised again
+            raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
 
     def iterator1(self) -> Iterator[Any]:
         """Return an iterator over one pass."""

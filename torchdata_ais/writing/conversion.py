@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import option, taken
+from torchdata_ais.arguments import checked, option, taken
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, given_options
 from torchdata_ais.urls import parse_url
@@ -82,6 +82,7 @@ class ConvertNames(SourceNames, EditNames, PackedInto, total=False):
     format: Any
 
 
+@checked
 def convert(
     source: Any,
     target: str,

@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import taken
+from torchdata_ais.arguments import checked, taken
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.urls import redact
@@ -104,6 +104,7 @@ class ShardWriter(Writer):
         [('s-000.tar', 2, 10240), ('s-001.tar', 1, 10240)]
     """
 
+    @checked
     def __init__(
         self,
         pattern: str,
