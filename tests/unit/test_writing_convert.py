@@ -566,11 +566,11 @@ def test_the_command_takes_functions_by_name_and_several_sources(tmp_path, monke
         (["--maxsize", "much"], "is no size"),
         (["--column", "x"], "Write COLUMN=FIELD"),
         (["--resume"], "Pass --manifest"),
-        (["--on-error", "what"], "on_error='what'"),
+        (["--on-error", "what"], "'what' is not one of"),
     ],
 )
 def test_wrong_options_are_one_message(tmp_path, tree, words, says):
     result = run(tree, f"{tmp_path}/s-%d.tar", *words)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert says in result.stderr
     assert "Traceback" not in result.stderr

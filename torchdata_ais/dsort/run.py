@@ -20,8 +20,6 @@ from torchdata_ais.store import Cluster, StoreOptions, delete_object, put_object
 from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_client
 from torchdata_ais.urls import ObjectURL, parse_url
 
-__all__ = ["DsortResult", "run_dsort"]
-
 logger = logging.getLogger("torchdata_ais")
 
 

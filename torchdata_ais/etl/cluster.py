@@ -15,8 +15,6 @@ from torchdata_ais.jobs import JobError, known_cluster
 from torchdata_ais.store import Cluster, StoreOptions
 from torchdata_ais.store.sdk import call, sdk_client
 
-__all__ = ["delete_etl", "ensure_etl", "etl_logs", "list_etls", "logs_of"]
-
 logger = logging.getLogger("torchdata_ais")
 
 _STAGES = ["Initializing", "Running", "Stopped", "Aborted"]

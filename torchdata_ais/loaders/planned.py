@@ -170,7 +170,12 @@ class PlannedPasses(Passes):
         plans = [
             replace(
                 InstancePlan.of(self.seed, 0, world.size * self.workers, world.rank + worker * world.size),
-                task=Task(run, Share(world.rank, world.size, worker, self.workers), self.step, places),
+                task=Task(
+                    run,
+                    Share(world.rank, world.size, worker, self.workers, not world.processes),
+                    self.step,
+                    places,
+                ),
             )
             for worker in range(self.workers)
         ]

@@ -27,24 +27,11 @@ from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
 from torchdata_ais.webdataset.tariterators import tarfile_to_samples
 from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
-__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
-
 logger = logging.getLogger("torchdata_ais")
 
 _FILTERS = (
-    *(
-        "map",
-        "map_dict",
-        "map_tuple",
-        "to_tuple",
-        "rename",
-        "rename_keys",
-        "extract_keys",
-        "select",
-        "decode",
-    ),
-    *("xdecode", "associate", "info", "slice", "rsample", "batched", "unbatched", "listed", "unlisted"),
-    *("log_keys", "detshuffle"),
+    "map map_dict map_tuple to_tuple rename rename_keys extract_keys select decode xdecode associate info slice rsample"
+    " batched unbatched listed unlisted log_keys detshuffle"
 )
 
 
@@ -84,7 +71,7 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in _FILTERS:
+for _name in _FILTERS.split():
     setattr(FluidInterface, _name, _method(_name))
 
 

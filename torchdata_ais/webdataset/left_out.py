@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["REASONS", "explaining"]
-
 _SCHEMES = (
     "a table that any import can change decides what a URL runs;"
     " give open files to tariterators.tar_file_expander: {'url': name, 'stream': file}"

@@ -23,8 +23,6 @@ from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
 from torchdata_ais.webdataset.tariterators import tarfile_samples
 from torchdata_ais.webdataset.utils import PipelineStage, Place, passes, pytorch_worker_info, run_seed
 
-__all__ = ["DataPipeline"]
-
 
 class DataPipeline(IterableDataset[Any]):
     """Put stages one behind the other.
@@ -58,10 +56,8 @@ class DataPipeline(IterableDataset[Any]):
 
     _adds_split = True
 
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__()
-        if named:
-            raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(named)}")
         self.pipeline: list[Any] = []
         for arg in args:
             if isinstance(arg, list) and (self.pipeline or _holds_stages(arg)):
