@@ -16,6 +16,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
 
 from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.stage.below_plan import refusal
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.meter import measured
 from torchdata_ais.stage.pickled import MARK, unmarked
@@ -31,8 +32,11 @@ __all__ = [
     "Pipe",
     "ShardingFilter",
     "as_pipe",
+    "below_plan",
+    "check_below_plan",
     "check_source",
     "is_sharding",
+    "name_of",
     "parents",
     "stage",
     "upstream",
@@ -74,6 +78,8 @@ class Pipe(Methods[T_co], Stage):
         if source is not None:
             self._source = as_pipe(source)
             check_source(self._source)
+            if (error := _refused(self._source, type(self).functional_name)) is not None:
+                raise error
 
     picture: ClassVar[Callable[[Any], str]] = repr
     """What notebooks show; `torchdata_ais.observe.draw` gives a table here."""
@@ -93,6 +99,28 @@ class Pipe(Methods[T_co], Stage):
             raise error.with_traceback(None)  # noqa: B904 - the same error, with the cause it has
         finally:
             self._busy = None  # who has ended holds no item
+
+    def __len__(self) -> int:
+        """How many items come, where that is known before: below ``.read_samples()``."""
+        source = vars(self).get("_source")
+        length = self.effect().length(len(source)) if source is not None and below_plan(source) else None
+        if length is None:
+            raise TypeError(f"how many items {self.describe()} gives is not known before they have come")
+        return length
+
+    def __bool__(self) -> bool:
+        return True  # or a pipe would be asked for its length
+
+    def __getattr__(self, name: str) -> Any:
+        # How stages are chained: those that cannot stand below a plan are not even made.
+        error = _refused(self, name) if name in IterDataPipe.functions else None
+        if error is None:
+            return super().__getattr__(name)
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise error
+
+        return refuse
 
     def __getstate__(self) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
@@ -173,7 +201,47 @@ def _owner(name: str) -> type | None:
 def check_source(source: IterDataPipe[Any]) -> None:
     """Raise `UsageError` if a stage of ours cannot stand behind `source`."""
     _refuse_foreign(source)
+    check_below_plan(source)
     _refuse_second_filter(source)
+
+
+def below_plan(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether `pipe` is, or reads from, a stage that reads by a plan."""
+    return any(isinstance(above, Stage) and above.planned for above in upstream(pipe))
+
+
+def check_below_plan(tail: IterDataPipe[Any]) -> None:
+    """Raise `UsageError` if a stage of `tail` cannot stand where it does, below a stage that reads by a plan."""
+    for pipe in upstream(tail):
+        for source in parents(pipe):
+            if (error := _refused(source, name_of(pipe))) is not None:
+                raise error
+        if len(parents(pipe)) > 1 and below_plan(pipe):
+            raise UsageError.at(
+                f"{name_of(pipe)} joins several pipes below .read_samples(): the plan of one does not hold for several",
+                todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
+            )
+
+
+def _refused(source: IterDataPipe[Any], name: str) -> UsageError | None:
+    """Return why a stage cannot stand behind `source`, if that reads by a plan and it cannot."""
+    if refusal(name) is None or not below_plan(source):
+        return None
+    batched = any(isinstance(above, Stage) and above.effect().gives == "batches" for above in upstream(source))
+    return refusal(name, batched=batched)
+
+
+def name_of(pipe: IterDataPipe[Any]) -> str:
+    """Return what a stage is chained by, of torch's and of torchdata's own, too; or its class's name."""
+    kind = type(pipe)
+    if isinstance(pipe, Stage):
+        return pipe.functional_name or kind.__name__
+    own = kind.__module__.startswith(("torch.", "torchdata."))
+    functions: dict[str, Any] = IterDataPipe.functions
+    chained = (
+        name for name, function in functions.items() if own and getattr(function, "args", (None,))[0] is kind
+    )
+    return next(chained, kind.__name__.removesuffix("IterDataPipe"))
 
 
 def _refuse_foreign(source: IterDataPipe[Any]) -> None:
