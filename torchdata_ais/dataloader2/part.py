@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais.dataloader2.graph import pause, resume, shard
+from torchdata_ais.dataloader2.graph import pause, resume, seed_plan, shard
 from torchdata_ais.dataloader2.torchdata_names import WorkerInfo, extract_wrapper, process_reset_fn
 from torchdata_ais.ranks.sharding import number_ranks_first
 from torchdata_ais.stage.graph import all_pipes
@@ -71,6 +71,7 @@ class ServicePart:
         pipe = process_reset_fn(
             pipe, self.info, reset.seeds, self.dispatching, reset.iter_reset_fn, self.reset_fn
         )
+        seed_plan(pipe, reset.seeds)
         tell_pipes(all_pipes(pipe), reset.epoch, reset.extras)
         return pipe
 

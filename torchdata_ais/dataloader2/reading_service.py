@@ -23,6 +23,7 @@ from torchdata_ais.dataloader2.graph import (
     pause,
     refuse_second_sharding,
     resume,
+    seed_plan,
     shard,
     shard_over_ranks,
 )
@@ -279,6 +280,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         self.epoch, self._round = epoch + 1, self._round + 1
         set_graph_random_seed(self._end_datapipe, seeds)
         if self._pool is None:
+            seed_plan(self._end_datapipe, seeds)
             pipe = self._end_datapipe
             if iter_reset_fn is not None:
                 pipe = iter_reset_fn(pipe)

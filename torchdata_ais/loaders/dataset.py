@@ -16,6 +16,7 @@ from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.checkpoint import save, stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.stage.slots import Share, check_planned
 from torchdata_ais.state import Part, StreamState, pack, to_plain, unpack
 from torchdata_ais.world import WorldOptions, instance_of
 
@@ -83,6 +84,9 @@ class PipeDataset(IterableDataset[Any]):
         found = world.find()
         self._rank, self._ranks = found.rank, found.size
         settings = {"loader": "as_dataset", "seed": seed}
+        self._planned = check_planned(pipe)
+        if self._planned is not None:
+            self._planned.take_share(Share(self._rank, self._ranks))  # for len()
         self._listing, _ = begin_together(pipe, found, settings, rank_timeout_s)
         self._runs = 0
         # In shared memory, so that set_epoch reaches workers that live on between epochs.
@@ -93,6 +97,14 @@ class PipeDataset(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; without it each iteration counts as one."""
         self._epoch[0] = epoch
+
+    def __len__(self) -> int:
+        """How many items this rank gets in an epoch, where that is known before: with ``.read_samples()``."""
+        length: int = len(self._pipe)  # type: ignore[arg-type]
+        return length
+
+    def __bool__(self) -> bool:
+        return True
 
     def __iter__(self) -> Iterator[Any]:
         number, instance, worker_seed = self._where()
@@ -110,6 +122,9 @@ class PipeDataset(IterableDataset[Any]):
         if self._pending is not None:
             plan, self._pending = self._resumed(self._pending, plan), None
         shard_instance(self._pipe, number, instance)
+        if self._planned is not None:
+            worker, rank = divmod(instance, self._ranks)
+            self._planned.take_share(Share(rank, self._ranks, worker, number // self._ranks))
         self._plan = plan
         begin(self._pipe, plan)
         with self._listing.on(self._pipe):

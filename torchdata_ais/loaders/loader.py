@@ -231,7 +231,7 @@ class AISLoader:
             if self._plan is None:
                 settings["num_workers"] = self._num_workers
             else:
-                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.state().order}
+                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.order()}
             timeout_s = self._world_options.rank_timeout_s
             self._joined = (world, *begin_together(self._pipe, world, settings, timeout_s))
         return self._joined

@@ -230,11 +230,17 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         """Return what all ranks must have been given alike."""
         mixture = self.mixture
         weights = [f"weights {weights} from position {start}" for start, weights in mixture.schedule]
+        sources = [
+            f"{len(index)} samples with digest {digest}"
+            for index, digest in zip(mixture.sources, self.digests(), strict=True)
+        ]
         return [
-            *self.digests(),
+            *sources,
             *weights,
             self.order(),
-            f"{len(self._numbers)} positions" if self._numbers is not None else "",
+            f"seed={self._seed}",
+            *([] if self.batch_size is None else [f"batch_size={self.batch_size}"]),
+            *([] if self._numbers is None else [f"{len(self._numbers)} positions"]),
         ]
 
     # Who reads what of it
