@@ -23,6 +23,7 @@ from torchdata_ais.plan import Tail
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.ranks.replicas import Replicas
 from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
 from torchdata_ais.stage.slots import check_planned
@@ -63,7 +64,9 @@ class AISLoader:
             process alone); default what torch.distributed says at the first iteration. ``store=``: a store of
             torch.distributed by which the ranks compare what they read (each loader of a run in turn may use the
             same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``: how long to wait
-            for a rank that has not begun.
+            for a rank that has not begun. ``mesh=``: the slice of a `DeviceMesh` that shares out the data
+            (``mesh["dp"]``), or ``group=``: its process group; processes of one place in it get equal batches. With a
+            mesh they compare every ``replica_check=256``-th of them.
 
     Attributes:
         epoch: The epoch under way, or the last one; -1 before the first.
@@ -140,6 +143,7 @@ class AISLoader:
             pipe, how, seed, stateful=self._no_state is None, ahead=self._steps.ahead
         )
         self._joined: tuple[World, Listing, Ranks | None] | None = None
+        self._replicas: Replicas | None = None
         self._closed = self._loaded = False
         self.epoch = -1
         self.repeated = 0
@@ -204,6 +208,8 @@ class AISLoader:
                     self._passes.gave(worker, state)
                 else:
                     self.repeated += 1
+                if self._replicas is not None:
+                    self._replicas.compare(self._step if self._plan is None else self._plan.step - 1, item)
                 self._step += 1
                 yield pinned(item) if self._pin else item
         except Exception as error:
@@ -232,8 +238,11 @@ class AISLoader:
                 settings["num_workers"] = self._num_workers
             else:
                 settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.order()}
-            timeout_s = self._world_options.rank_timeout_s
-            self._joined = (world, *begin_together(self._pipe, world, settings, timeout_s))
+            options = self._world_options
+            self._joined = (world, *begin_together(self._pipe, world, settings, options.rank_timeout_s))
+            ranks = self._joined[2]
+            if ranks is not None and world.processes:
+                self._replicas = Replicas(ranks, world, options.replica_check)
         return self._joined
 
     def _begin(self) -> None:

@@ -189,10 +189,16 @@ class PlannedPasses(Passes):
         places = self._places()
         self._not_steps = self.not_steps()
         self._begun_at = self.step
+        epoch = run.epoch_of(self.step).number
         plans = [
             replace(
-                InstancePlan.of(self.seed, run.epoch_of(self.step).number, world.size * self.workers, world.rank + worker * world.size),
-                task=Task(run, Share(world.rank, world.size, worker, self.workers), self.step, places),
+                InstancePlan.of(self.seed, epoch, world.size * self.workers, world.rank + worker * world.size),
+                task=Task(
+                    run,
+                    Share(world.rank, world.size, worker, self.workers, not world.processes),
+                    self.step,
+                    places,
+                ),
             )
             for worker in range(self.workers)
         ]

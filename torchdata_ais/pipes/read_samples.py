@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from typing_extensions import Self, Unpack, override
 
 from torchdata_ais.arguments import check_number
-from torchdata_ais.errors import AISError, EmptyBatchError, UsageError
+from torchdata_ais.errors import AISError, EmptyBatchError, TransportError, UsageError
 from torchdata_ais.index import IndexedSamples, Mixture
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.plan import Epoch, Run, RunSegment, Sources, Tail
@@ -356,6 +356,8 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
                         raise found
                     sample = planned_sample(found, live.url_of(wanted), wanted.source, wanted.draw)
                 except AISError as error:
+                    if isinstance(error, TransportError) and not share.alone:
+                        raise  # the others that get these data may have the sample
                     if not policy.goes_on(error, stats, "read_samples"):
                         return
                     continue

@@ -110,10 +110,10 @@ def begin_together(
     told = [Table("the arguments", arguments), _stages(pipe)]
     try:
         with ranks.alive():
-            begin = _lead if world.rank == 0 else _follow
+            begin = _lead if ranks.rank == 0 else _follow
             return begin(ranks, pipe, told).compared(), ranks
     except _Refused as refused:
-        if world.rank == 0:
+        if ranks.rank == 0:
             ranks.linger()
         else:
             ranks.see()

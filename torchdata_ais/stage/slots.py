@@ -41,12 +41,15 @@ class Share(NamedTuple):
         ranks: How many ranks share each global batch.
         worker: This worker: it gives the batches ``worker``, ``worker + workers``, ... of what is left.
         workers: How many workers the rank has.
+        alone: Whether no other process gets the same data. Where some do, what goes wrong for one of them alone
+            (transport) is never skipped.
     """
 
     rank: int = 0
     ranks: int = 1
     worker: int = 0
     workers: int = 1
+    alone: bool = True
 
 
 class Task(NamedTuple):
