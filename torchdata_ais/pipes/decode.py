@@ -147,7 +147,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
         places: deque[int] = deque()
         self._live = places
         above = slots_above(self)
-        slots: deque[int] = deque()
+        slots: deque[tuple[int, tuple[int, int]]] = deque()
         parts: deque[Future[list[_Outcome]]] = deque()
         source = iter(self._source)
         failure: Exception | None = None
@@ -160,7 +160,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
                         for sample in islice(source, _AT_ONCE):
                             part.append(sample)
                             if above is not None:
-                                slots.append(above.slot)
+                                slots.append((above.slot, above.drawn))
                     except Exception as error:  # noqa: BLE001 - raised below, after what came before it
                         failure = error
                     if not part:
@@ -172,7 +172,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
                 for outcome in parts.popleft().result():
                     places.popleft()
                     if slots:
-                        self.slot = slots.popleft()
+                        self.slot, self.drawn = slots.popleft()
                     yield outcome
             if failure is not None:
                 raise failure

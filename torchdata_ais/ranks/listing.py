@@ -17,6 +17,7 @@ from torchdata_ais.stage.datapipes import IterableWrapper
 from torchdata_ais.stage.datapipes import Shuffler as CoreShuffler
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
 from torchdata_ais.stage.shared_seed import SharedSeed
+from torchdata_ais.stage.slots import SlotBatcher
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 
 __all__ = ["Listing", "Row", "Table", "digest_of", "identities", "list_pipe", "rows_of", "shown"]
@@ -98,7 +99,9 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
     endpoints: list[str | None] = []
     for number, stage in enumerate(_sources(pipe), start=1):
         if isinstance(stage, AISSampleReader):
-            tables.append(Table(f"the index (source {number})", rows_of(stage.told())))
+            sizes = [above.batchsize for above in upstream(pipe) if isinstance(above, SlotBatcher)]
+            told = [*stage.told(), *(f"batches of {size}" for size in sizes)]
+            tables.append(Table(f"the index (source {number})", rows_of(told)))
             continue
         if not isinstance(stage, AISSourceLister):
             texts = [_text(item) for item in _items(stage) or ()]

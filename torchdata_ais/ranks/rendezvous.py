@@ -30,6 +30,7 @@ from torchdata_ais.ranks.listing import (
     shown,
 )
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.world import World
 
 __all__ = ["begin_together"]
@@ -94,6 +95,7 @@ def begin_together(
         LoaderError: Another rank failed, died or does not come.
         AISError: The listing failed.
     """
+    check_planned(pipe)
     ranks = join_ranks(world, timeout_s)
     if ranks is None:
         listing = list_pipe(pipe)
