@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, TypedDict
 
-from torchdata_ais.arguments import check_function, check_number, check_text
+from torchdata_ais.arguments import check_function, check_number, check_text, checked
 from torchdata_ais.codecs.audio import require_audio, torch_audio
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler
 from torchdata_ais.codecs.image import ImageHandler, SixteenBit, check_sixteen_bit, imagehandler
