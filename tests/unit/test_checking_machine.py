@@ -61,7 +61,7 @@ def test_bench_of_an_empty_bucket_is_an_error(ais_bucket: Any, ais_cluster: Any)
     result = run("bench", f"ais://{ais_bucket.name}", "--endpoint", ais_cluster.endpoint)
     assert result.exit_code == 1
     assert "no object" in result.stderr
-    assert run("bench", "x", "--workers", "two").exit_code == 1
+    assert run("bench", "x", "--workers", "two").exit_code == 2
 
 
 def test_doctor_finds_the_cluster_and_its_clock(ais_cluster: Any) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from torchdata_ais.cli._bucket import Bucket
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["demo"]
-
 _TRAIN_SHARDS, _HELD_OUT_SHARDS = 12, 3
 _BATCH = 32
 _TIMES_CHANCE = 3.0
@@ -50,8 +48,13 @@ def demo(
 
     Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
     it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
+
+    Examples:
+        torchdata-ais demo
+        torchdata-ais demo --samples 400 --epochs 2
+        torchdata-ais demo --endpoint http://host:51080 --keep
     """
-    with reported(debug, "torchdata_ais.loaders", "rich.progress"):
+    with reported(debug, "torchdata_ais.loaders", "rich.progress", command=demo):
         started = time.perf_counter()
         with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
             held_out = samples // 5

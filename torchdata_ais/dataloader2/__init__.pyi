@@ -2,9 +2,9 @@ from . import adapter as adapter
 from . import communication as communication
 from . import graph as graph
 from . import random as random
+from .loader import DataLoader2 as DataLoader2
 from .reading_service import MultiProcessingReadingService as MultiProcessingReadingService
 from .torchdata_names import CheckpointableReadingServiceInterface as CheckpointableReadingServiceInterface
-from .torchdata_names import DataLoader2 as DataLoader2
 from .torchdata_names import DataLoader2Iterator as DataLoader2Iterator
 from .torchdata_names import DistributedReadingService as DistributedReadingService
 from .torchdata_names import FullSync as FullSync

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.dataloader2.cut import (
     Parts,
     cut,
     pause,
     refuse_second_sharding,
     resume,
+    seed_plan,
     shard,
     shard_over_ranks,
 )
@@ -116,6 +118,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
 
+    @checked
     def __init__(
         self,
         num_workers: int = 0,
@@ -275,6 +278,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self.epoch, self._round = epoch + 1, self._round + 1
         set_graph_random_seed(self._end_datapipe, seeds)
         if self._pool is None:
+            seed_plan(self._end_datapipe, seeds)
             pipe = self._end_datapipe
             if iter_reset_fn is not None:
                 pipe = iter_reset_fn(pipe)

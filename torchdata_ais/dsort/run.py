@@ -21,8 +21,6 @@ from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_client
 from torchdata_ais.store.sdk_names import send_by
 from torchdata_ais.urls import ObjectURL, parse_url
 
-__all__ = ["DsortResult", "run_dsort"]
-
 logger = logging.getLogger("torchdata_ais")
 
 

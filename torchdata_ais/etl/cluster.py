@@ -16,8 +16,6 @@ from torchdata_ais.store import Cluster, StoreOptions
 from torchdata_ais.store.sdk import call, sdk_client
 from torchdata_ais.store.sdk_names import etl_payload, etl_seconds, etl_ways
 
-__all__ = ["delete_etl", "ensure_etl", "etl_logs", "list_etls", "logs_of"]
-
 logger = logging.getLogger("torchdata_ais")
 
 _STAGES = ["Initializing", "Running", "Stopped", "Aborted"]

@@ -14,10 +14,9 @@ from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, S
 from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, Series, series
 from torchdata_ais.store.exchange import UNREADABLE, message_in, not_aistore, refusal, root
-from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.options import StoreOptions, basic
 from torchdata_ais.store.pools import proxy_for
 from torchdata_ais.store.sdk_names import api_error, client_of, namespace_of, session_of, set_token
-from torchdata_ais.store.tokens import basic
 from torchdata_ais.urls import Location
 
 __all__ = ["Asking", "asking", "call", "call_once", "job_id_in", "make_bucket", "sdk_bucket", "sdk_client"]
@@ -186,7 +185,7 @@ def _translated(options: StoreOptions) -> Iterator[None]:
     from urllib3.exceptions import HTTPError
 
     where = options.endpoint or "the cluster"
-    check = "check that the cluster is up and that cluster= or AIS_ENDPOINT is right"
+    check = "check that the cluster is up and that AIS_ENDPOINT, cluster= or --endpoint is right"
     try:
         yield
     except (AISError, Failed, Cancelled):  # ours already

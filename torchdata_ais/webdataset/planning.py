@@ -18,8 +18,6 @@ from torchdata_ais.webdataset.shuffling import shuffle
 from torchdata_ais.webdataset.tariterators import tarfile_samples
 from torchdata_ais.webdataset.utils import Place
 
-__all__ = ["SPLITS", "function_of", "plan"]
-
 logger = logging.getLogger("torchdata_ais")
 
 SPLITS = (split_by_node, split_by_worker, single_node_only)

@@ -39,7 +39,7 @@ def find_replicable_branches(graph: Graph) -> list[Any]:
     ]
 
 
-def find_dispatched(graph: Graph, dispatcher: type) -> Any | None:
+def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
     """Return the last pipe of what one process runs for all workers: it covers every `dispatcher` of `graph`.
 
     None where there is no such pipe. Where several paths have one, it is the pipe at which these meet.
