@@ -20,8 +20,6 @@ from torchdata_ais.store.sdk import call, sdk_bucket, sdk_client
 from torchdata_ais.store.sdk import make_bucket as _make
 from torchdata_ais.urls import Location, ObjectURL, bucket_place, parse_url
 
-__all__ = ["Bucket", "bucket_for", "new_bucket"]
-
 _BLOCK = 1 << 20
 
 

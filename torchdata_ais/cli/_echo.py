@@ -19,8 +19,6 @@ import typer
 from torchdata_ais.errors import UsageError
 from torchdata_ais.redaction import clean, redact_text
 
-__all__ = ["READER_GONE", "bytes_out", "echo", "echo_json", "shown_line"]
-
 READER_GONE = 141
 """What a shell reports of a command whose reader, such as ``head``, had enough."""
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchdata_ais.jobs import Progress
 
-__all__ = ["job_bars", "moved_bytes", "progress", "progress_of"]
-
 
 def _bars(*columns: Any) -> Any:
     from rich.console import Console

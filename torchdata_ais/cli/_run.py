@@ -22,19 +22,6 @@ from torchdata_ais.urls import no_cluster, parse_url
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
 
-__all__ = [
-    "Debug",
-    "Endpoint",
-    "ExitCodes",
-    "counted",
-    "options_for",
-    "options_of",
-    "reported",
-    "same_command",
-    "sentence",
-    "size_text",
-]
-
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Endpoint = Annotated[
     str,

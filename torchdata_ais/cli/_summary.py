@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdata_ais.index import SampleIndex, SampleReference
+    from torchdata_ais.index import IndexedSamples, SampleReference
     from torchdata_ais.store import StoreOptions
 
 __all__ = ["Summary", "fields_of"]
@@ -70,7 +70,7 @@ class Summary:
         for name, value in fields_of(sample).items():
             self._field(name).add(1, len(value), len(value), len(value))
 
-    def count_index(self, index: SampleIndex) -> None:
+    def count_index(self, index: IndexedSamples) -> None:
         """Count all samples of an index; no shard is read."""
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -112,7 +112,7 @@ def remedy_as_typed(text: str, options: Mapping[str, str]) -> str:
     clauses = [("", first), *zip(rest[::2], rest[1::2], strict=True)]
     kept = [(before, clause) for before, clause in clauses if not _PYTHON.search(clause)]
     joined = "".join(before * (number > 0) + clause for number, (before, clause) in enumerate(kept))
-    return sentence_case(joined.removeprefix("or "), todo=True)
+    return sentence_case(joined.removeprefix("or "))
 
 
 def sentences_as_typed(text: str, options: Mapping[str, str]) -> str:

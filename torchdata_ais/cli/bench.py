@@ -11,8 +11,6 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported, size_text
 from torchdata_ais.errors import SampleError, ShardError, UsageError
 
-__all__ = ["bench"]
-
 
 def bench(
     urls: Annotated[

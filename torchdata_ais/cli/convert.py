@@ -17,8 +17,6 @@ from torchdata_ais.urls import parse_url
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
 
-__all__ = ["convert"]
-
 
 def convert(
     sources: Annotated[
@@ -40,59 +38,44 @@ def convert(
     maxsize: Annotated[
         str, typer.Option(metavar="SIZE", help="Most bytes of a shard, such as 500MB or 1GiB.")
     ] = "3GB",
-    fields: Annotated[str, typer.Option(help="Keep these fields only: 'jpg cls'.", show_default=False)] = "",
+    fields: Annotated[str | None, typer.Option(help="Keep these fields only: 'jpg cls'.")] = None,
     number_keys: Annotated[
         bool, typer.Option("--number-keys", help="Give new keys: for shards whose keys repeat.")
     ] = False,
     column: Annotated[
-        list[str] | None,
-        typer.Option(help="For a table: COLUMN=FIELD, such as image_path=jpg.", show_default=False),
+        list[str] | None, typer.Option(help="For a table: COLUMN=FIELD, such as image_path=jpg.")
     ] = None,
     root: Annotated[
-        str, typer.Option(help="For a table: where its files are. Default: its folder.", show_default=False)
-    ] = "",
+        str | None, typer.Option(help="For a table: where its files are. Default: its folder.")
+    ] = None,
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="Put images or rows into a random order first.")
     ] = False,
     seed: Annotated[int, typer.Option(help="For --shuffle and --rng.")] = 0,
     size: Annotated[
-        int, typer.Option(help="Encode images anew, this many pixels square.", show_default=False, min=0)
-    ] = 0,
+        int | None, typer.Option(help="Encode images anew, this many pixels square.", min=0)
+    ] = None,
     shorter: Annotated[
-        int, typer.Option(help="Encode images anew, the shorter side so long.", show_default=False, min=0)
-    ] = 0,
+        int | None, typer.Option(help="Encode images anew, the shorter side so long.", min=0)
+    ] = None,
     max_pixels: Annotated[
-        int,
-        typer.Option(
-            help="Refuse images of more pixels, as stored or as made. Default: 89478485.",
-            show_default=False,
-            min=0,
-        ),
-    ] = 0,
+        int | None,
+        typer.Option(help="Refuse images of more pixels, as stored or as made. Default: 89478485.", min=0),
+    ] = None,
     quality: Annotated[int, typer.Option(help="Of JPEG and WebP files made here.", min=1, max=100)] = 95,
     map_with: Annotated[
-        str,
-        typer.Option(
-            "--map", help="MODULE:FUNCTION from a decoded sample to a sample, or None.", show_default=False
-        ),
-    ] = "",
+        str | None, typer.Option("--map", help="MODULE:FUNCTION from a decoded sample to a sample, or None.")
+    ] = None,
     rng: Annotated[bool, typer.Option("--rng", help="Call the function with a random.Random, too.")] = False,
     select: Annotated[
-        str,
-        typer.Option(
-            help="MODULE:FUNCTION that says whether to keep a sample (of bytes).", show_default=False
-        ),
-    ] = "",
+        str | None, typer.Option(help="MODULE:FUNCTION that says whether to keep a sample (of bytes).")
+    ] = None,
     processes: Annotated[int, typer.Option(help="Processes that read, decode and encode.", min=1)] = 1,
     compress: Annotated[
-        Literal["gz", "bz2", "xz", "zst", ""],
-        typer.Option(
-            metavar="FORMAT", help="gz, bz2, xz or zst. Default: by the end of PATTERN.", show_default=False
-        ),
-    ] = "",
-    manifest: Annotated[
-        str, typer.Option(help="Where to note the finished shards, as JSON.", show_default=False)
-    ] = "",
+        Literal["gz", "bz2", "xz", "zst"] | None,
+        typer.Option(metavar="FORMAT", help="gz, bz2, xz or zst. Default: by the end of PATTERN."),
+    ] = None,
+    manifest: Annotated[str | None, typer.Option(help="Where to note the finished shards, as JSON.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the shards of --manifest.")] = False,
     index: Annotated[
         bool, typer.Option("--index", help="Make the sample index of the new shards on the way.")
@@ -167,7 +150,9 @@ def convert(
         _say(done, target, as_json=as_json)
 
 
-def _decoder(function: Callable[..., Any] | None, size: int, shorter: int, max_pixels: int) -> Any:
+def _decoder(
+    function: Callable[..., Any] | None, size: int | None, shorter: int | None, max_pixels: int | None
+) -> Any:
     """Return what turns the bytes into values, where anything is to be done with values."""
     if function is None and not size and not shorter:
         return None

@@ -11,8 +11,6 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Endpoint, ExitCodes, reported
 from torchdata_ais.errors import AISError
 
-__all__ = ["doctor"]
-
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,

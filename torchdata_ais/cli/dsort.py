@@ -15,8 +15,6 @@ from torchdata_ais.urls import parse_url
 if TYPE_CHECKING:
     from torchdata_ais.dsort import DsortResult
 
-__all__ = ["dsort"]
-
 
 def dsort(
     source: Annotated[
@@ -61,7 +59,7 @@ def dsort(
         torchdata-ais dsort --order name ais://pets/t- ais://pets/sorted-%d.tar
         torchdata-ais dsort --check SPEC.json
     """
-    with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress", command=dsort):
+    with reported(debug, "torchdata_ais.dsort.run", "aistore.sdk", "rich.progress", command=dsort):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.dsort import DsortSpec, run_dsort
 

@@ -10,8 +10,6 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._page import add_command, command_line
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
 
-__all__ = ["etl"]
-
 etl = command_line(
     name="etl",
     add_completion=False,
@@ -32,17 +30,12 @@ def init(
         ),
     ],
     decode: Annotated[
-        str,
-        typer.Option(
-            help="What fields become before: pil, torchrgb8, ... Default: bytes.", show_default=False
-        ),
-    ] = "",
-    size: Annotated[
-        int, typer.Option(help="With --decode: images this many pixels square.", show_default=False, min=0)
-    ] = 0,
-    dependency: Annotated[
-        list[str] | None, typer.Option(help="A package for the pods to install.", show_default=False)
+        str | None, typer.Option(help="What fields become before: pil, torchrgb8, ... Default: bytes.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="With --decode: images this many pixels square.", min=0)
+    ] = None,
+    dependency: Annotated[list[str] | None, typer.Option(help="A package for the pods to install.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace other code of this name.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,
@@ -52,7 +45,7 @@ def init(
     Examples:
         torchdata-ais etl init flip-left augment:flip --decode pil
     """
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk", command=init):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=init):
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.etl import ensure_etl, shard_etl
 
@@ -71,7 +64,7 @@ def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = F
     Examples:
         torchdata-ais etl ls --json
     """
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk", command=list_them):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=list_them):
         from torchdata_ais.etl import list_etls
 
         rows = list_etls(options_for(endpoint).endpoint)
@@ -102,7 +95,7 @@ def run(
     Examples:
         torchdata-ais etl run flip-left ais://pets/train- ais://flipped
     """
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk", command=run):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=run):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.etl import transform_bucket
 
@@ -129,7 +122,7 @@ def logs(
     Examples:
         torchdata-ais etl logs flip-left --lines 100
     """
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk", command=logs):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=logs):
         from torchdata_ais.etl import etl_logs
 
         echo(*etl_logs(options_for(endpoint).endpoint, name, lines).split("\n"))
@@ -141,7 +134,7 @@ def rm(name: Name, endpoint: Endpoint = "", debug: Debug = False) -> None:
     Examples:
         torchdata-ais etl rm flip-left
     """
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk", command=rm):
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=rm):
         from torchdata_ais.etl import delete_etl
 
         delete_etl(options_for(endpoint).endpoint, name)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from torchdata_ais.indexing import SampleIndex
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["index"]
-
 
 def index(
     urls: Annotated[
@@ -27,12 +25,11 @@ def index(
         ),
     ],
     where: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/.",
-            show_default=False,
+            help="Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/."
         ),
-    ] = "",
+    ] = None,
     method: Annotated[
         Literal["auto", "cluster", "read"],
         typer.Option(
@@ -46,8 +43,8 @@ def index(
         bool, typer.Option("--check", help="Compare the index that is there with the shards; change nothing.")
     ] = False,
     processes: Annotated[
-        int, typer.Option(help="Processes that read. Default: one a core.", min=0, show_default=False)
-    ] = 0,
+        int | None, typer.Option(help="Processes that read. Default: one a core.", min=0)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,

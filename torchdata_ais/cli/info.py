@@ -13,7 +13,7 @@ from torchdata_ais.errors import NotFoundError, SampleError, ShardError
 
 if TYPE_CHECKING:
     from torchdata_ais.cli._summary import Summary
-    from torchdata_ais.index import SampleIndex
+    from torchdata_ais.index import IndexedSamples
     from torchdata_ais.store import StoreOptions
 
 __all__ = ["info"]
@@ -79,16 +79,16 @@ def info(
             )
 
 
-def _index(url: str, options: StoreOptions) -> SampleIndex | None:
-    from torchdata_ais.index import SampleIndex
+def _index(url: str, options: StoreOptions) -> IndexedSamples | None:
+    from torchdata_ais.index import IndexedSamples
 
     try:
-        return SampleIndex.open(url, cluster=options if options.endpoint else None)
+        return IndexedSamples.open(url, cluster=options if options.endpoint else None)
     except NotFoundError:
         return None
 
 
-def _is_stale(url: str, index: SampleIndex, options: StoreOptions) -> bool:
+def _is_stale(url: str, index: IndexedSamples, options: StoreOptions) -> bool:
     """Whether the listing has other shards than the index."""
     from torchdata_ais.indexing.listing import listed_shards
     from torchdata_ais.urls import parse_url

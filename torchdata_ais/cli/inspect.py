@@ -25,9 +25,6 @@ from torchdata_ais.cli._words import names_of
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.urls import parse_url
 
-__all__ = ["inspect"]
-
-
 _SHEET_SAMPLES = 48
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from torchdata_ais.checking import LintReport, Problem, Resharded
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["lint"]
-
 _SHOWN_ALIKE = 3  # problems of one kind in one shard
 
 
@@ -40,25 +38,21 @@ def lint(
         ),
     ],
     require: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have.",
-            show_default=False,
+            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have."
         ),
-    ] = "",
+    ] = None,
     decode: Annotated[bool, typer.Option(help="Decode every field, images to the last pixel.")] = True,
-    only: Annotated[str, typer.Option(help="Decode these fields only: 'jpg cls'.", show_default=False)] = "",
-    jobs: Annotated[
-        int, typer.Option(help="Shards read at once. Default: one a core.", min=0, show_default=False)
-    ] = 0,
+    only: Annotated[str | None, typer.Option(help="Decode these fields only: 'jpg cls'.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Shards read at once. Default: one a core.", min=0)] = None,
     fix: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="PATTERN",
             help="Write the good samples to new shards: out/train-%06d.tar, ais://bucket/train-%06d.tar.",
-            show_default=False,
         ),
-    ] = "",
+    ] = None,
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard that --fix writes.", min=1)] = 10_000,
     index: Annotated[
         bool, typer.Option("--index", help="Make the sample index of shards that are sound, too.")
@@ -89,7 +83,7 @@ def lint(
             _check_target(fix, options)
         report = lint_shards(
             list(urls),
-            require=require,
+            require=require or (),
             decode=decode,
             only=only or None,
             jobs=jobs or None,
@@ -118,7 +112,7 @@ def lint(
             if index:
                 answer["index"] = indexed
             echo_json(answer, indent=1)
-        elif written is not None:
+        elif fix and written is not None:
             _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)

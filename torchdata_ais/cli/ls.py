@@ -15,8 +15,6 @@ from torchdata_ais.urls import PROVIDERS, parse_url
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["ls"]
-
 _SCHEME = re.compile(r"(?P<scheme>\w*)://")
 
 

@@ -12,8 +12,6 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
 from torchdata_ais.errors import NotFoundError, UsageError
 
-__all__ = ["put"]
-
 
 def put(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A file, or a folder: all files below it.")],

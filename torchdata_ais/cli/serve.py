@@ -12,8 +12,6 @@ from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, reported
 from torchdata_ais.errors import ConnectError
 
-__all__ = ["serve"]
-
 _LIVENESS_S = 0.5
 
 
@@ -23,10 +21,7 @@ def serve(
     ] = 51080,
     root: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the data, kept. Default: a temporary one, removed at the end.",
-            show_default=False,
-        ),
+        typer.Option(help="Folder for the data, kept. Default: a temporary one, removed at the end."),
     ] = None,
     targets: Annotated[int, typer.Option(help="Number of targets.", min=1)] = 2,
     etl: Annotated[bool, typer.Option("--etl", help="Run transforms: they may do all that you may.")] = False,

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin
 from torchdata_ais.loaders.state import check_single
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.checkpoint import save, stage_names
-from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.origin import note_place, trimmed
+from torchdata_ais.stage.pipe import IterDataPipe, at_work
 from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.state import Part, StreamState, pack, to_plain, unpack
 from torchdata_ais.world import WorldOptions, instance_of
@@ -22,6 +24,7 @@ from torchdata_ais.world import WorldOptions, instance_of
 __all__ = ["PipeDataset", "as_dataset"]
 
 
+@checked
 def as_dataset(
     pipe: IterDataPipe[Any],
     *,
@@ -90,6 +93,10 @@ class PipeDataset(IterableDataset[Any]):
         self._plan: InstancePlan | None = None
         self._pending: StreamState | None = None
 
+    def __len__(self) -> int:
+        """What ``.with_length(n)`` declares."""
+        return len(self._pipe)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; without it each iteration counts as one."""
         self._epoch[0] = epoch
@@ -112,8 +119,12 @@ class PipeDataset(IterableDataset[Any]):
         shard_instance(self._pipe, number, instance)
         self._plan = plan
         begin(self._pipe, plan)
-        with self._listing.on(self._pipe):
-            yield from self._pipe
+        try:
+            with self._listing.on(self._pipe):
+                yield from self._pipe
+        except Exception as error:  # noqa: BLE001 - raised again
+            note_place(error, None, None, at_work(self._pipe))
+            raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         self._plan = None
 
     def _where(self) -> tuple[int, int, int | None]:

@@ -8,7 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.codecs import SampleCodec, build_decoder
+from typing_extensions import Unpack
+
+from torchdata_ais.codecs import DecoderNames, SampleCodec, build_decoder
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
@@ -84,7 +86,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
         threads: int = 0,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **options: Any,
+        **options: Unpack[DecoderNames],
     ) -> None:
         super().__init__(source)
         if threads < 0:

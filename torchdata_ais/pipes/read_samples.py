@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 from torch.utils.data import get_worker_info
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from typing_extensions import Self, Unpack, override
 
 from torchdata_ais.arguments import check_number
@@ -27,6 +26,7 @@ from torchdata_ais.reading.samples import planned_sample
 from torchdata_ais.samples import PlannedSample, pack_place
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError

@@ -85,7 +85,9 @@ def send_once(
         raise Failed(
             ConnectError,
             f"no connection to {host}: {root(error)}",
-            "check that the cluster is up and that cluster= or AIS_ENDPOINT is right",
+            "check that the cluster is up and that AIS_ENDPOINT, cluster= or --endpoint is right"
+            if "/v1/" in url
+            else f"check the URL: is {host} right, and is its server up?",
         ) from error
     except fault.ReadTimeoutError as error:
         raise Failed(
@@ -173,7 +175,7 @@ def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempt
     if failed.kind is AuthError and host:
         failed.todo = (
             f"the token goes to a cluster that the program names, not to hosts of URLs: "
-            f"if {host} is yours, pass cluster= or set AIS_ENDPOINT to it"
+            f"if {host} is yours, name it by AIS_ENDPOINT, cluster= or --endpoint"
         )
     return failed
 
@@ -189,15 +191,20 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
     what = f"the server answered {status} ({message})"
     if status == 400 and "no storage targets" in message:  # what a proxy says while they are down or restart
         return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)
+    if "backend is missing" in message or (status == 501 and "provider" in message):
+        todo = (
+            "the cluster cannot reach that provider: add its backend, or copy the data into an ais:// bucket"
+        )
+        return Failed(NotFoundError if status == 404 else ReadError, what, todo, again=False)
     if status in (404, 410):
         return Failed(NotFoundError, what, "check the spelling of bucket and object", again=False)
     if status in (401, 403):
         todo = (
             "check that the token is valid and may do this"
             if options.token
-            else "set AIS_AUTHN_TOKEN, or pass cluster=StoreOptions(endpoint, token)"
+            else "set AIS_AUTHN_TOKEN, or in a program pass cluster=StoreOptions(endpoint, token)"
             if options.endpoint
-            else "set AIS_AUTHN_TOKEN and AIS_ENDPOINT, or pass cluster=StoreOptions(endpoint, token)"
+            else "set AIS_AUTHN_TOKEN and AIS_ENDPOINT, or in a program pass cluster=StoreOptions(endpoint, token)"
         )
         return Failed(AuthError, what, todo, again=False)
     if status in _TRANSIENT or (status >= 500 and status not in _PERMANENT_5XX):
@@ -231,5 +238,5 @@ def not_aistore(url: str, why: str) -> Failed:
     """Return that somebody else answers at the host of `url`."""
     parts = urlsplit(redact(url))
     where = f"{parts.scheme}://{parts.netloc}"
-    todo = "check cluster= or AIS_ENDPOINT: host and port of a proxy of the cluster (http://host:51080)"
+    todo = "check AIS_ENDPOINT, cluster= or --endpoint: host and port of a proxy of the cluster (http://host:51080)"
     return Failed(ReadError, f"what answers at {where} is not an AIStore: {why}", todo, again=False)
