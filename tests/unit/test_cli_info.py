@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from torchdata_ais.cli import app
-from torchdata_ais.index import SampleIndex
+from torchdata_ais.indexing import SampleIndex
 from torchdata_ais.testing import shard_bytes
 
 
