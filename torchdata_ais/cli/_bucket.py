@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from os.path import commonprefix
@@ -12,9 +12,10 @@ from typing import Any
 
 from torchdata_ais.cli._objects import same_bytes
 from torchdata_ais.cli._run import counted
-from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, list_objects, put_object
 from torchdata_ais.store.naming import naming
+from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call, sdk_bucket, sdk_client
 from torchdata_ais.store.sdk import make_bucket as _make
 from torchdata_ais.urls import Location, ObjectURL, bucket_place, parse_url
@@ -52,7 +53,7 @@ class Bucket:
                 call(bucket.head, self.options, f"bucket {self.uri}", self.uri)
             except NotFoundError:
                 _make(client, self.place, self.options)
-                return True
+                return self.place.provider == "ais"
             return False
 
     def holds(self, items: Sequence[tuple[str, Path | ObjectURL]], *, overwrite: bool) -> set[str]:
@@ -98,6 +99,11 @@ class Bucket:
 
         return put_object(f"{self.uri}/{name}", told(), self.options).size or 0
 
+    def delete_if_empty(self) -> None:
+        """Remove the bucket, unless there is something in it, be it an index."""
+        if not list_bucket(self.place.at(self.options.endpoint), "", self.options):
+            self.delete()
+
     def delete(self) -> None:
         """Remove the bucket and all in it."""
         with sdk_client(self.options) as client:
@@ -141,12 +147,9 @@ def new_bucket(bucket: Bucket | None) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if (
-            bucket is not None
-            and made
-            and not list_objects(bucket.uri, options=bucket.options, allow_empty=True)
-        ):
-            bucket.delete()
+        if bucket is not None and made:
+            with suppress(AISError):  # what failed first is what is told
+                bucket.delete_if_empty()
         raise
 
 

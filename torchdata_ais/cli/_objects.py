@@ -13,8 +13,6 @@ from torchdata_ais.store import StoreOptions, head_object, list_objects, open_bl
 from torchdata_ais.store.facts import hash_named, hash_of_length
 from torchdata_ais.urls import Location, MemberPath, ObjectURL, parse_url
 
-__all__ = ["Found", "blocks_of", "find", "is_member", "object_place", "same_bytes", "target_names"]
-
 _BY_CLUSTER = (".tar", ".tgz", ".tar.gz")
 """Shards out of which AIStore gives single members."""
 

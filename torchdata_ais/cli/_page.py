@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
 
 from torchdata_ais.cli._run import ExitCodes
-
-__all__ = ["add_command", "command_line"]
 
 _EXAMPLES = re.compile(r"\n\nExamples:\n(?P<lines>(?: {4}.*\n?)+)")
 _METAVARS = {bool: "", int: "N", float: "SECONDS"}
@@ -45,7 +43,8 @@ def add_command(
     for hint in hints.values():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, ParameterInfo) and info.metavar is None:
-                info.metavar = _METAVARS.get(hint.__origin__, "TEXT")
+                kinds = set(get_args(hint.__origin__) or [hint.__origin__])
+                info.metavar = next((word for kind, word in _METAVARS.items() if kind in kinds), "TEXT")
     function.__annotations__ = hints  # with the words above, which Typer would read anew from the source
     # An empty line between them: versions of Typer before 0.29 join lines that stand together.
     epilog = "\n\n".join(["Examples:", *(f"  {line}" for line in examples), ExitCodes.HELP])

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from torchdata_ais.index import IndexedSamples, SampleReference
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["Summary", "fields_of"]
-
 _PICTURES = frozenset(["jpg", "jpeg", "png", "webp", "ppm", "pgm", "bmp", "gif", "tif", "tiff"])
 _CLASS = "cls"
 _LONGEST = 40  # letters of a class; what is longer is none

@@ -16,11 +16,10 @@ from torchdata_ais.error_text import sentence_case
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
-__all__ = ["as_typed", "names_of", "place_as_typed", "remedy_as_typed", "sentences_as_typed"]
-
 # Where more than the name of an argument differs.
 _PHRASES = [
     (r", or pass cluster=StoreOptions\(endpoint, token\)", ""),
+    (r"\bcluster= or --endpoint", "--endpoint"),
     (r"\bcluster=", "--endpoint"),
     (
         r"leave it out with decode\(only=\.\.\.\) or to_tuple\(\)",

@@ -13,8 +13,6 @@ from torchdata_ais.cli._echo import bytes_out, echo
 from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported
 from torchdata_ais.errors import UsageError
 
-__all__ = ["cat"]
-
 
 def cat(
     urls: Annotated[

@@ -10,8 +10,6 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
 from torchdata_ais.errors import UsageError
 
-__all__ = ["cp"]
-
 
 def cp(
     source: Annotated[

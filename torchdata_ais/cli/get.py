@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from torchdata_ais.cli._objects import Found
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["get"]
-
 _BLOCK = 1 << 20
 
 

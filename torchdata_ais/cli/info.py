@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from torchdata_ais.index import IndexedSamples
     from torchdata_ais.store import StoreOptions
 
-__all__ = ["info"]
-
 
 def info(
     url: Annotated[

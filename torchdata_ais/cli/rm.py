@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
     from torchdata_ais.urls import ObjectURL
 
-__all__ = ["rm"]
-
 
 def rm(
     urls: Annotated[
