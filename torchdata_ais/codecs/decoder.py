@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypedDict
 
-from torchdata_ais.arguments import check_function, check_number, check_text
+from torchdata_ais.arguments import check_function, check_number, check_text, checked
 from torchdata_ais.codecs.audio import require_audio, torch_audio
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler
 from torchdata_ais.codecs.image import ImageHandler, SixteenBit, check_sixteen_bit, imagehandler
@@ -66,6 +66,7 @@ class Decoder:
 
     __slots__ = ("_handlers", "_only", "_partial")
 
+    @checked
     def __init__(
         self,
         *specs: str | Handler,
@@ -191,6 +192,20 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return value
+
+
+class DecoderNames(TypedDict, total=False):
+    """Options of `build_decoder` that the stage ``.decode()`` takes as well."""
+
+    pre: Handler | Iterable[Handler] | None
+    post: Handler | Iterable[Handler] | None
+    size: int | Size | None
+    shorter: int | None
+    allow_pickle: bool
+    sixteen_bit: SixteenBit
+    exif: bool
+    max_gz_bytes: int
+    max_pixels: int
 
 
 build_decoder = Decoder

@@ -31,6 +31,7 @@ from torchdata_ais.ranks.listing import (
     shown,
 )
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.world import World
 
 __all__ = ["begin_together"]
@@ -95,6 +96,7 @@ def begin_together(
         LoaderError: Another rank failed, died or does not come.
         AISError: The listing failed.
     """
+    check_planned(pipe)
     ranks = join_ranks(world, timeout_s)
     if ranks is None:
         compare_indexes(pipe)
