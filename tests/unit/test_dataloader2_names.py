@@ -31,14 +31,16 @@ def no_dataloader2(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under torchdata 0.10, which has none."""
     for name in THEIRS:
         monkeypatch.delattr(torchdata_ais.dataloader2, name)
-    monkeypatch.setitem(sys.modules, "torchdata_ais.dataloader2.torchdata_names", None)
+    for name in ("loader", "torchdata_names"):
+        monkeypatch.setitem(sys.modules, f"torchdata_ais.dataloader2.{name}", None)
 
 
 def test_the_names_are_there_when_asked_for_and_no_banner_is_shown() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     homes = dict(line.split() for line in done.stdout.splitlines())
     assert done.stderr == ""
-    assert homes == {**dict.fromkeys(THEIRS, "torchdata"), "MultiProcessingReadingService": "torchdata_ais"}
+    ours = dict.fromkeys(["DataLoader2", "MultiProcessingReadingService"], "torchdata_ais")
+    assert homes == {**dict.fromkeys(THEIRS, "torchdata"), **ours}
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
