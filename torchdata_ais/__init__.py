@@ -5,7 +5,7 @@ Importing this package registers its stages as methods of every torch `IterDataP
     AISSourceLister("ais://pets").shuffle().load_tar().group_samples().decode("torchrgb8", size=224)
 
 The other names, such as `ais_loader`, are loaded on first use: the command imports torch only for what needs it, and
-torchdata is imported only by those who use its DataLoader2.
+torchdata is imported only by those who use DataLoader2, and need not be there.
 """
 
 from __future__ import annotations

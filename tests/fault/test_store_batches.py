@@ -228,7 +228,7 @@ WRONG = {
     "the entry after it": ENTRIES[2],
     "the entry before it": ENTRIES[0],
     "a folder": entry("b/s-1.tar", b"", 0, tarfile.DIRTYPE),
-    "a link": entry("b/s-1.tar", b"", 0, tarfile.SYMTYPE),
+    "a link": entry("b/s-1.tar", RIGHT[1], kind=tarfile.SYMTYPE),
     "no header": b"x" * 512,
     "a damaged header": ENTRIES[1][:100] + b"x" + ENTRIES[1][101:],
     "records that are none": entry("b/s-1.tar", b"nothing", kind=tarfile.XHDTYPE),

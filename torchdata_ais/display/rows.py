@@ -12,10 +12,8 @@ from PIL import Image
 
 from torchdata_ais.codecs import IMAGE_EXTENSIONS, FieldTable
 from torchdata_ais.codecs.pillow import open_image
-from torchdata_ais.display.pixels import as_array, is_image, to_mask
+from torchdata_ais.display.pixels import as_array, is_image, is_planar, to_mask
 from torchdata_ais.errors import UsageError
-
-__all__ = ["Choice", "Found", "find", "rows_of", "shown_as"]
 
 Row = Mapping[Any, Any]
 """One sample: values by the names of their fields, or by their positions in a tuple."""
@@ -163,7 +161,7 @@ def _size(value: Any) -> tuple[int, int]:
     shape = tuple(value.shape)
     if len(shape) == 2:
         return shape
-    return shape[1:] if shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4) else shape[:2]
+    return shape[1:] if is_planar(value) else shape[:2]
 
 
 def _dimensions(value: Any) -> int:

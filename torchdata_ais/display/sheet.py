@@ -16,8 +16,6 @@ from torchdata_ais.display.pixels import to_mask, to_picture
 from torchdata_ais.display.rows import Choice, find, rows_of, text_of
 from torchdata_ais.errors import UsageError
 
-__all__ = ["contact_sheet"]
-
 _GAP = 6
 _STRIP = 18  # height of the line under a tile
 _FONT_SIZE = 12

@@ -24,7 +24,7 @@ class EngineOptions:
     Attributes:
         num_workers: Worker processes; 0 runs the pipe in this one.
         prefetch: Items each worker makes ahead.
-        engine: Which engine; "auto" is DataLoader2 where torchdata has it.
+        engine: Which engine; "auto" is DataLoader2.
         context: Start method of the processes.
         stall_after: Seconds an item may take.
 

@@ -278,7 +278,7 @@ class _Tail(Pipe[Any]):
 
 
 class DataLoader2Engine:
-    """Runs the pipe under torchdata's DataLoader2 with this package's reading service; the workers live as long as it.
+    """Runs the pipe under DataLoader2 with this package's reading service; the workers live as long as it.
 
     Raises:
         UsageError: The pipe does not pickle.
@@ -324,17 +324,7 @@ def make_engine(settings: EngineSettings) -> Engine:
     name = settings.options.engine
     if settings.options.num_workers == 0:
         return InProcessEngine(settings)
-    if name == "dataloader" or (name == "auto" and not _has_dataloader2()):
-        return DataLoaderEngine(settings)
-    return DataLoader2Engine(settings)
-
-
-def _has_dataloader2() -> bool:
-    try:
-        from torchdata_ais.dataloader2 import DataLoader2  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return DataLoaderEngine(settings) if name == "dataloader" else DataLoader2Engine(settings)
 
 
 def pinned(item: Any) -> Any:

@@ -54,7 +54,7 @@ class AISLoader:
         prefetch: Batches each worker makes ahead.
         pin_memory: Put tensors into page-locked memory.
         engine: ``"dataloader2"`` (workers live on between epochs), ``"dataloader"`` (torch's, new workers each epoch),
-            or ``"auto"``: DataLoader2 where torchdata has it.
+            or ``"auto"``: DataLoader2.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
             `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the
@@ -118,7 +118,7 @@ class AISLoader:
     ) -> None:
         if not isinstance(pipe, IterDataPipe):
             raise UsageError.at(
-                f"ais_loader was given an item of type {type(pipe).__name__}, not a pipe",
+                f"ais_loader() was given an item of type {type(pipe).__name__}, not a pipe",
                 todo="pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])",
             )
         if stats_every <= 0:
@@ -262,7 +262,7 @@ class AISLoader:
             if self._plan is None:
                 settings["num_workers"] = self._num_workers
             else:
-                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.state().order}
+                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.order()}
             options = self._world_options
             self._joined = (world, *begin_together(self._pipe, world, settings, options.rank_timeout_s))
             ranks = self._joined[2]

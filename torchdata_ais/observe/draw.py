@@ -83,7 +83,9 @@ def _rows(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str, str, str]]:
 
 def _check_pipe(pipe: Any) -> None:
     if not isinstance(pipe, IterDataPipe):
-        raise UsageError.at(f"{type(pipe).__name__} is no pipe", todo="pass the last stage of a chain")
+        raise UsageError.at(
+            f"this is no pipe, but a {type(pipe).__name__}", todo="pass the last stage of a chain"
+        )
 
 
 def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPipe[Any]]]:

@@ -114,7 +114,8 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
     """
     if not isinstance(pipe, IterDataPipe):
         raise UsageError.at(
-            f"{type(pipe).__name__} is no pipe", todo="pass the last stage of the chain, not the loader"
+            f"this is no pipe, but a {type(pipe).__name__}",
+            todo="pass the last stage of the chain, not the loader",
         )
     if num_workers < 0 or world < 1:
         raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")

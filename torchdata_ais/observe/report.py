@@ -187,7 +187,8 @@ def stats(loader: Any) -> Stats:
     pipe = _pipe_of(loader)
     if pipe is None:
         raise UsageError.at(
-            f"{type(loader).__name__} is neither a loader nor a pipe", todo="pass the loader you iterate"
+            f"this is neither a loader nor a pipe, but a {type(loader).__name__}",
+            todo="pass the loader you iterate",
         )
     if getattr(loader, "num_workers", 0):
         raise UsageError.at(

@@ -218,6 +218,6 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
 
 def _no_member(item: Any) -> UsageError:
     return UsageError.at(
-        f"group_samples was given an item of type {type(item).__name__}, not a pair (path, bytes)",
+        f"group_samples() was given an item of type {type(item).__name__}, not a pair (path, bytes)",
         todo="put .load_tar() before .group_samples(), with nothing between that makes samples, tuples or batches",
     )

@@ -145,11 +145,16 @@ class AISSourceLister(Pipe[str]):
         )
         if self._sources is not None and len(self._sources.items) > 3:
             shown.append(f"... {len(self._sources.items)} sources")
-        for name, value in (("prefix", self._prefix), ("etl_name", self._etl_name), ("template", self._template),
-                            ("regex", self._regex)):  # fmt: skip
-            if value:
-                shown.append(f"{name}={value!r}")
-        return ", ".join(shown)
+        return ", ".join(shown + self._how())
+
+    def _how(self) -> list[str]:
+        named = {
+            "prefix": self._prefix,
+            "etl_name": self._etl_name,
+            "template": self._template,
+            "regex": self._regex,
+        }
+        return [f"{name}={value!r}" for name, value in named.items() if value]
 
     def _items(self) -> Iterator[str]:
         found = False
@@ -192,13 +197,7 @@ class AISSourceLister(Pipe[str]):
 
     def describe_sources(self, sources: Iterable[Any] | None = None) -> list[str]:
         """Return, for each source, what says which objects it stands for: nothing secret, and no endpoint."""
-        named = {
-            "prefix": self._prefix,
-            "etl_name": self._etl_name,
-            "template": self._template,
-            "regex": self._regex,
-        }
-        how = "".join(f" {name}={value!r}" for name, value in named.items() if value)
+        how = "".join(f" {said}" for said in self._how())
         return [
             (redact(str(source)) if isinstance(source, (str, Path)) else _describe(source)) + how
             for _, source in self._keyed(sources)

@@ -10,7 +10,6 @@ from typing import Any
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
 from torchdata_ais.state import GeneratorState, StageState, damaged
@@ -52,6 +51,9 @@ class Shuffler(Pipe[Any]):
     """
 
     resumable = True
+    gives = "each"
+    mixes = True
+    holds = True
     seed_per_instance = True
 
     epoch_seed: EpochSeed
@@ -68,9 +70,6 @@ class Shuffler(Pipe[Any]):
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._bufsize} items")
-
-    def effect(self) -> Effect:
-        return Effect("each", mixes=True, holds=True)
 
     def arguments(self) -> str:
         return f"{self._bufsize}"

@@ -170,6 +170,6 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
 
 def _no_sample(item: Any) -> UsageError:
     return UsageError.at(
-        f"to_tuple was given an item of type {type(item).__name__}, not a sample (a dict)",
+        f"to_tuple() was given an item of type {type(item).__name__}, not a sample (a dict)",
         todo="put .group_samples() before it, and .to_tuple() only once; .map_tuple() changes tuples",
     )

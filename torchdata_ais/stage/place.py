@@ -59,6 +59,6 @@ def require_dict(sample: Any, stage: str) -> dict[str, Any]:
     if isinstance(sample, dict):
         return sample
     raise UsageError.at(
-        f"{stage} was given an item of type {type(sample).__name__}, not a dict",
+        f"{stage}() was given an item of type {type(sample).__name__}, not a dict",
         todo=f"put .{stage}() before .to_tuple() and .batched(), behind .group_samples()",
     )

@@ -178,19 +178,16 @@ class ObjectCache:
 
     @contextmanager
     def _locked(self, path: Path, url: ObjectURL) -> Iterator[None]:
-        lock = FileLock(path.with_suffix(".lock"))
         try:
-            lock.acquire(timeout=self.wait_s)
+            lock = FileLock(path.with_suffix(".lock")).acquire(timeout=self.wait_s)
         except Timeout:
             raise StallError.at(
                 f"another process has been downloading the object into {self.folder} for {self.wait_s:g} s",
                 todo="look for a hanging process with that cache folder, or use another folder",
                 url=str(url),
             ) from None
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def _download(self, url: ObjectURL, path: Path, options: StoreOptions) -> FileIO:
         """Fetch the object, give its file the name `path`, and return it open at its first byte."""

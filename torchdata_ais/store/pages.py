@@ -11,7 +11,7 @@ import xxhash
 
 from torchdata_ais.errors import ReadError
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.sdk import asking, sdk_client
+from torchdata_ais.store.sdk import asking, sdk_bucket, sdk_client
 from torchdata_ais.urls import Location
 
 __all__ = ["Entry", "list_bucket"]
@@ -122,15 +122,11 @@ def list_bucket(
         ConnectError, AuthError, NotFoundError, StallError: The cluster cannot be asked, or not within the deadline.
         ReadError: Somebody else answers; or what is listed cannot be: the message names the entry.
     """
-    from aistore.sdk.types import Namespace
-
     uri = replace(place, name=prefix).uri
     options = replace(options, endpoint=place.endpoint)
     listing = _Listing(f"listing {uri}", prefix)
-    space_uuid, _, space = place.namespace.removeprefix("@").partition("#")
-    namespace = Namespace(uuid=space_uuid, name=space) if place.namespace else None
     with sdk_client(options) as client, asking(options, listing.name, uri) as ask:
-        bucket = client.bucket(place.bucket, provider=place.provider, namespace=namespace)
+        bucket = sdk_bucket(client, place)
         uuid = token = ""
         while True:
             page = ask(

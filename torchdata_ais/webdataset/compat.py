@@ -28,24 +28,11 @@ from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
 from torchdata_ais.webdataset.tariterators import SampleNames, tarfile_to_samples
 from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
-__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
-
 logger = logging.getLogger("torchdata_ais")
 
 _FILTERS = (
-    *(
-        "map",
-        "map_dict",
-        "map_tuple",
-        "to_tuple",
-        "rename",
-        "rename_keys",
-        "extract_keys",
-        "select",
-        "decode",
-    ),
-    *("xdecode", "associate", "info", "slice", "rsample", "batched", "unbatched", "listed", "unlisted"),
-    *("log_keys", "detshuffle"),
+    "map map_dict map_tuple to_tuple rename rename_keys extract_keys select decode xdecode associate info slice rsample"
+    " batched unbatched listed unlisted log_keys detshuffle"
 )
 
 
@@ -85,7 +72,7 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in _FILTERS:
+for _name in _FILTERS.split():
     setattr(FluidInterface, _name, _method(_name))
 
 
@@ -189,7 +176,7 @@ class WebDataset(DataPipeline, FluidInterface):
     _adds_split = False
 
     @checked
-    def __init__(  # type: ignore[misc] - cache_dir= has a name of its own here
+    def __init__(  # type: ignore[misc]  # cache_dir= has a name of its own here
         self,
         urls: Any,
         handler: Handler = reraise_exception,

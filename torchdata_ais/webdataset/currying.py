@@ -16,17 +16,6 @@ from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.stage.sending import check_sendable
 from torchdata_ais.webdataset.utils import run_seed
 
-__all__ = [
-    "AlikeRandomStage",
-    "Filter",
-    "FilterFunction",
-    "RandomStage",
-    "Stage",
-    "Through",
-    "pipelinefilter",
-    "through",
-]
-
 
 class Stage:
     """A filter with all its arguments but the source; picklable if they are."""
@@ -122,21 +111,20 @@ def pipelinefilter(f: Callable[..., Any]) -> Filter:
     return Filter(f)
 
 
+Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
+"""Changes the arguments of a stage, as a function of (positional, named); returns the positional ones."""
+
+
 class Through:
     """A stage of `torchdata_ais.pipes` as a function of an iterator; ``handler=`` is its ``on_error=``.
 
     Args:
         kind: Class of the pipe.
         name: What the stage is called.
-        prepare: Changes the arguments, as a function of (positional, named), before the pipe gets them.
+        prepare: Changes the arguments before the pipe gets them.
     """
 
-    def __init__(
-        self,
-        kind: Callable[..., Any],
-        name: str,
-        prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]] | None = None,
-    ) -> None:
+    def __init__(self, kind: Callable[..., Any], name: str, prepare: Prepare | None = None) -> None:
         self.kind = kind
         self.__name__ = name
         self.__doc__ = without_example(kind)
@@ -162,7 +150,7 @@ class Through:
 def through(
     kind: Callable[..., Any],
     name: str,
-    prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]] | None = None,
+    prepare: Prepare | None = None,
     stage: type[Stage] = Stage,
 ) -> tuple[Through, Filter]:
     """Return a stage of `torchdata_ais.pipes` as a plain function, and as the filter that is made of it."""

@@ -8,8 +8,6 @@ from typing import NoReturn
 
 from torchdata_ais.arguments import did_you_mean
 
-__all__ = ["REASONS", "explaining"]
-
 _SCHEMES = (
     "a table that any import can change decides what a URL runs;"
     " give open files to tariterators.tar_file_expander: {'url': name, 'stream': file}"

@@ -12,8 +12,6 @@ from torchdata_ais.pipes.shuffled import Reservoir, shuffled_through
 from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage
 from torchdata_ais.webdataset.utils import PipelineStage
 
-__all__ = ["detshuffle", "pick", "shuffle", "shuffled"]
-
 
 def pick(buf: list[Any], rng: random.Random) -> Any:
     """Take an item out of a list at random; the last one takes its place."""

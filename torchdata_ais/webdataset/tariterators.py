@@ -24,17 +24,6 @@ from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
-__all__ = [
-    "base_plus_ext",
-    "group_by_keys",
-    "tar_file_expander",
-    "tar_file_iterator",
-    "tarfile_samples",
-    "tarfile_to_samples",
-    "url_opener",
-    "valid_sample",
-]
-
 
 class LoadingNames(LoadTarNames, total=False):
     """Arguments of `torchdata_ais.AISFileLoader` that webdataset does not have."""
