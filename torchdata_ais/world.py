@@ -52,11 +52,20 @@ class World(NamedTuple):
         rank: This process.
         size: How many there are.
         store: What they tell each other by: a store of torch.distributed; None: nothing can be told.
+        process: This process among all of the job, where several share a rank's data.
+        processes: How many there are; 0: as many as ranks.
     """
 
     rank: int
     size: int
     store: Any = None
+    process: int = 0
+    processes: int = 0
+
+    @property
+    def members(self) -> tuple[int, int]:
+        """This process, and how many there are: one a rank, or several that share its data."""
+        return (self.process, self.processes) if self.processes else (self.rank, self.size)
 
 
 class RankNames(TypedDict, total=False):
@@ -66,6 +75,9 @@ class RankNames(TypedDict, total=False):
     world_size: int | None
     store: Any
     rank_timeout_s: float
+    mesh: Any
+    group: Any
+    replica_check: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,9 @@ class WorldOptions:
     world_size: int | None = None
     store: Any = None
     rank_timeout_s: float = 1800.0
+    mesh: Any = None
+    group: Any = None
+    replica_check: int = 256
     token: str = field(default_factory=lambda: uuid.uuid4().hex, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -94,6 +109,15 @@ class WorldOptions:
                     raise UsageError.at(f"rank={rank!r}, world_size={size!r}", todo="pass integers")
             if not 0 <= rank < size:
                 raise UsageError.at(f"rank={rank} of world_size={size}", todo="ranks count from 0")
+        if sum(given is not None for given in (rank, self.mesh, self.group)) > 1:
+            raise UsageError.at("rank=, mesh= and group= say the same thing", todo="pass one of them")
+        if self.mesh is not None and getattr(self.mesh, "ndim", 1) != 1:
+            raise UsageError.at(
+                f"mesh= has {self.mesh.ndim} dimensions",
+                todo='pass the slice that shares out the data: mesh["dp"]',
+            )
+        if self.replica_check < 1:
+            raise UsageError.at(f"replica_check={self.replica_check}", todo="use steps, 1 or more")
         if self.store is not None and not isinstance(self.store, dist.distributed_c10d.Store):
             raise UsageError.at(
                 f"store= is a {type(self.store).__name__}",
@@ -104,7 +128,7 @@ class WorldOptions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # DataLoader2 copies its reading service by pickling, and a store does not pickle.
-        return _same, (self.token, self.rank, self.world_size)
+        return _same, (self.token, self.rank, self.world_size)  # nor does a mesh or a group
 
     def find(self) -> World:
         """Return the ranks: as given, else those of torch.distributed, else this process alone.
@@ -113,7 +137,9 @@ class WorldOptions:
             UsageError: The environment says that there are several, and nothing says how to reach them.
         """
         if self.rank is not None and self.world_size is not None:
-            return World(self.rank, self.world_size, self.store)
+            return World(self.rank, self.world_size, self.store, *self._sharing(self.world_size))
+        if self.mesh is not None or self.group is not None:
+            return self._in_group()
         rank, size = known_ranks()
         if dist.is_available() and dist.is_initialized():
             return World(rank or 0, size, self.store or dist.distributed_c10d._get_default_store())
@@ -125,6 +151,34 @@ class WorldOptions:
                 "this process alone takes rank=0, world_size=1)",
             )
         return World(0, 1)
+
+    def _in_group(self) -> World:
+        """Return the place in the dimension of a mesh, or in a group, that shares out the data."""
+        if not (dist.is_available() and dist.is_initialized()):
+            raise UsageError.at(
+                "mesh= and group= without torch.distributed",
+                todo="call torch.distributed.init_process_group() first, or pass rank= and world_size=",
+            )
+        store = self.store or dist.distributed_c10d._get_default_store()
+        if self.mesh is not None:
+            return World(
+                self.mesh.get_local_rank(), self.mesh.size(), store, *self._sharing(self.mesh.size())
+            )
+        rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        if rank < 0:
+            raise UsageError.at(
+                "this process is not in group=", todo="pass the group that it shares out data with"
+            )
+        members = ",".join(map(str, dist.get_process_group_ranks(self.group)))
+        return World(rank, size, dist.distributed_c10d.PrefixStore(f"torchdata_ais/{members}", store))
+
+    def _sharing(self, size: int) -> tuple[int, int]:
+        """Return this process and how many there are, if several share the data of a rank; else nothing."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() <= size:
+            return 0, 0
+        if self.rank is not None and self.store is None:
+            return 0, 0
+        return dist.get_rank(), dist.get_world_size()
 
 
 _ALIVE: weakref.WeakValueDictionary[str, WorldOptions] = weakref.WeakValueDictionary()

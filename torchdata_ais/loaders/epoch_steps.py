@@ -46,10 +46,12 @@ class EpochSteps:
 
     def check(self, world: World, options: WorldOptions) -> None:
         """Raise or warn where several ranks cannot take steps in this way."""
-        if self.ahead and options.rank is not None:
+        elsewhere = any(given is not None for given in (options.rank, options.mesh, options.group))
+        if self.ahead and elsewhere:
             raise UsageError.at(
-                f"epoch_steps={self.given!r} asks the ranks of torch.distributed at every step, and rank= names others",
-                todo="use epoch_steps=N, or leave out rank= and world_size=",
+                f"epoch_steps={self.given!r} asks the ranks of torch.distributed at every step, and rank=, mesh= or "
+                "group= names others",
+                todo="use epoch_steps=N, or leave those out",
             )
         if self.given is None and torch.is_grad_enabled():
             warnings.warn(

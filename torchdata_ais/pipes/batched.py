@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial as bind
 from typing import Any
 
-from torchdata_ais.arguments import check_function
+from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.collate import Ragged, collate_columns
+from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import Pipe, stage
-from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.slots import (
     PlannedStage,
     SlotBatcher,
@@ -73,8 +73,7 @@ class Batcher(Pipe[Any], SlotBatcher):
         ragged: Ragged = "error",
     ) -> None:
         super().__init__(source)
-        if batchsize < 1:
-            raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+        check_number(batchsize, 1, "batchsize")
         if ragged not in ("error", "list", "pad"):
             raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
         if collation_fn is not None and not isinstance(collation_fn, str):
@@ -83,6 +82,7 @@ class Batcher(Pipe[Any], SlotBatcher):
         self._collate: Any = (
             bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
         )
+        self._own = isinstance(collation_fn, str)
         self._partial = partial
         if not partial:
             refuse_below_plan(self, "batched(partial=False)", 'use .read_samples(tail="drop")')
@@ -93,6 +93,13 @@ class Batcher(Pipe[Any], SlotBatcher):
 
     def effect(self) -> Effect:
         return Effect("batches", self.batchsize, self._partial, keeps_place=False)
+
+    def __len__(self) -> int:
+        plan = planned_above(self)
+        if plan is None:
+            return super().__len__()
+        plan.use_batches_of(self.batchsize)
+        return plan.batches()
 
     def arguments(self) -> str:
         return str(self.batchsize)
@@ -119,18 +126,23 @@ class Batcher(Pipe[Any], SlotBatcher):
         plan.use_batches_of(self.batchsize)
         at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
         rows: list[Any] = []
-        filling, last = 0, None
+        filling, last, size = 0, None, 0
         for row in self._source:
+            drawn = slots.drawn
             while filling < slots.slot:
                 yield (last := self._rest(plan, filling, rows, last))
                 rows, filling = [], filling + 1
+            if not rows:
+                self.drawn, size = drawn, plan.size_of(filling)
             rows.append(row)
-            if at_once and len(rows) == plan.size_of(filling):
+            if at_once and len(rows) == size:
                 yield (last := self._batch(rows))
                 rows, filling = [], filling + 1
         while filling < plan.slots_given:
             yield (last := self._rest(plan, filling, rows, last))
             rows, filling = [], filling + 1
+        if rows:  # an error policy has ended the epoch in the middle of a batch
+            yield self._batch(rows)
 
     def _rest(self, plan: PlannedStage, slot: int, rows: list[Any], last: Any) -> Any:
         """Return the batch of which `rows` are left; of an empty one the last, or an error."""
@@ -146,7 +158,12 @@ class Batcher(Pipe[Any], SlotBatcher):
         if self._collate is None:
             return rows
         try:
-            return self._collate(rows)
+            batch = self._collate(rows)
         except Exception as error:
-            note_place(error, rows[0], "batched")
+            note_place(error, rows[0], self, {})
             raise
+        if self._own:
+            return (
+                Batch(batch) if type(batch) is tuple else DictBatch(batch) if type(batch) is dict else batch
+            )
+        return batch

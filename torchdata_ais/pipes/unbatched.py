@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Unbatcher"]
@@ -42,11 +41,11 @@ class Unbatcher(Pipe[Any]):
         [{'x': 0, 'box': {'w': 3}}, {'x': 1, 'box': {'w': 4}}]
     """
 
+    gives = "more"
+    keeps_place = False
+
     def __init__(self, source: Any) -> None:
         super().__init__(source)
-
-    def effect(self) -> Effect:
-        return Effect("more", keeps_place=False)
 
     def _items(self) -> Iterator[Any]:
         for batch in self._source:

@@ -31,7 +31,7 @@ _TEXT_LIMIT = 16 << 10
 
 def join_ranks(world: World, timeout_s: float) -> Ranks | None:
     """Return this process's place among the ranks; None if there is one, or no store to reach the others by."""
-    return None if world.size == 1 or world.store is None else Ranks(world, timeout_s)
+    return None if world.members[1] == 1 or world.store is None else Ranks(world, timeout_s)
 
 
 class Ranks:
@@ -45,7 +45,8 @@ class Ranks:
     """
 
     def __init__(self, world: World, timeout_s: float) -> None:
-        self.rank, self.world_size, self._store = world
+        self.rank, self.world_size = world.members
+        self._store = world.store
         self._timeout_s = timeout_s
         self._mute = False  # whether the store has once not answered
         number = self._ask(self._store.add, f"torchdata_ais/loaders/{self.rank}", 1)
@@ -85,6 +86,17 @@ class Ranks:
             LoaderError: The store is gone.
         """
         self._ask(self._store.set, f"{self._prefix}/{name}", value)
+
+    def first_to_tell(self, name: str, value: str) -> tuple[str, int]:
+        """Tell something under a name that several ranks use; return what the first of them told, and which one it is.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        mine = f"{value} {self.rank}"
+        there = bytes(self._ask(self._store.compare_set, f"{self._prefix}/{name}", "", mine)).decode()
+        first, _, rank = there.partition(" ")
+        return first, int(rank)
 
     def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return what other ranks told, and wait for it.

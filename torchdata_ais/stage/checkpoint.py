@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 from torchdata_ais.errors import StateError
 from torchdata_ais.stage.contract import Reader, Stage
 from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.datapipes import Shuffler
 from torchdata_ais.stage.pipe import IterDataPipe, parents, upstream
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.shard_order import find_sharder
 from torchdata_ais.stage.shared_seed import SharedSeed
+from torchdata_ais.stage.slots import plan_of
 from torchdata_ais.state import InstanceState, Part, StageState
 
 __all__ = ["Obstacle", "begin_epoch", "chain_of", "obstacle_of", "restore", "save", "stage_names"]
@@ -88,9 +90,7 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
     for above_load in upstream(source):
         if isinstance(above_load, SharedSeed):
             continue
-        own_order = (
-            hasattr(above_load, "set_seed") and type(above_load).__module__.partition(".")[0] != "torch"
-        )
+        own_order = hasattr(above_load, "set_seed") and type(above_load) is not Shuffler
         if own_order or stage_of(above_load).repeats:
             why = StateError.at(
                 f"the stage {above_load!r} orders or repeats shards in its own way",
@@ -173,6 +173,9 @@ def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance:
     for index, (stage, seed) in enumerate(_seeded(tail)):
         own = (index, number, instance) if stage.seed_per_instance else (index,)
         seed.send(mix_seed(epoch_seed, *own))
+    planned = plan_of(tail)
+    if planned is not None:
+        planned.set_seed(epoch_seed)
 
 
 def _seeded(tail: IterDataPipe[Any]) -> Iterator[tuple[Stage, EpochSeed]]:

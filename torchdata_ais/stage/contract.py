@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from torchdata_ais.stage.transport import StageTransport
     from torchdata_ais.state import GeneratorState, Part, ReaderState, StageState
 
-__all__ = ["Effect", "Reader", "Stage"]
+__all__ = ["Effect", "Gives", "Reader", "Stage"]
+
+
+Gives = Literal["each", "fewer", "more", "batches", "unknown"]
 
 
 class Effect(NamedTuple):
@@ -26,14 +29,13 @@ class Effect(NamedTuple):
 
     Attributes:
         gives: One item for each, fewer, more, batches of `size`, or nothing that is known.
-        size: Items of a batch.
-        partial: Whether the last batch may be smaller.
+        size, partial: Items of a batch, and whether the last one may be smaller.
         mixes: Whether the order changes.
         holds: Whether items are held back between two that are given out.
         keeps_place: Whether items still know their place in the data set.
     """
 
-    gives: Literal["each", "fewer", "more", "batches", "unknown"] = "unknown"
+    gives: Gives = "unknown"
     size: int = 1
     partial: bool = True
     mixes: bool = False
@@ -62,11 +64,13 @@ class Stage:
         splits: Whether it splits items over ranks and workers.
         ready: Whether its next item comes without waiting, once its sources' do.
         repeats: Whether an item may come twice in an epoch.
+        planned: Whether it reads by a plan: order and number of its items are known before any is read.
         seed_per_instance: Whether instances of the stage in different workers must draw differently.
         hidden: Whether it belongs to a loader, and is shown nowhere.
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
         stats: What it counted in this process.
         loop: The method that iterates: whose code is at work when the stage is.
+        gives, mixes, holds, keeps_place: Its `Effect`, where that does not depend on arguments.
         transport: Where it gets endpoint and token from, if it needs them.
     """
 
@@ -76,9 +80,14 @@ class Stage:
     splits: bool = False
     ready: bool = False
     repeats: ClassVar[bool] = False
+    planned: ClassVar[bool] = False
     seed_per_instance: ClassVar[bool] = False
     hidden: ClassVar[bool] = False
     loop: ClassVar[str] = "_items"
+    gives: ClassVar[Gives] = "unknown"
+    mixes: ClassVar[bool] = False
+    holds: ClassVar[bool] = False
+    keeps_place: ClassVar[bool] = True
     epoch_seed: EpochSeed | None = None
     stats: StageStats
     transport: StageTransport | None = None
@@ -100,11 +109,15 @@ class Stage:
 
     def effect(self) -> Effect:
         """Return what the stage does to items, and so to their number."""
-        return Effect()
+        return Effect(self.gives, mixes=self.mixes, holds=self.holds, keeps_place=self.keeps_place)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
         return MemoryBound()
+
+    def count_named(self) -> int:
+        """Return how many objects it names without having seen them, by templates."""
+        return 0
 
     def busy_with(self) -> dict[str, Any]:
         """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""

@@ -88,7 +88,9 @@ def send_once(
         raise Failed(
             ConnectError,
             f"no connection to {host}: {root(error)}",
-            "check that the cluster is up and that cluster= or AIS_ENDPOINT is right",
+            "check that the cluster is up and that cluster= or AIS_ENDPOINT is right"
+            if "/v1/" in url
+            else f"check the URL: is {host} right, and is its server up?",
         ) from error
     except fault.ReadTimeoutError as error:
         raise Failed(
@@ -193,6 +195,11 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
     # What a proxy says while its targets are down or restart, or while one does not answer the proxy's own request.
     if status == 400 and ("no storage targets" in message or _BETWEEN_NODES.match(message)):
         return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)
+    if "backend is missing" in message or (status == 501 and "provider" in message):
+        todo = (
+            "the cluster cannot reach that provider: add its backend, or copy the data into an ais:// bucket"
+        )
+        return Failed(NotFoundError if status == 404 else ReadError, what, todo, again=False)
     if status in (404, 410):
         return Failed(NotFoundError, what, "check the spelling of bucket and object", again=False)
     if status in (401, 403):
