@@ -164,7 +164,21 @@ class AISError(Exception):
             [at] {"offset": 512}
         """
         what, todo = (self.what, f"{self.todo}; {note}") if self.todo else (f"{self.what}; {note}", "")
-        same = type(self)(what, todo=todo, place=self.place)
+        return self._renewed(what, todo, self.place)
+
+    def placed(self, place: Mapping[str, Any]) -> Self:
+        """Return the same error in another `place`; the cause is kept.
+
+        Example:
+            >>> print(TruncatedShardError.at("the shard ends early", offset=512).placed({"key": "a"}))
+            The shard ends early
+            [at] {"key": "a"}
+        """
+        return self._renewed(self.what, self.todo, place)
+
+    def _renewed(self, what: str, todo: str, place: Mapping[str, Any]) -> Self:
+        same = type(self)(what, todo=todo, place=place)
+        vars(same).update({name: value for name, value in vars(self).items() if name not in vars(same)})
         same.__cause__ = self.__cause__
         return same
 

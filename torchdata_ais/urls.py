@@ -225,12 +225,10 @@ def no_cluster(place: str = "", url: str | None = None) -> UsageError:
 
     Example:
         >>> print(no_cluster())
-        No cluster is named. Set AIS_ENDPOINT (http://host:51080), or pass cluster= or --endpoint
+        No cluster is named. Pass cluster=, or set AIS_ENDPOINT (http://host:51080)
     """
     what = f"{place}: no cluster is named" if place else "no cluster is named"
-    return UsageError.at(
-        what, todo="set AIS_ENDPOINT (http://host:51080), or pass cluster= or --endpoint", url=url
-    )
+    return UsageError.at(what, todo="pass cluster=, or set AIS_ENDPOINT (http://host:51080)", url=url)
 
 
 def parse_url(url: str | Location) -> Location:

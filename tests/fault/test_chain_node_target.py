@@ -174,5 +174,5 @@ def test_a_proxy_killed_in_mid_shard_is_missed_at_the_next_shard(cluster: Cluste
     assert type(error) is ConnectError
     proxy = cluster.endpoint.removeprefix("http://")
     assert str(error).startswith(f"ais://b/s-1.tar: no connection to {proxy}: ")
-    assert "Check that the cluster is up and that AIS_ENDPOINT, cluster= or --endpoint is right" in str(error)
+    assert "Check that the cluster is up and that cluster= or AIS_ENDPOINT is right" in str(error)
     assert "had been passed on" not in str(error)

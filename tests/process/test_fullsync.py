@@ -10,10 +10,10 @@ import pytest
 from forked_ranks import run_forked
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais.dataloader2.own.fullsync import FullSync, PrefetchTimeoutError
+from torchdata_ais.dataloader2.own.fullsync import FullSync
 from torchdata_ais.dataloader2.own.loader import DataLoader2
 from torchdata_ais.dataloader2.own.services import DistributedReadingService
-from torchdata_ais.errors import LoaderError
+from torchdata_ais.errors import LoaderError, StallError
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -69,13 +69,13 @@ def standing_still(rank: int, job: dict[str, Any]) -> Any:
     items = iter(pipe)
     try:
         return list(items)
-    except (PrefetchTimeoutError, LoaderError) as error:
+    except (StallError, LoaderError) as error:
         return type(error).__name__
 
 
 def test_promise_6_a_rank_that_stands_still_is_named_in_time(tmp_path: Path) -> None:
     answers = [answer["value"] for answer in run_forked(standing_still, 2, tmp_path / "ranks")]
-    assert answers[0] == "PrefetchTimeoutError"
+    assert answers[0] == "StallError"
 
 
 def shared(rank: int, job: dict[str, Any]) -> Any:

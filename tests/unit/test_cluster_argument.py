@@ -34,7 +34,7 @@ from torchdata_ais.webdataset.cache import FileCache
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.writing import convert
 
-NO_CLUSTER = "No cluster is named. Set AIS_ENDPOINT"
+NO_CLUSTER = "No cluster is named. Pass cluster=, or set AIS_ENDPOINT"
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ def test_the_old_names_beside_cluster_are_refused(tmp_path: Any, call: str, name
     "call", [call for call in CALLS if call not in ("diagnose", "FileCache", "WebDataset, kept")]
 )
 def test_without_any_cluster_one_sentence_says_so(tmp_path: Any, call: str) -> None:
-    with pytest.raises(UsageError, match=r"o cluster is named\. Set AIS_ENDPOINT"):
+    with pytest.raises(UsageError, match=r"o cluster is named\. Pass cluster=, or set AIS_ENDPOINT"):
         CALLS[call](tmp_path)
 
 

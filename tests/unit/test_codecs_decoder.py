@@ -14,7 +14,7 @@ import pytest
 
 from torchdata_ais.codecs import (
     Continue,
-    SampleCodec,
+    Decoder,
     basichandlers,
     build_decoder,
     handle_extension,
@@ -241,7 +241,7 @@ def test_decoders_pickle_and_decode_the_same_afterwards(audio: bool) -> None:
         specs.append(torch_audio)
     decode = build_decoder(*specs, size=3, only="png cls txt seg.png json.gz", allow_pickle=True)
     again = pickle.loads(pickle.dumps(decode))
-    assert isinstance(again, SampleCodec)
+    assert isinstance(again, Decoder)
     sample = {**SAMPLE, "txt": b"hi", "seg.png": grey()}
     left, right = decode(sample), again(sample)
     assert list(left) == list(right)

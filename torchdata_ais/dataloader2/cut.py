@@ -15,6 +15,7 @@ from torchdata_ais.dataloader2.torchdata_names import OWN, PinMemory, Prefetcher
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding, traverse_dps
 from torchdata_ais.stage.graph import all_pipes
+from torchdata_ais.stage.slots import PlannedStage
 from torchdata_ais.workers.receivers import Dispatched
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "pause",
     "refuse_second_sharding",
     "resume",
+    "seed_plan",
     "shard",
     "shard_over_ranks",
 ]
@@ -50,6 +52,18 @@ class _Pauses(Protocol):
 @runtime_checkable
 class _Resumes(Protocol):
     def resume(self) -> None: ...
+
+
+def seed_plan(pipe: Any, seeds: Any) -> None:
+    """Give a stage that reads by a plan a seed that all ranks and workers share; torchdata would give each its own.
+
+    Args:
+        pipe: A pipe that was seeded already.
+        seeds: The seed generator of torchdata that it was seeded by.
+    """
+    for part in all_pipes(pipe):
+        if isinstance(part, PlannedStage):
+            part.set_seed(seeds.generate_shared_seed())
 
 
 def pause(pipe: Any) -> None:

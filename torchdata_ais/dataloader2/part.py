@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais.dataloader2.cut import pause, resume, shard
+from torchdata_ais.dataloader2.cut import pause, resume, seed_plan, shard
 from torchdata_ais.dataloader2.own.copying import extract_wrapper
 from torchdata_ais.dataloader2.own.seeding import begin_epoch
 from torchdata_ais.dataloader2.torchdata_names import WorkerInfo
@@ -71,6 +71,7 @@ class ServicePart:
     def begin(self, pipe: Any, reset: Reset) -> Any:
         """Seed the pipe and the process."""
         pipe = begin_epoch(pipe, self.info, reset.seeds, self.dispatching, reset.iter_reset_fn, self.reset_fn)
+        seed_plan(pipe, reset.seeds)
         tell_pipes(all_pipes(pipe), reset.epoch, reset.extras)
         return pipe
 

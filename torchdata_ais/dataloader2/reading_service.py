@@ -22,6 +22,7 @@ from torchdata_ais.dataloader2.cut import (
     pause,
     refuse_second_sharding,
     resume,
+    seed_plan,
     shard,
     shard_over_ranks,
 )
@@ -277,6 +278,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self.epoch, self._round = epoch + 1, self._round + 1
         set_graph_random_seed(self._end_datapipe, seeds)
         if self._pool is None:
+            seed_plan(self._end_datapipe, seeds)
             pipe = self._end_datapipe
             if iter_reset_fn is not None:
                 pipe = iter_reset_fn(pipe)

@@ -18,6 +18,7 @@ from torchdata_ais.stage.checkpoint import save, stage_names
 from torchdata_ais.stage.origin import note_place, trimmed
 from torchdata_ais.stage.pipe import IterDataPipe, at_work
 from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.stage.slots import Share, check_planned
 from torchdata_ais.state import Part, StreamState, pack, to_plain, unpack
 from torchdata_ais.world import WorldOptions, instance_of
 
@@ -86,6 +87,9 @@ class PipeDataset(IterableDataset[Any]):
         found = world.find()
         self._rank, self._ranks = found.rank, found.size
         settings = {"loader": "as_dataset", "seed": seed}
+        self._planned = check_planned(pipe)
+        if self._planned is not None:
+            self._planned.take_share(Share(self._rank, self._ranks))  # for len()
         self._listing, _ = begin_together(pipe, found, settings, rank_timeout_s)
         self._runs = 0
         # In shared memory, so that set_epoch reaches workers that live on between epochs.
@@ -94,12 +98,15 @@ class PipeDataset(IterableDataset[Any]):
         self._pending: StreamState | None = None
 
     def __len__(self) -> int:
-        """What ``.with_length(n)`` declares."""
+        """What ``.with_length(n)`` declares; and with ``.read_samples()`` how many items this rank gets in an epoch."""
         return len(self._pipe)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; without it each iteration counts as one."""
         self._epoch[0] = epoch
+
+    def __bool__(self) -> bool:
+        return True
 
     def __iter__(self) -> Iterator[Any]:
         number, instance, worker_seed = self._where()
@@ -117,6 +124,9 @@ class PipeDataset(IterableDataset[Any]):
         if self._pending is not None:
             plan, self._pending = self._resumed(self._pending, plan), None
         shard_instance(self._pipe, number, instance)
+        if self._planned is not None:
+            worker, rank = divmod(instance, self._ranks)
+            self._planned.take_share(Share(rank, self._ranks, worker, number // self._ranks))
         self._plan = plan
         begin(self._pipe, plan)
         try:

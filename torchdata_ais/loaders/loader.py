@@ -262,7 +262,7 @@ class AISLoader:
             if self._plan is None:
                 settings["num_workers"] = self._num_workers
             else:
-                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.state().order}
+                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.order()}
             options = self._world_options
             self._joined = (world, *begin_together(self._pipe, world, settings, options.rank_timeout_s))
             ranks = self._joined[2]

@@ -18,7 +18,7 @@ from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import PLAN_VERSION, Run, RunSegment, Sources, Tail
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
-from torchdata_ais.stage.slots import Share, SlotBatcher, Task
+from torchdata_ais.stage.slots import Share, SlotBatcher, Task, not_steps
 from torchdata_ais.state import PlanState, Segment
 from torchdata_ais.world import World, WorldOptions
 
@@ -80,6 +80,9 @@ class PlannedPasses(Passes):
         self._world = world
         self._epoch_steps, self._tail = epoch_steps, tail
         self._global_batch = global_batch
+        self._pipe = pipe
+        self._not_steps: str | None = None
+        self._begun_at: int | None = None
         self._batches = [stage.batchsize for stage in upstream(pipe) if isinstance(stage, SlotBatcher)][-1:]
         self._run: Run | None = None
         self._segments: list[RunSegment] = []
@@ -88,6 +91,10 @@ class PlannedPasses(Passes):
 
     def _sources(self) -> Sources:
         return self.reader.sources_with(self._epoch_steps, self._tail)
+
+    def order(self) -> str:
+        """Return in words how the order is made."""
+        return self.reader.order(self._epoch_steps, self._tail)
 
     def global_batch(self) -> int:
         """Return how many samples all ranks take together in a step.
@@ -147,13 +154,22 @@ class PlannedPasses(Passes):
     @property
     def length(self) -> int:
         """How many batches each rank gets in the epoch under way, or the next."""
+        why = self.not_steps()
+        if why is not None:
+            raise TypeError(f"how many items come is not known before: {why}")
         return len(self.run().epoch_of(self.step).slots)
 
     def begin(self, epoch: int) -> tuple[int, int]:
         """Go to an epoch; return its number, and how many of its batches were given out before."""
         run = self.run()
+        self._begun_at = None
         here = run.epoch_of(self.step)
         if epoch != here.number:
+            if epoch < run.epoch_of(self._segments[-1].step).number:
+                raise UsageError.at(
+                    f"epoch {epoch} lies before the change at the resume, from which on this run is known",
+                    todo="go on with a later epoch, or begin a run anew: a loader without load_state_dict()",
+                )
             here = run.epoch(epoch)
             self.step = here.step
         return here.number, self.step - here.step
@@ -163,13 +179,22 @@ class PlannedPasses(Passes):
         """The epoch that the next batch is of."""
         return self.run().epoch_of(self.step).number
 
+    def not_steps(self) -> str | None:
+        """Return why the items of the pipe are not the run's steps, so that nothing follows of them; or None."""
+        return not_steps(self._pipe, self.global_batch() // self._world.find().size)
+
     @override
     def one(self, world: World, listing: Listing) -> Iterator[Step]:
         run = self.run()
         places = self._places()
+        self._not_steps = self.not_steps()
+        self._begun_at = self.step
+        epoch = run.epoch_of(self.step).number
         plans = [
             replace(
-                InstancePlan.of(self.seed, 0, world.size * self.workers, world.rank + worker * world.size),
+                InstancePlan.of(
+                    self.seed, epoch, world.size * self.workers, world.rank + worker * world.size
+                ),
                 task=Task(
                     run,
                     Share(world.rank, world.size, worker, self.workers, not world.processes),
@@ -183,11 +208,21 @@ class PlannedPasses(Passes):
 
     @override
     def gave(self, worker: int, state: bytes | None) -> None:
-        self.step += 1
+        if self._not_steps is None:
+            self.step += 1
 
     @override
     def end(self) -> None:
-        pass
+        if self._begun_at is None:
+            return
+        end = self.run().epoch_of(self._begun_at).end
+        if self._not_steps is None and self.step != end:
+            raise UsageError.at(
+                f"{self.step - self._begun_at} batches came of the {end - self._begun_at} that were planned",
+                todo="a stage below .batched() leaves some out, or an error policy has ended the epoch: filter samples,"
+                " above .batched()",
+            )
+        self.step, self._begun_at = end, None
 
     @override
     def take_state(self) -> None:
@@ -205,14 +240,24 @@ class PlannedPasses(Passes):
         return [(wanted.reference.key, wanted.reference.shard.name) for wanted in found]
 
     def state(self) -> PlanState:
-        """Return where the run stands: after the batch that was given out last."""
+        """Return where the run stands: after the batch that was given out last.
+
+        Raises:
+            StateError: In the middle of an epoch whose items are not its batches.
+        """
+        if self._not_steps is not None and self._begun_at is not None:
+            raise StateError.at(
+                f"where this epoch stands is not known: {self._not_steps}",
+                todo="make one item a step: .batched(n), and below it only stages that give one item for each; or take"
+                " the state between epochs",
+            )
         run = self.run()
         here = run.epoch_of(self.step)
         position = run.position(self.step)
         return PlanState(
             plan=PLAN_VERSION,
             sources=self._names(),
-            order=self.reader.order(self._epoch_steps, self._tail),
+            order=self.order(),
             seed=self.seed,
             segments=[
                 Segment(
@@ -237,7 +282,7 @@ class PlannedPasses(Passes):
         _same(
             "the order",
             state.order,
-            self.reader.order(self._epoch_steps, self._tail),
+            self.order(),
             "build the pipe as it was",
         )
         before = self._state_sources, self._segments, self._run, self.step
@@ -267,7 +312,7 @@ class PlannedPasses(Passes):
         if batch != begun.global_batch:
             _allowed("batch", f"a global batch of {begun.global_batch}, and this loader {batch}", allow)
             changed.add("batch")
-        self._run, self.step = None, state.step
+        self._run, self.step, self._begun_at = None, state.step, None
         draws = _filled(state.draws, sources)
         if not changed & {"sources", "weights"} and self.run().counts(state.position) != draws:
             _allowed("weights", "another schedule of weights", allow)

@@ -94,6 +94,13 @@ class Batcher(Pipe[Any], SlotBatcher):
     def effect(self) -> Effect:
         return Effect("batches", self.batchsize, self._partial, keeps_place=False)
 
+    def __len__(self) -> int:
+        plan = planned_above(self)
+        if plan is None:
+            return super().__len__()
+        plan.use_batches_of(self.batchsize)
+        return plan.batches()
+
     def arguments(self) -> str:
         return str(self.batchsize)
 
@@ -119,18 +126,23 @@ class Batcher(Pipe[Any], SlotBatcher):
         plan.use_batches_of(self.batchsize)
         at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
         rows: list[Any] = []
-        filling, last = 0, None
+        filling, last, size = 0, None, 0
         for row in self._source:
+            drawn = slots.drawn
             while filling < slots.slot:
                 yield (last := self._rest(plan, filling, rows, last))
                 rows, filling = [], filling + 1
+            if not rows:
+                self.drawn, size = drawn, plan.size_of(filling)
             rows.append(row)
-            if at_once and len(rows) == plan.size_of(filling):
+            if at_once and len(rows) == size:
                 yield (last := self._batch(rows))
                 rows, filling = [], filling + 1
         while filling < plan.slots_given:
             yield (last := self._rest(plan, filling, rows, last))
             rows, filling = [], filling + 1
+        if rows:  # an error policy has ended the epoch in the middle of a batch
+            yield self._batch(rows)
 
     def _rest(self, plan: PlannedStage, slot: int, rows: list[Any], last: Any) -> Any:
         """Return the batch of which `rows` are left; of an empty one the last, or an error."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from torchdata_ais.codecs import DecoderNames, SampleCodec, build_decoder
+from torchdata_ais.codecs import Decoder, DecoderNames
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
@@ -98,7 +98,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
             name: shown_function(value) if callable(value) else repr(value) for name, value in options.items()
         }
         self._shown = ", ".join(names + [f"{name}={value}" for name, value in values.items()])
-        self._codec: SampleCodec = build_decoder(*specs, only=only, partial=partial, **options)
+        self._codec = Decoder(*specs, only=only, partial=partial, **options)
         self._threads = threads
         self._policy = ErrorPolicy(on_error, max_errors)
 
@@ -147,7 +147,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
         places: deque[int] = deque()
         self._live = places
         above = slots_above(self)
-        slots: deque[int] = deque()
+        slots: deque[tuple[int, tuple[int, int]]] = deque()
         parts: deque[Future[list[_Outcome]]] = deque()
         source = iter(self._source)
         failure: Exception | None = None
@@ -160,7 +160,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
                         for sample in islice(source, _AT_ONCE):
                             part.append(sample)
                             if above is not None:
-                                slots.append(above.slot)
+                                slots.append((above.slot, above.drawn))
                     except Exception as error:  # noqa: BLE001 - raised below, after what came before it
                         failure = error
                     if not part:
@@ -172,7 +172,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
                 for outcome in parts.popleft().result():
                     places.popleft()
                     if slots:
-                        self.slot = slots.popleft()
+                        self.slot, self.drawn = slots.popleft()
                     yield outcome
             if failure is not None:
                 raise failure
@@ -180,12 +180,12 @@ class SampleDecoder(Pipe[Any], SlotStage):
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome(codec: SampleCodec, sample: Any) -> _Outcome:
+def _outcome(codec: Decoder, sample: Any) -> _Outcome:
     try:
         return codec(sample), None
     except Exception as error:  # noqa: BLE001 - handlers of the user may raise anything
         return None, error
 
 
-def _outcomes(codec: SampleCodec, samples: list[Any]) -> list[_Outcome]:
+def _outcomes(codec: Decoder, samples: list[Any]) -> list[_Outcome]:
     return [_outcome(codec, sample) for sample in samples]

@@ -20,9 +20,10 @@ from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.plan import Epoch, Run, RunSegment, Sources, Tail
 from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.reading.by_index import IndexedReader
+from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.reading.samples import planned_sample
+from torchdata_ais.reading.samples import naming_index, planned_sample, url_of_shard
 from torchdata_ais.samples import PlannedSample, pack_place
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
@@ -42,7 +43,7 @@ from torchdata_ais.store import (
     StoreOptions,
     given_options,
 )
-from torchdata_ais.urls import parse_url, shown_url
+from torchdata_ais.world import known_ranks
 
 __all__ = ["AISSampleReader"]
 
@@ -163,6 +164,8 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         self._sent: int | None = None
         self._groups: dict[Any, tuple[int, int]] = {}
         self._task: Task | None = None
+        self._given: Share | None = None
+        self._compared = False
         if isinstance(source, (IndexedSamples, Mixture)):
             _ = self.mixture  # says what is wrong with it
             if self._numbers is not None:
@@ -228,11 +231,17 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         """Return what all ranks must have been given alike."""
         mixture = self.mixture
         weights = [f"weights {weights} from position {start}" for start, weights in mixture.schedule]
+        sources = [
+            f"{len(index)} samples with digest {digest}"
+            for index, digest in zip(mixture.sources, self.digests(), strict=True)
+        ]
         return [
-            *self.digests(),
+            *sources,
             *weights,
             self.order(),
-            f"{len(self._numbers)} positions" if self._numbers is not None else "",
+            f"seed={self._seed}",
+            *([] if self.batch_size is None else [f"batch_size={self.batch_size}"]),
+            *([] if self._numbers is None else [f"{len(self._numbers)} positions"]),
         ]
 
     # Who reads what of it
@@ -258,25 +267,35 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
     def take_task(self, task: Task) -> None:
         self._task = task
 
+    def take_share(self, share: Share) -> None:
+        self._given = share
+
     def forget_split(self) -> None:
         self._groups.clear()
+        self._given = None
 
     def size_of(self, slot: int) -> int:
-        return self._live.sizes[slot] if self._live is not None else 0
+        return self._live.size_of(slot) if self._live is not None else 0
 
     def batches(self) -> int:
-        return len(self._next()[2].slots)
+        return len(self._next(self._whole_share())[2].slots)
 
     def __len__(self) -> int:
-        """The number of samples that this rank gets in the next epoch."""
-        _, share, epoch = self._next()
-        return epoch.slots.given(share.rank)
+        """The number of samples that this rank gets in the next epoch, in all its workers."""
+        share = self._whole_share()
+        return self._next(share)[2].slots.given(share.rank)
 
-    def __bool__(self) -> bool:
-        return True
+    def _whole_share(self) -> Share:
+        """Return what this rank reads; where no loader has said, the rank is that of torch.distributed."""
+        if self._task is not None or self._given is not None or self._groups:
+            return self._share()
+        rank, ranks = known_ranks()
+        return Share(rank or 0, ranks)
 
     def _share(self) -> Share:
         """Return which part of the data this instance reads, as loaders have said."""
+        if self._task is not None or self._given is not None:
+            return self._task.share if self._task is not None else self._given or Share()
         ranks = workers = 1
         rank = worker = 0
         for group, (number, instance) in self._groups.items():
@@ -291,12 +310,12 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
                 ranks, rank = number, instance
         return Share(rank, ranks, worker, workers)
 
-    def _next(self) -> tuple[Run, Share, Epoch]:
-        """Return the run, and what this instance has of its next epoch."""
+    def _next(self, share: Share | None = None) -> tuple[Run, Share, Epoch]:
+        """Return the run, and what this instance, or another `share`, has of its next epoch."""
         if self._task is not None:
             task = self._task
             return task.run, task.share, task.run.epoch_of(task.step)
-        share = self._share()
+        share = share or self._share()
         if self.batch_size is None and share.ranks * share.workers > 1:
             raise UsageError.at(
                 f"{share.ranks} ranks and {share.workers} workers share batches, and nothing says what a batch is",
@@ -316,9 +335,24 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
 
     # Reading
 
+    def compare_with_listing(self) -> None:
+        """Compare shards that nobody has read with one listing, once: loaders call it in one process of all ranks.
+
+        Raises:
+            SampleIndexError: One is not what was indexed.
+        """
+        if not self._compared:
+            for index, options in zip(self.mixture.sources, self.stored_options(), strict=True):
+                compare_with_listing(index, options)
+            self._compared = True
+
     def _items(self) -> Iterator[PlannedSample]:
         run, share, epoch = self._next()
+        if share.rank == 0 and share.worker == 0 and self._task is None:
+            self.compare_with_listing()
         task, self._task = self._task, None
+        if task is not None:
+            self._given = task.share  # of a pass after this one, too
         self.run_seed = run.seed
         if task is None and not (self._sent is not None and not self._was_set):
             self._epoch = epoch.number + 1
@@ -329,11 +363,11 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         stats, policy = self.stats, self._policy
         try:
             for wanted, found in live.reader.read(live.wanted()):
-                self.slot = wanted.slot
+                self.slot, self.drawn = wanted.slot, (wanted.source, wanted.draw)
                 stats.items += 1
                 try:
                     if isinstance(found, AISError):
-                        raise found
+                        raise naming_index(found, self.mixture.sources[wanted.source], wanted.reference)
                     sample = planned_sample(found, live.url_of(wanted), wanted.source, wanted.draw)
                 except AISError as error:
                     if isinstance(error, TransportError) and not share.alone:
@@ -435,7 +469,6 @@ class _Reading:
     ) -> None:
         self._places = places or list(range(len(run.sources.samples)))
         self.run, self.rank, self.steps = run, rank, steps
-        self.sizes: dict[int, int] = {}
         self.over = False
         options = stage.stored_options()
         window = max(one.prefetch_bytes for one in options)
@@ -452,12 +485,16 @@ class _Reading:
         count, most = 0, 1
         for slot, step in enumerate(self.steps):
             positions.append(self.run.positions(step, self.rank))
-            self.sizes[slot] = len(positions[-1])
             slots.append(np.full(len(positions[-1]), slot))
             count += len(positions[-1])
             if count >= most or slot + 1 == len(self.steps):
                 yield self.looked_up(np.concatenate(positions), np.concatenate(slots))
                 count, most, positions, slots = 0, min(_AT_ONCE, 4 * count), [], []
+
+    def size_of(self, slot: int) -> int:
+        """Return how many samples are planned for a batch."""
+        epoch = self.run.epoch_of(self.steps[slot])
+        return epoch.slots.size(self.steps[slot] - epoch.step, self.rank)
 
     def looked_up(self, positions: Integers, slots: Integers) -> list[Wanted]:
         """Return what stands at positions, for the batches `slots`."""
@@ -487,9 +524,8 @@ class _Reading:
         if url is None:
             if len(self._urls) > 4096:
                 self._urls.clear()
-            name = wanted.reference.shard.name
-            where = parse_url(name).at(self._options[wanted.source].endpoint)
-            url = self._urls[place] = shown_url(where.url() if where.kind == "object" else name)
+            url = url_of_shard(wanted.reference.shard.name, self._options[wanted.source].endpoint)
+            self._urls[place] = url
         return url
 
     def counts(self) -> StageStats:

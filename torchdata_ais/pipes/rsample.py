@@ -17,7 +17,8 @@ class Subsampler(EachItem):
     """Keep each item with probability `p` (``.rsample(0.1)``): samples, or shards before they are read.
 
     Whether a sample is kept depends on its key (a shard: on its URL), the seed and the epoch: the same samples for
-    any number of ranks and workers, others in each epoch. Items without a key are drawn one after the other.
+    any number of ranks and workers, others in each epoch. Below ``.read_samples()`` it is the draw of its source that
+    counts instead of the key. Items without a key are drawn one after the other.
 
     Args:
         source: Pipe of anything.
@@ -53,7 +54,7 @@ class Subsampler(EachItem):
         return [f"{self._p}"]
 
     def _begin(self) -> None:
-        self._live = SampleSeeds(self, self.epoch_seed.next_epoch_of(self))
+        self._live = SampleSeeds(self, self.epoch_seed.next_epoch_of(self), self.epoch_seed.seed)
 
     def _one(self, item: Any) -> Any:
         return item if self._live.of(item) < self._p * 2.0**64 else DROPPED

@@ -68,20 +68,28 @@ class Slots:
         """
         if not (0 <= step < len(self) and 0 <= rank < self.ranks):
             raise IndexError(f"step {step} of {len(self)}, rank {rank} of {self.ranks}")
+        result: Integers = np.arange(*self._slice(step, rank), dtype=np.int64) % self.length
+        return result
+
+    def size(self, step: int, rank: int = 0) -> int:
+        """Return how many positions `rank` gets in `step`."""
+        begin, end = self._slice(step, rank)
+        return end - begin
+
+    def _slice(self, step: int, rank: int) -> tuple[int, int]:
         first = step * self.global_batch
         size = self.global_batch if self.tail == "pad" else min(self.global_batch, self.length - first)
         begin, end = first + rank * size // self.ranks, first + (rank + 1) * size // self.ranks
         if begin == end:  # a remainder of fewer positions than ranks
             begin = min(begin, first + size - 1)
             end = begin + 1
-        result: Integers = np.arange(begin, end, dtype=np.int64) % self.length
-        return result
+        return begin, end
 
     def given(self, rank: int = 0) -> int:
         """Return how many positions `rank` gets in an epoch."""
         whole = self.length // self.global_batch
         each = (rank + 1) * self.global_batch // self.ranks - rank * self.global_batch // self.ranks
-        return whole * each + (len(self.positions(whole, rank)) if whole < len(self) else 0)
+        return whole * each + (self.size(whole, rank) if whole < len(self) else 0)
 
     def repeated(self, rank: int | None = None) -> int:
         """Return how many positions of an epoch `rank`, or all ranks, get in addition to another."""

@@ -17,9 +17,20 @@ from torchdata_ais.stage.datapipes import IterableWrapper
 from torchdata_ais.stage.datapipes import Shuffler as CoreShuffler
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
 from torchdata_ais.stage.shared_seed import SharedSeed
+from torchdata_ais.stage.slots import SlotBatcher
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 
-__all__ = ["Listing", "Row", "Table", "digest_of", "identities", "list_pipe", "rows_of", "shown"]
+__all__ = [
+    "Listing",
+    "Row",
+    "Table",
+    "compare_indexes",
+    "digest_of",
+    "identities",
+    "list_pipe",
+    "rows_of",
+    "shown",
+]
 
 _OBJECTS = "/v1/objects/"
 _OURS = "\0"  # stands for the endpoint of the rank that reads the row
@@ -98,7 +109,9 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
     endpoints: list[str | None] = []
     for number, stage in enumerate(_sources(pipe), start=1):
         if isinstance(stage, AISSampleReader):
-            tables.append(Table(f"the index (source {number})", rows_of(stage.told())))
+            sizes = [above.batchsize for above in upstream(pipe) if isinstance(above, SlotBatcher)]
+            told = [*stage.told(), *(f"batches of {size}" for size in sizes)]
+            tables.append(Table(f"the index (source {number})", rows_of(told)))
             continue
         if not isinstance(stage, AISSourceLister):
             texts = [_text(item) for item in _items(stage) or ()]
@@ -118,6 +131,13 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
         tables.append(table)
         endpoints.append(endpoint)
     return Listing(tables, endpoints)
+
+
+def compare_indexes(pipe: IterDataPipe[Any]) -> None:
+    """Compare the indexes of `pipe` that nobody proved by reading with what is stored; one rank does that for all."""
+    for stage in upstream(pipe):
+        if isinstance(stage, AISSampleReader):
+            stage.compare_with_listing()
 
 
 def _list(lister: AISSourceLister, sources: Sequence[Any] | None, number: int) -> tuple[str | None, Table]:

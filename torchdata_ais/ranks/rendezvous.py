@@ -23,6 +23,7 @@ from torchdata_ais.ranks.listing import (
     Listing,
     Row,
     Table,
+    compare_indexes,
     digest_of,
     identities,
     list_pipe,
@@ -30,6 +31,7 @@ from torchdata_ais.ranks.listing import (
     shown,
 )
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.world import World
 
 __all__ = ["begin_together"]
@@ -94,8 +96,10 @@ def begin_together(
         LoaderError: Another rank failed, died or does not come.
         AISError: The listing failed.
     """
+    check_planned(pipe)
     ranks = join_ranks(world, timeout_s)
     if ranks is None:
+        compare_indexes(pipe)
         listing = list_pipe(pipe)
         if world.size > 1:
             logger.warning(
@@ -129,6 +133,7 @@ class _Refused(Exception):  # noqa: N818 - carries the error that all ranks rais
 
 def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
     """Begin as rank 0."""
+    compare_indexes(pipe)
     listing = list_pipe(pipe)
     tables = [*told, *listing.tables]
     hello = _packed(_Hello(tables=tables))

@@ -58,11 +58,12 @@ class _Chunk:
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.wanted = wanted
-        self.size = sum(one.reference.size for one in wanted)
+        self.requests = requests_for(wanted)
+        self.size = sum(request.length for request in self.requests)
         self.pieces: list[Piece | None] = [None] * len(wanted)
         self.in_files: dict[
             int, Request
-        ] = {}  # what is read in the consumer's thread, by each place it is for
+        ] = {}  # read in the consumer's thread, by each place a request is for
 
     def fill(self, request: Request, came: Sequence[Piece]) -> None:
         """Note what came of a request."""
@@ -158,7 +159,7 @@ class IndexedReader:
         self.held += chunk.size
         self.held_max = max(self.held_max, self.held)
         remote = []
-        for request in requests_for(chunk.wanted):
+        for request in chunk.requests:
             if _place_of(request.shard.name).kind == "file":
                 _will_need(request)
                 chunk.in_files.update(dict.fromkeys(request.wanted, request))
@@ -353,6 +354,4 @@ def _will_need(request: Request) -> None:
 def _with_key(error: AISError, reference: SampleReference) -> AISError:
     """Return the error with the sample that was wanted."""
     place = {"url": reference.shard.name, "offset": reference.start, **error.place, "key": reference.key}
-    named = type(error)(error.what, todo=error.todo, place=place)
-    named.__cause__ = error.__cause__
-    return named
+    return error.placed(place)

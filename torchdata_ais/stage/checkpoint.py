@@ -23,6 +23,7 @@ from torchdata_ais.stage.pipe import IterDataPipe, parents, upstream
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.shard_order import find_sharder
 from torchdata_ais.stage.shared_seed import SharedSeed
+from torchdata_ais.stage.slots import plan_of
 from torchdata_ais.state import InstanceState, Part, StageState
 
 __all__ = ["Obstacle", "begin_epoch", "chain_of", "obstacle_of", "restore", "save", "stage_names"]
@@ -172,6 +173,9 @@ def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance:
     for index, (stage, seed) in enumerate(_seeded(tail)):
         own = (index, number, instance) if stage.seed_per_instance else (index,)
         seed.send(mix_seed(epoch_seed, *own))
+    planned = plan_of(tail)
+    if planned is not None:
+        planned.set_seed(epoch_seed)
 
 
 def _seeded(tail: IterDataPipe[Any]) -> Iterator[tuple[Stage, EpochSeed]]:

@@ -64,6 +64,7 @@ class Stage:
         splits: Whether it splits items over ranks and workers.
         ready: Whether its next item comes without waiting, once its sources' do.
         repeats: Whether an item may come twice in an epoch.
+        planned: Whether it reads by a plan: order and number of its items are known before any is read.
         seed_per_instance: Whether instances of the stage in different workers must draw differently.
         hidden: Whether it belongs to a loader, and is shown nowhere.
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
@@ -79,6 +80,7 @@ class Stage:
     splits: bool = False
     ready: bool = False
     repeats: ClassVar[bool] = False
+    planned: ClassVar[bool] = False
     seed_per_instance: ClassVar[bool] = False
     hidden: ClassVar[bool] = False
     loop: ClassVar[str] = "_items"

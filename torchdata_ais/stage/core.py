@@ -7,7 +7,7 @@ from typing import Any
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect, Stage
 from torchdata_ais.stage.datapipes import Batcher, Collator, Filter, IterableWrapper, Mapper, Shuffler
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, is_sharding, parents
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, is_sharding, name_of, parents
 from torchdata_ais.stage.stats import StageStats
 
 __all__ = ["CoreStage", "gives_at_once", "stage_of"]
@@ -32,7 +32,7 @@ class CoreStage(Stage):
         self._kind = kind = type(pipe)
         self._batch = pipe.batch_size if isinstance(pipe, Batcher) else None
         self._drop_last = isinstance(pipe, Batcher) and pipe.drop_last
-        self.functional_name = _name_of(kind)
+        self.functional_name = name_of(pipe)
         self.resumable = kind in (Mapper, Filter, Batcher, Collator)
         self.splits = is_sharding(pipe)
         wraps_list = isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple))
@@ -72,13 +72,3 @@ def stage_of(pipe: IterDataPipe[Any]) -> Stage:
 def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
     """Return whether the next item of `pipe` comes without waiting: it stands in a list, or is listed already."""
     return stage_of(pipe).ready and all(gives_at_once(source) for source in parents(pipe))
-
-
-def _name_of(kind: type) -> str:
-    """Return what a stage of torch's own is chained by, or its class's name."""
-    functions: dict[str, Any] = IterDataPipe.functions
-    own = kind.__module__.startswith("torch.")
-    chained = (
-        name for name, function in functions.items() if own and getattr(function, "args", (None,))[0] is kind
-    )
-    return next(chained, kind.__name__.removesuffix("IterDataPipe"))

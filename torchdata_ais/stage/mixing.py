@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.pipe import IterDataPipe, as_pipe, check_source
+from torchdata_ais.stage.pipe import IterDataPipe, as_pipe, below_plan, check_source
 
 __all__ = ["several_pipes"]
 
@@ -23,5 +23,10 @@ def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any
     for item in given:
         pipe = as_pipe(item)
         check_source(pipe)
+        if below_plan(pipe):
+            raise UsageError.at(
+                "several pipes of which one begins with .read_samples() cannot be mixed: each plan holds for one pipe",
+                todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
+            )
         pipes.append(copy.deepcopy(pipe) if any(pipe is other for other in pipes) else pipe)
     return pipes

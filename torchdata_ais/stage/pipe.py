@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from torchdata_ais.arguments import checked, did_you_mean
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.below_plan import refusal
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.datapipes import Filter, IterableWrapper, IterDataPipe, Mapper, ShardingFilter
 from torchdata_ais.stage.meter import measured
@@ -29,8 +30,11 @@ __all__ = [
     "ShardingFilter",
     "as_pipe",
     "at_work",
+    "below_plan",
+    "check_below_plan",
     "check_source",
     "is_sharding",
+    "name_of",
     "parents",
     "stage",
     "upstream",
@@ -73,6 +77,8 @@ class Pipe(Methods[T_co], Stage):
         if source is not None:
             self._source = as_pipe(source)
             check_source(self._source)
+            if (error := _refused(self._source, type(self).functional_name)) is not None:
+                raise error
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -125,6 +131,11 @@ class Pipe(Methods[T_co], Stage):
         return True
 
     def __len__(self) -> int:
+        """How many items come, where that is known before: below ``.read_samples()``."""
+        source = vars(self).get("_source")
+        length = self.effect().length(len(source)) if source is not None and below_plan(source) else None
+        if length is not None:
+            return length
         raise TypeError(
             f"{type(self).__name__} instance doesn't have valid length: how many items come is known when they have "
             "come. .with_length(n) declares it; ais_loader(pipe, epoch_steps=n) has one. To split data, give each "
@@ -141,6 +152,8 @@ class Pipe(Methods[T_co], Stage):
 
         def __getattr__(self, name: str) -> Any:
             maker = IterDataPipe.functions.get(name)
+            if maker is not None and (error := _refused(self, name)) is not None:
+                return functools.partial(_refuse, error)  # what cannot stand below a plan is not even made
             if isinstance(maker, _Maker):
                 return functools.update_wrapper(lambda *given, **named: maker(self, *given, **named), maker)
             try:
@@ -150,6 +163,8 @@ class Pipe(Methods[T_co], Stage):
 
         def shuffle(self, *arguments: Any, **named: Any) -> IterDataPipe[Any]:
             """Mix shards, by torch's stage of that name. Samples are mixed by ``.shuffled(n)``."""
+            if (error := _refused(self, "shuffle")) is not None:
+                raise error
             reads = any(isinstance(stage, Pipe) and stage.reads for stage in upstream(self))
             todo = "mix samples with .shuffled(1000), behind .group_samples() and before .decode()"
             if arguments:
@@ -255,7 +270,53 @@ def _owner(name: str) -> type | None:
 def check_source(source: IterDataPipe[Any]) -> None:
     """Raise `UsageError` if a stage of ours cannot stand behind `source`."""
     _refuse_foreign(source)
+    check_below_plan(source)
     _refuse_second_filter(source)
+
+
+def below_plan(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether `pipe` is, or reads from, a stage that reads by a plan."""
+    return any(isinstance(above, Stage) and above.planned for above in upstream(pipe))
+
+
+def check_below_plan(tail: IterDataPipe[Any]) -> None:
+    """Raise `UsageError` if a stage of `tail` cannot stand where it does, below a stage that reads by a plan."""
+    for pipe in upstream(tail):
+        for source in parents(pipe):
+            if (error := _refused(source, name_of(pipe))) is not None:
+                raise error
+        if len(parents(pipe)) > 1 and below_plan(pipe):
+            raise UsageError.at(
+                f"{name_of(pipe)} joins several pipes below .read_samples(): the plan of one does not hold for several",
+                todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
+            )
+
+
+def _refuse(error: UsageError, *_: Any, **__: Any) -> NoReturn:
+    raise error
+
+
+def _refused(source: IterDataPipe[Any], name: str) -> UsageError | None:
+    """Return why a stage cannot stand behind `source`, if that reads by a plan and it cannot."""
+    if refusal(name) is None or not below_plan(source):
+        return None
+    batched = any(
+        isinstance(above, Stage) and above.effect().gives == "batches" for above in upstream(source)
+    )
+    return refusal(name, batched=batched)
+
+
+def name_of(pipe: IterDataPipe[Any]) -> str:
+    """Return what a stage is chained by, of torch's and of torchdata's own, too; or its class's name."""
+    kind = type(pipe)
+    if isinstance(pipe, Stage):
+        return pipe.functional_name or kind.__name__
+    own = kind.__module__.startswith(("torch.", "torchdata."))
+    functions: dict[str, Any] = IterDataPipe.functions
+    chained = (
+        name for name, function in functions.items() if own and getattr(function, "args", (None,))[0] is kind
+    )
+    return next(chained, kind.__name__.removesuffix("IterDataPipe"))
 
 
 def _refuse_foreign(source: IterDataPipe[Any]) -> None:

@@ -15,9 +15,12 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import StateError
+from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.above import with_above
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, upstream
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
+from torchdata_ais.stage.slots import drawn_above, plan_of
 
 __all__ = ["SampleSeeds", "SharedEpochSeed", "SharedSeed", "reseed", "sharder_above", "with_shared_seed"]
 
@@ -42,6 +45,10 @@ class SharedSeed(Pipe[Any]):
         self.sent = int(seed)
         self.sends += 1
         return self
+
+    def effect(self) -> Effect:
+        """Return that nothing is done to items."""
+        return Effect("each")
 
     def _items(self) -> Iterator[Any]:
         yield from self._source
@@ -94,10 +101,14 @@ class SampleSeeds:
     Args:
         pipe: The stage that asks.
         epoch_seed: The seed of the epoch.
+        own_seed: What takes its place below a plan, where the seed of the run and the draw say the rest.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], epoch_seed: int) -> None:
+    def __init__(self, pipe: IterDataPipe[Any], epoch_seed: int, own_seed: int = 0) -> None:
         self.epoch_seed = epoch_seed
+        self._own_seed = own_seed
+        self._plan, self._drawn = plan_of(pipe), drawn_above(pipe)
+        self._last: tuple[int, int] | None = None
         sharder = sharder_above(pipe)
         self._instance = 0 if sharder is None else sharder.instance_id
         # Where a sample can come twice in an epoch, its key alone would draw the same both times.
@@ -107,6 +118,8 @@ class SampleSeeds:
 
     def of(self, item: Any) -> int:
         """Return the seed for `item`: of its key (its URL, for items that are URLs), or else of how many came."""
+        if self._plan is not None:
+            return self._of_draw(item)
         if isinstance(item, Mapping):
             name = item.get("__key__", item.get("url"))
         else:
@@ -119,6 +132,18 @@ class SampleSeeds:
             return mix_seed(self.epoch_seed, "count", self._instance, self._count)
         sent = self._shared.sent if self._shared is not None else None  # another one in each pass
         return mix_seed(self.epoch_seed, "key", name, shard, sent)
+
+    def _of_draw(self, item: Any) -> int:
+        """Return the seed for an item below a plan: of the draw it was made of, and how many came of that before."""
+        assert self._plan is not None
+        if isinstance(item, PlannedSample):
+            drawn = item.source, item.draw
+        else:
+            drawn = (0, -1) if self._drawn is None else self._drawn.drawn
+        if drawn != self._last:
+            self._last, self._count = drawn, 0
+        self._count += 1
+        return mix_seed(self._plan.run_seed, self._own_seed, "draw", *drawn, self._count)
 
     def check_saveable(self) -> None:
         """Raise `StateError` if seeds depend on how many items came before: that cannot be dealt out anew."""

@@ -13,16 +13,20 @@ from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.plan import Run
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import IterDataPipe, parents
+from torchdata_ais.stage.pipe import IterDataPipe, check_below_plan, parents, upstream
 
 __all__ = [
+    "DrawnStage",
     "PlannedStage",
     "Share",
     "SlotBatcher",
     "SlotStage",
     "Task",
     "check_planned",
+    "drawn_above",
     "gives_as_many",
+    "not_steps",
+    "plan_of",
     "planned_above",
     "refuse_below_plan",
     "slots_above",
@@ -64,7 +68,17 @@ class Task(NamedTuple):
     places: list[int | None]
 
 
-class SlotStage(Stage):
+class DrawnStage(Stage):
+    """A stage that knows of which draw its last item is.
+
+    Attributes:
+        drawn: The number of the source, and how many samples of it were drawn before; of a batch, those of its first.
+    """
+
+    drawn: tuple[int, int] = (0, -1)
+
+
+class SlotStage(DrawnStage):
     """A stage that knows for which batch its last item is.
 
     Attributes:
@@ -82,11 +96,20 @@ class PlannedStage(SlotStage):
         slots_given: How many batches this worker had in the last iteration, once it is over.
     """
 
+    planned = True
     run_seed: int = 0
     slots_given: int = 0
 
     def take_task(self, task: Task) -> None:
         """Give this in the next iteration: a loader says so."""
+        raise NotImplementedError
+
+    def take_share(self, share: Share) -> None:
+        """Be this part of all ranks and workers, until `forget_split`: a loader says so."""
+        raise NotImplementedError
+
+    def set_seed(self, seed: int) -> Any:
+        """Take the seed of the next epoch, the same in all ranks and workers: loaders call it."""
         raise NotImplementedError
 
     def forget_split(self) -> None:
@@ -141,10 +164,25 @@ def gives_as_many(pipe: IterDataPipe[Any]) -> bool:
     )
 
 
+def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
+    """Return the nearest stage above `pipe` that knows of which draw an item is; None without a plan."""
+    for above in _chain(pipe):
+        if isinstance(above, SlotBatcher):
+            return above if planned_above(above) is not None else None
+        if isinstance(above, SlotStage) and above.effect().holds:
+            return above if planned_above(pipe) is not None else None
+    return None
+
+
 def refuse_below_plan(pipe: IterDataPipe[Any], what: str, todo: str) -> None:
     """Raise `UsageError` if `pipe` stands below a plan."""
     if planned_above(pipe) is not None:
         raise UsageError.at(f"{what} below .read_samples()", todo=todo)
+
+
+def plan_of(tail: IterDataPipe[Any]) -> PlannedStage | None:
+    """Return the stage of a pipe that reads by a plan, if it has one."""
+    return next((above for above in upstream(tail) if isinstance(above, PlannedStage)), None)
 
 
 def check_planned(tail: IterDataPipe[Any]) -> PlannedStage | None:
@@ -153,31 +191,31 @@ def check_planned(tail: IterDataPipe[Any]) -> PlannedStage | None:
     Raises:
         UsageError: A stage below it holds items back, or counts them off, so that batches would not be those planned.
     """
-    below: list[IterDataPipe[Any]] = []
-    pipe = tail
-    while len(above := parents(pipe)) == 1:
-        below.append(pipe)
-        pipe = above[0]
-    if not isinstance(pipe, PlannedStage):
-        return None
-    for stage in map(stage_of, reversed(below)):
-        effect = stage.effect()
-        if effect.mixes:
-            raise UsageError.at(
-                f"{stage.describe()} below .read_samples(): it would mix the batches that the plan has laid down",
-                todo='leave it out: .read_samples(shuffle="samples") has mixed all samples already',
-            )
-        if effect.gives == "batches" and not isinstance(stage, SlotBatcher):
-            raise UsageError.at(
-                f"{stage.describe()} below .read_samples(): it counts items off, and does not know where a batch ends",
-                todo="use .batched(n)",
-            )
-        if effect.gives == "batches":
+    check_below_plan(tail)
+    return plan_of(tail)
+
+
+def not_steps(tail: IterDataPipe[Any], size: int) -> str | None:
+    """Return why the items of a planned pipe are not its batches, one for one; None if they are.
+
+    Args:
+        tail: The last stage.
+        size: Samples of a rank's batch.
+    """
+    batcher: IterDataPipe[Any] | None = None
+    for pipe in upstream(tail):
+        stage = stage_of(pipe)
+        if isinstance(stage, PlannedStage):
             break
-    return pipe
+        if isinstance(stage, SlotBatcher) and planned_above(pipe) is not None:
+            batcher = pipe
+            break
+        if stage.effect().gives != "each":
+            return f"{stage.describe()} gives more or fewer items than it takes"
+    return None if batcher is not None or size == 1 else f"no .batched(n) makes one item of {size} samples"
 
 
-class SlotBatcher(Stage):
+class SlotBatcher(DrawnStage):
     """A stage that makes the batches that a plan has laid down.
 
     Attributes:

@@ -85,7 +85,7 @@ def send_once(
         raise Failed(
             ConnectError,
             f"no connection to {host}: {root(error)}",
-            "check that the cluster is up and that AIS_ENDPOINT, cluster= or --endpoint is right"
+            "check that the cluster is up and that cluster= or AIS_ENDPOINT is right"
             if "/v1/" in url
             else f"check the URL: is {host} right, and is its server up?",
         ) from error
@@ -175,7 +175,7 @@ def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempt
     if failed.kind is AuthError and host:
         failed.todo = (
             f"the token goes to a cluster that the program names, not to hosts of URLs: "
-            f"if {host} is yours, name it by AIS_ENDPOINT, cluster= or --endpoint"
+            f"if {host} is yours, pass cluster= or set AIS_ENDPOINT to it"
         )
     return failed
 
@@ -202,9 +202,9 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
         todo = (
             "check that the token is valid and may do this"
             if options.token
-            else "set AIS_AUTHN_TOKEN, or in a program pass cluster=StoreOptions(endpoint, token)"
+            else "set AIS_AUTHN_TOKEN, or pass cluster=StoreOptions(endpoint, token)"
             if options.endpoint
-            else "set AIS_AUTHN_TOKEN and AIS_ENDPOINT, or in a program pass cluster=StoreOptions(endpoint, token)"
+            else "set AIS_AUTHN_TOKEN and AIS_ENDPOINT, or pass cluster=StoreOptions(endpoint, token)"
         )
         return Failed(AuthError, what, todo, again=False)
     if status in _TRANSIENT or (status >= 500 and status not in _PERMANENT_5XX):
@@ -238,5 +238,5 @@ def not_aistore(url: str, why: str) -> Failed:
     """Return that somebody else answers at the host of `url`."""
     parts = urlsplit(redact(url))
     where = f"{parts.scheme}://{parts.netloc}"
-    todo = "check AIS_ENDPOINT, cluster= or --endpoint: host and port of a proxy of the cluster (http://host:51080)"
+    todo = "check cluster= or AIS_ENDPOINT: host and port of a proxy of the cluster (http://host:51080)"
     return Failed(ReadError, f"what answers at {where} is not an AIStore: {why}", todo, again=False)

@@ -315,7 +315,7 @@ def _clean_endpoint(endpoint: str) -> Endpoint:
     if not valid or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f\\]", endpoint):
         raise UsageError.at(
             f"the endpoint {redact(endpoint)!r} is no address of a cluster",
-            todo="write the address as http://host:51080, in AIS_ENDPOINT, cluster= or --endpoint",
+            todo="write the address as http://host:51080, in cluster= or AIS_ENDPOINT",
         )
     user, at, host = parts.netloc.rpartition("@")
     if at:

@@ -185,7 +185,7 @@ def _translated(options: StoreOptions) -> Iterator[None]:
     from urllib3.exceptions import HTTPError
 
     where = options.endpoint or "the cluster"
-    check = "check that the cluster is up and that AIS_ENDPOINT, cluster= or --endpoint is right"
+    check = "check that the cluster is up and that cluster= or AIS_ENDPOINT is right"
     try:
         yield
     except (AISError, Failed, Cancelled):  # ours already

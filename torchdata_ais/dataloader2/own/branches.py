@@ -44,12 +44,8 @@ def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
 
     None where there is no such pipe. Where several paths have one, it is the pipe at which these meet.
     """
-    inside = {
-        id(above)
-        for pipe in list_dps(graph)
-        if type(pipe) is dispatcher
-        for above in list_dps(traverse_dps(pipe))
-    }
+    dispatchers = [pipe for pipe in list_dps(graph) if isinstance(pipe, dispatcher)]
+    inside = {id(above) for pipe in dispatchers for above in list_dps(traverse_dps(pipe))}
     ends: dict[int, Any | None] = {}
 
     def end_of(number: int, pipe: Any, sources: Graph) -> Any | None:

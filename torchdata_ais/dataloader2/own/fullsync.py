@@ -12,14 +12,10 @@ from torchdata_ais.dataloader2.own.prefetch import LookAhead
 from torchdata_ais.errors import LoaderError, StallError
 from torchdata_ais.stage.datapipes import IterDataPipe
 
-__all__ = ["FullSync", "PrefetchTimeoutError"]
+__all__ = ["FullSync"]
 
 _END_S = 5.0
 """How long a loader that is shut down waits for the other ranks."""
-
-
-class PrefetchTimeoutError(StallError, RuntimeError):
-    """A rank, or the source of one, gave nothing for longer than `timeout` seconds."""
 
 
 class _Agreed:
@@ -77,7 +73,7 @@ class FullSync(IterDataPipe[Any]):
         timeout: How long, in seconds, to wait for an item of this rank or of another.
 
     Raises:
-        PrefetchTimeoutError: Nothing came for `timeout` seconds.
+        StallError: Nothing came for `timeout` seconds.
         LoaderError: torch.distributed was not begun; another rank failed or is gone.
     """
 
@@ -91,7 +87,7 @@ class FullSync(IterDataPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         if not (dist.is_available() and dist.is_initialized()):
             raise LoaderError.at(
-                "fullsync needs torch.distributed, which was not begun",
+                "the ranks of fullsync need torch.distributed, which was not begun",
                 todo="call torch.distributed.init_process_group(...) first, or leave .fullsync() out",
             )
         if self._group is None:
@@ -115,8 +111,8 @@ class FullSync(IterDataPipe[Any]):
         finally:
             ahead.close()
 
-    def _too_slow(self) -> PrefetchTimeoutError:
-        return PrefetchTimeoutError.at(
+    def _too_slow(self) -> StallError:
+        return StallError.at(
             f"this rank or another one made no item for {self.timeout:g} s",
             todo="look for the rank that stands still, or raise fullsync(timeout=)",
             rank=dist.get_rank(),

@@ -184,7 +184,7 @@ class DataLoader2(Generic[T_co]):
 
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         if self._terminated:
-            raise LoaderError.at("the loader has already been shut down", todo="make a new loader")
+            raise LoaderError.at("the loader was shut down", todo="make a new loader")
         if self.datapipe is None:
             raise LoaderError.at("the loader has no pipe", todo="pass one, or call load_state_dict first")
         if self._reset_iter:
@@ -223,7 +223,7 @@ class DataLoader2(Generic[T_co]):
     def _next(self) -> T_co:
         running = self._datapipe_iter
         if running is None:
-            raise LoaderError.at("the loader has already been shut down", todo="make a new loader")
+            raise LoaderError.at("the loader was shut down", todo="make a new loader")
         return next(running)
 
     def _end_iteration(self) -> None:

@@ -175,7 +175,10 @@ def _apart(item: Any, level: int) -> Iterator[Any]:
         for one in item:
             yield from _apart(one, level - 1)
     else:
-        raise UsageError.at(f"unbatch met a {type(item).__name__}", todo="unbatch as deep as there are lists")
+        raise UsageError.at(
+            f"no list stands where unbatch is to take one apart, but a {type(item).__name__}",
+            todo="unbatch as deep as there are lists",
+        )
 
 
 @_chained("collate")
@@ -266,10 +269,12 @@ class ShardingFilter(IterDataPipe[Any]):
             UsageError: The number is not one of them; the group is mixed with a default one.
         """
         if not 0 <= instance_id < num_of_instances:
-            raise UsageError.at(f"instance {instance_id} of {num_of_instances}", todo="count from 0")
+            raise UsageError.at(
+                f"instance_id={instance_id}, num_of_instances={num_of_instances}", todo="count from 0"
+            )
         default = SHARDING_PRIORITIES.DEFAULT
         if any((group == default) != (sharding_group == default) for group in self.groups):
-            raise UsageError.at("items are shared out by default and by a group, too", todo="use one way")
+            raise UsageError.at("the items are shared out by default and by a group, too", todo="use one way")
         self.groups[sharding_group] = (num_of_instances, instance_id)
         self._update_num_of_instances()
 

@@ -1,1 +1,1 @@
-from torchdata_ais.dataloader2.own.fullsync import PrefetchTimeoutError
+from torchdata_ais.errors import StallError as PrefetchTimeoutError
