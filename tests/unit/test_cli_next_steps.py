@@ -48,7 +48,7 @@ def test_lint_does_not_call_shards_sound_when_no_sample_has_the_field_to_decode(
     result = run("lint", scattered / "s-1.tar", "--only", "jpg cls")
     assert result.exit_code == 1
     assert "NoSuchField: no sample has the field 'jpg'" in result.stdout
-    assert "the fields are cls txt" in result.stdout
+    assert "The fields are cls txt" in result.stdout
 
 
 @pytest.mark.parametrize(
