@@ -44,6 +44,7 @@ _CHUNKS = 8  # of the window: so many are under way at the same time
 _MOST_SAMPLES = 512  # in a chunk
 _THREADS = 16
 _LIVENESS_S = 1.0
+_CLOSE_S = 1.0
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a request of its own
 
@@ -153,6 +154,9 @@ class IndexedReader:
             self._ready.notify_all()
             for cancel in self._cancels:
                 cancel.cancel()
+        due = time.monotonic() + _CLOSE_S
+        for thread in self._threads:  # forking with threads is for none: they are gone in a moment
+            thread.join(max(0.0, due - time.monotonic()))
 
     def _ask(self, chunk: _Chunk) -> None:
         """Have the bytes of a chunk fetched; those in files are read when it is their turn."""
