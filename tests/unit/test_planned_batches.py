@@ -195,7 +195,7 @@ def test_a_stage_that_gives_more_makes_its_batch_larger(index: SampleIndex) -> N
 def test_an_error_policy_that_ends_the_epoch_keeps_what_came_before(tmp_path: Path) -> None:
     path = tmp_path / "s.tar"
     path.write_bytes(shard_bytes({f"{n:03d}.cls": b"x" if n == 6 else b"%d" % n for n in range(30)}))
-    pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error=lambda error: False)  # noqa: ARG005
+    pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error=lambda error: False)
     assert [numbers(batch) for batch in pipe.to_tuple("cls").batched(4)] == [[0, 1, 2, 3], [4, 5]]
 
 

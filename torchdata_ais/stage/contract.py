@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Effect", "Gives", "Reader", "Stage"]
 
-
 Gives = Literal["each", "fewer", "more", "batches", "unknown"]
 
 
@@ -97,10 +96,7 @@ class Stage:
         return ""
 
     def identity(self) -> str:
-        """Return the arguments that say which items come, and in which order: a state fits only a stage with the same.
-
-        Not those that may change from run to run, such as error policies and threads.
-        """
+        """Return the arguments that say which items come, in which order: a state fits only a stage with the same."""
         return self.arguments()
 
     def describe(self) -> str:
@@ -138,9 +134,7 @@ class Stage:
     def load_state(self, state: StageState, below: int) -> None:
         """Take up what was saved, for the next iteration.
 
-        Args:
-            state: What `save_state` gave, and how many items the stage held: they come after those of stages below.
-            below: How many items the stages below held: they come first, and have passed this stage before.
+        The `below` items that the stages below held come first, and have passed this stage before; then its own.
         """
 
 
