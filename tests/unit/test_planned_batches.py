@@ -126,6 +126,7 @@ def test_lengths_are_known_before_a_byte_is_read(index: SampleIndex, tail: Any) 
             assert pipe
 
 
+@pytest.mark.filterwarnings("ignore:.*below .read_samples")
 def test_a_pipe_whose_length_is_not_known_says_so_and_is_still_true(index: SampleIndex) -> None:
     reader = AISSampleReader(index)
     assert len(reader) == len(reader.decode()) == len(reader.map(str).map_sample(str)) == TOTAL
@@ -159,9 +160,7 @@ def test_samples_that_cannot_be_decoded_are_left_out_of_their_batch_alone(
     tmp_path: Path, threads: int
 ) -> None:
     path = tmp_path / "s.tar"
-    path.write_bytes(
-        shard_bytes({f"{n:03d}.cls": b"x" if n in (3, 4, 17) else b"%d" % n for n in range(30)})
-    )
+    path.write_bytes(shard_bytes({f"{n:03d}.cls": b"x" if n in (3, 4, 17) else b"%d" % n for n in range(30)}))
     pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error="skip", threads=threads)
     got = [numbers(batch) for batch in pipe.to_tuple("cls").batched(4)]
     assert got[:2] == [[0, 1, 2], [5, 6, 7]]
@@ -195,7 +194,7 @@ def test_a_stage_that_gives_more_makes_its_batch_larger(index: SampleIndex) -> N
 def test_an_error_policy_that_ends_the_epoch_keeps_what_came_before(tmp_path: Path) -> None:
     path = tmp_path / "s.tar"
     path.write_bytes(shard_bytes({f"{n:03d}.cls": b"x" if n == 6 else b"%d" % n for n in range(30)}))
-    pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error=lambda error: False)  # noqa: ARG005
+    pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error=lambda error: False)
     assert [numbers(batch) for batch in pipe.to_tuple("cls").batched(4)] == [[0, 1, 2, 3], [4, 5]]
 
 
@@ -258,6 +257,22 @@ def test_a_partial_batch_is_kept_or_dropped_by_the_plan(index: SampleIndex) -> N
         AISSampleReader(index).batched(4, partial=False)
 
 
+@pytest.mark.parametrize("more", ["unbatched", "unlisted", "repeated"])
+def test_stages_that_give_more_than_steps_say_so_when_they_are_made(index: SampleIndex, more: str) -> None:
+    with pytest.warns(UserWarning, match=rf"\.{more}\(\) below .*len\(\) is not known"):
+        getattr(plain(index), more)()
+
+
+def test_batches_may_be_repeated_in_other_orders(index: SampleIndex) -> None:
+    with pytest.warns(UserWarning, match="repeated"):
+        pipe = plain(index).repeated(2)
+    with ais_loader(pipe, seed=3, global_batch=12, rank=0, world_size=1) as loader:
+        got = [number for batch in loader for number in numbers(batch)]
+    assert sorted(got[:TOTAL]) == sorted(got[TOTAL:]) == list(range(TOTAL))
+    assert got[:TOTAL] != got[TOTAL:]
+
+
+@pytest.mark.filterwarnings("ignore:.*below .read_samples")
 def test_what_is_not_one_item_a_step_has_no_length_and_no_state_within_an_epoch(index: SampleIndex) -> None:
     pipe = plain(index).unbatched()
     with ais_loader(pipe) as loader:
@@ -281,7 +296,10 @@ def test_batches_that_a_stage_below_leaves_out_are_noticed(index: SampleIndex) -
     def some(batch: Any) -> Any:
         return batch if numbers(batch)[0] % 2 else None
 
-    with ais_loader(plain(index).map_sample(some)) as loader, pytest.raises(UsageError, match="batches came of"):
+    with (
+        ais_loader(plain(index).map_sample(some)) as loader,
+        pytest.raises(UsageError, match="batches came of"),
+    ):
         list(loader)
 
 
@@ -439,7 +457,10 @@ def test_bad_input_is_refused_in_words(index: SampleIndex, sources: list[SampleI
         (lambda: AISSampleReader(index, tail="cut"), "tail='cut'"),  # type: ignore[arg-type]
         (lambda: AISSampleReader(index, epoch_steps=0), "epoch_steps=0"),
         (lambda: len(ais_loader(plain(index, 100), tail="drop")), "larger than the epoch"),
-        (lambda: list(ais_loader(plain(index), global_batch=2, rank=0, world_size=3)), "leaves a rank without"),
+        (
+            lambda: list(ais_loader(plain(index), global_batch=2, rank=0, world_size=3)),
+            "leaves a rank without",
+        ),
         (lambda: ais_loader(plain(index), global_batch=0), "global_batch"),
         (lambda: ais_loader(plain(index), epoch_steps="pad"), "take equal steps anyway"),
         (lambda: ais_loader(plain(index)).samples_of(-1), "step -1"),

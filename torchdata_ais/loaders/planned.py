@@ -180,7 +180,7 @@ class PlannedPasses(Passes):
         return self.run().epoch_of(self.step).number
 
     def not_steps(self) -> str | None:
-        """Return why the items that the pipe gives are not the run's steps, so that they tell nothing of it; or None."""
+        """Return why the items that the pipe gives are not the run's steps; None if they are."""
         return not_steps(self._pipe, self.global_batch() // self._world.find().size)
 
     @override
@@ -192,7 +192,9 @@ class PlannedPasses(Passes):
         epoch = run.epoch_of(self.step).number
         plans = [
             replace(
-                InstancePlan.of(self.seed, epoch, world.size * self.workers, world.rank + worker * world.size),
+                InstancePlan.of(
+                    self.seed, epoch, world.size * self.workers, world.rank + worker * world.size
+                ),
                 task=Task(
                     run,
                     Share(world.rank, world.size, worker, self.workers, not world.processes),

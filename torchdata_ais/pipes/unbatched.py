@@ -8,6 +8,7 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.slots import say_no_steps
 
 __all__ = ["Unbatcher"]
 
@@ -44,6 +45,7 @@ class Unbatcher(Pipe[Any]):
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
+        say_no_steps(self._source, "unbatched")
 
     def effect(self) -> Effect:
         return Effect("more", keeps_place=False)

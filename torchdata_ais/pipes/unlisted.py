@@ -8,6 +8,7 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.slots import say_no_steps
 
 __all__ = ["Unlister"]
 
@@ -38,6 +39,7 @@ class Unlister(Pipe[Any]):
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
+        say_no_steps(self._source, "unlisted")
 
     def effect(self) -> Effect:
         return Effect("more")

@@ -227,7 +227,9 @@ def _refused(source: IterDataPipe[Any], name: str) -> UsageError | None:
     """Return why a stage cannot stand behind `source`, if that reads by a plan and it cannot."""
     if refusal(name) is None or not below_plan(source):
         return None
-    batched = any(isinstance(above, Stage) and above.effect().gives == "batches" for above in upstream(source))
+    batched = any(
+        isinstance(above, Stage) and above.effect().gives == "batches" for above in upstream(source)
+    )
     return refusal(name, batched=batched)
 
 

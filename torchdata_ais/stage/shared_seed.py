@@ -47,6 +47,7 @@ class SharedSeed(Pipe[Any]):
         return self
 
     def effect(self) -> Effect:
+        """Return what the stage does to items: nothing."""
         return Effect("each")
 
     def _items(self) -> Iterator[Any]:
