@@ -343,9 +343,12 @@ def as_row(sample: Any) -> Any:
     return {"cls": sample["cls"]}  # a plain dict: no sample any more
 
 
-def test_promise_4_draws_for_items_that_are_no_samples_any_more_follow_the_draw(index: SampleIndex) -> None:
+@pytest.mark.parametrize("threads", [0, 2])
+def test_promise_4_draws_for_items_that_are_no_samples_any_more_follow_the_draw(
+    index: SampleIndex, threads: int
+) -> None:
     def make() -> Any:
-        reader = AISSampleReader(index, shuffle="samples").decode().map(as_row)
+        reader = AISSampleReader(index, shuffle="samples").decode(threads=threads).map(as_row)
         return reader.map_sample(with_number, rng=True).to_tuple("cls", "draw").batched(3)
 
     first = draws_of(steps_of(make, 1, 0, 6)[0])

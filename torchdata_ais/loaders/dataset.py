@@ -100,7 +100,7 @@ class PipeDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """How many items this rank gets in an epoch, where that is known before: with ``.read_samples()``."""
-        length: int = len(self._pipe)  # type: ignore[arg-type]
+        length: int = len(self._pipe)
         return length
 
     def __bool__(self) -> bool:
