@@ -216,9 +216,7 @@ def ours_threads(job):
 
 
 def ours_dataloader2(job, threads=0):
-    from torchdata_ais import MultiProcessingReadingService  # first: it keeps torchdata's banner away
-
-    from torchdata.dataloader2 import DataLoader2  # isort: skip
+    from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 
     service = MultiProcessingReadingService(num_workers=job["workers"])
     loader = DataLoader2(our_pipe(job, threads), reading_service=service)

@@ -1,6 +1,7 @@
 """The public names, and where they are: read by type checkers, and by the package itself to load them on first use."""
 
 from . import errors as errors
+from .codecs import Decoder as Decoder
 from .display import (
     contact_sheet as contact_sheet,
 )
@@ -22,6 +23,9 @@ from .index import Mixture as Mixture
 from .indexing import SampleIndex as SampleIndex
 from .loaders import (
     MultiProcessingReadingService as MultiProcessingReadingService,
+)
+from .loaders import (
+    SampleDataset as SampleDataset,
 )
 from .loaders import (
     ais_loader as ais_loader,

@@ -2,12 +2,127 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from torchdata_ais.errors import UsageError
+from typing_extensions import ParamSpec
 
-__all__ = ["check_function", "check_number", "check_text", "option", "taken"]
+from torchdata_ais.errors import ArgumentError, UsageError
+
+__all__ = [
+    "check_call",
+    "check_function",
+    "check_number",
+    "check_text",
+    "checked",
+    "checked_options",
+    "did_you_mean",
+    "option",
+    "taken",
+]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that offers what of `known` looks like `name`, whatever the case; "" if nothing does.
+
+    Example:
+        >>> did_you_mean("sise", ["size", "threads"]), did_you_mean("PIL", ["l", "pil"]), did_you_mean("x", ["size"])
+        ('Did you mean size?', 'Did you mean pil?', '')
+    """
+    lower = {one.lower(): one for one in known}
+    exact = name.lower() in lower
+    near = [name.lower()] if exact else get_close_matches(name.lower(), lower, n=3, cutoff=0.7)
+    return f"Did you mean {' or '.join(lower[one] for one in near)}?" if near else ""
+
+
+_ELSEWHERE = {
+    "batch_size": "batches are made in the pipe: end it with .batched(32)",
+    "shuffle": "shuffle in the pipe: .shuffle() before .load_tar() for shards, .shuffled(1000) behind .group_samples()",
+    "collate_fn": "batches are made in the pipe: .batched(32, collation_fn=...)",
+    "drop_last": ".batched(32, partial=False) drops a last batch that is smaller",
+    "droplast": ".batched(32, partial=False) drops a last batch that is smaller",
+    "sampler": "the pipe says which samples come: split shards, or .select(...)",
+    "prefetch_factor": "it is called prefetch",
+    "timeout": "it is called stall_after",
+    "persistent_workers": "workers live on between epochs by themselves",
+    "worker_init_fn": "put what a worker needs into a stage, or use MultiProcessingReadingService(worker_init_fn=)",
+    "handler": "it is called on_error",
+}
+"""What to write instead of options that torch's and webdataset's loaders have."""
+
+
+def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return `function`, which then refuses arguments that it does not take in words that help.
+
+    Keyword arguments that it collects are known where they are annotated as ``Unpack[...]`` of a `TypedDict`.
+
+    Args:
+        function: A function, or the ``__init__`` of a class. What users call the latter by is the ``functional_name``
+            of its class, or the class's name.
+
+    Example:
+        >>> def load(url: str, *, retries: int = 1) -> None: ...
+        >>> checked(load)("ais://b", retires=2)
+        Traceback (most recent call last):
+        torchdata_ais.errors.ArgumentError: load() has no option 'retires'. Did you mean retries?
+    """
+    signature = functools.lru_cache(1)(lambda: inspect.signature(function))  # made when it is asked for
+
+    @functools.wraps(function)
+    def call(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        check_call(function, arguments, named, signature())
+        return function(*arguments, **named)
+
+    return call
+
+
+def checked_options(kind: type[_T]) -> type[_T]:
+    """Return a dataclass whose constructor is `checked`."""
+    kind.__init__ = checked(kind.__init__)  # type: ignore[method-assign]
+    return kind
+
+
+def check_call(
+    function: Any,
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+    signature: inspect.Signature | None = None,
+) -> None:
+    """Raise `ArgumentError` unless `function` takes these arguments; see `checked`."""
+    signature = signature or inspect.signature(function)
+    known, collects, name = [], "", function.__name__
+    for one in signature.parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            collects = str(one.annotation)
+        elif one.kind is not one.VAR_POSITIONAL and one.name != "self":
+            known.append(one.name)
+    of_class = "self" in signature.parameters
+    if of_class:
+        name = getattr(arguments[0], "functional_name", "") or type(arguments[0]).__name__
+    # With postponed annotations a text, which names a class that the function's module knows.
+    kind = getattr(function, "__globals__", {}).get(collects.removeprefix("Unpack[").removesuffix("]"))
+    known += getattr(kind, "__annotations__", ())
+    unknown = [] if collects and kind is None else [one for one in named if one not in known]
+    if unknown:
+        todo = did_you_mean(unknown[0], known) or _ELSEWHERE.get(unknown[0], "")
+        raise ArgumentError.at(
+            f"{name}() has no option {unknown[0]!r}", todo=todo or f"its options are {', '.join(known)}"
+        )
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError as error:
+        shown = [str(one).partition(":")[0].partition("=")[0] for one in signature.parameters.values()]
+        raise ArgumentError.at(
+            f"{name}() was called with arguments that it does not take: {error}",
+            todo=f"call {name}({', '.join(shown[of_class:])})",
+        ) from None
 
 
 def check_function(function: Any, count: int, name: str) -> None:
@@ -46,9 +161,6 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
             f"{name} calls {shown}({names}) with {wanted}: {error}",
             todo=f"pass a function of {wanted}; functools.partial fixes others",
         ) from None
-
-
-_T = TypeVar("_T")
 
 
 def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:

@@ -13,16 +13,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Parts", "composed", "sentence_case", "taken_apart"]
 
-# What messages begin with that is an ordinary word: all else may be a name, a field, a function or a command.
-_LIST = (
-    "a an the no not it its this that there these those nothing nobody one two three every each all some any both "
-    "neither another other cannot unknown worker workers random rank row rows sample samples field fields line images "
-    "arrays commands dispatching decoding sorting local shards shard readers port process processes rounded rate out "
-    "epoch redirected decompressing data"
-)
-_WORDS = frozenset(_LIST.split())
-_COMMANDS = frozenset(["pip", "export", "ais"])
-_FIRST = re.compile(r"([a-z]+)(?=[ ,']|$)")
+_WORD = re.compile(r"[a-z]+(?=[ ,']|$)")
 _PLACE = re.compile(r"^\[at\] (\{.*\})$", re.MULTILINE)
 _CAUGHT = re.compile(r"\ACaught (\w+) (in [^\n]*?)\.\nOriginal (Traceback .*)\Z", re.DOTALL)
 _TODO = re.compile(r"\. (?=[A-Z])")
@@ -44,23 +35,16 @@ class Parts(NamedTuple):
     notes: list[str]
 
 
-def sentence_case(text: str, *, todo: bool = False) -> str:
-    """Return `text` with a capital letter, unless it begins with what is not an ordinary word.
-
-    Args:
-        text: The sentence.
-        todo: It says what to do, so that it begins with a verb, or with a command to type.
+def sentence_case(text: str) -> str:
+    """Return `text` with a capital letter, unless it begins with a name, which has other signs than letters.
 
     Example:
-        >>> sentence_case("the shard ends early"), sentence_case("url is no field")
-        ('The shard ends early', 'url is no field')
-        >>> sentence_case("check the URL", todo=True), sentence_case("pip install pillow", todo=True)
-        ('Check the URL', 'pip install pillow')
+        >>> sentence_case("the shard ends early"), sentence_case("rename() was given no name")
+        ('The shard ends early', 'rename() was given no name')
+        >>> sentence_case("'url' is no field"), sentence_case("n=3"), sentence_case("train-0.tar: gone")
+        ("'url' is no field", 'n=3', 'train-0.tar: gone')
     """
-    first = _FIRST.match(text)
-    if first and (first[1] not in _COMMANDS if todo else first[1] in _WORDS):
-        return text[0].upper() + text[1:]
-    return text
+    return text[0].upper() + text[1:] if _WORD.match(text) else text
 
 
 def composed(what: str, todo: str, place: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@
     |-- SampleIndexError        a sample index that is damaged, or of another form
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
+        |-- ArgumentError       arguments that the call does not take (also a TypeError)
         |-- MissingLibraryError an optional library is not installed (also an ImportError)
         |-- DecodeUsageError    decoding was asked for in a way that fails for any data (also a DecodeError)
         `-- EncodeUsageError    likewise for writing (also an EncodeError)
@@ -60,6 +61,7 @@ from torchdata_ais.redaction import RedactingFilter, clean, redact
 
 __all__ = [
     "AISError",
+    "ArgumentError",
     "AuthError",
     "BadHeaderError",
     "ChecksumError",
@@ -130,7 +132,7 @@ class AISError(Exception):
         else:
             what, todo, known, notes = taken_apart(what)
         self.what = sentence_case(what)
-        self.todo = sentence_case(clean(todo), todo=True)
+        self.todo = sentence_case(clean(todo))
         self.place = known
         super().__init__(composed(self.what, self.todo, self.place))
         for note in notes:
@@ -162,7 +164,21 @@ class AISError(Exception):
             [at] {"offset": 512}
         """
         what, todo = (self.what, f"{self.todo}; {note}") if self.todo else (f"{self.what}; {note}", "")
-        same = type(self)(what, todo=todo, place=self.place)
+        return self._renewed(what, todo, self.place)
+
+    def placed(self, place: Mapping[str, Any]) -> Self:
+        """Return the same error in another `place`; the cause is kept.
+
+        Example:
+            >>> print(TruncatedShardError.at("the shard ends early", offset=512).placed({"key": "a"}))
+            The shard ends early
+            [at] {"key": "a"}
+        """
+        return self._renewed(self.what, self.todo, place)
+
+    def _renewed(self, what: str, todo: str, place: Mapping[str, Any]) -> Self:
+        same = type(self)(what, todo=todo, place=place)
+        vars(same).update({name: value for name, value in vars(self).items() if name not in vars(same)})
         same.__cause__ = self.__cause__
         return same
 
@@ -319,6 +335,10 @@ class StateError(AISError, ValueError):
 
 class UsageError(AISError, ValueError):
     """The call cannot work as written."""
+
+
+class ArgumentError(UsageError, TypeError):
+    """Arguments that the call does not take: an option by a wrong name, too many, or too few."""
 
 
 class MissingLibraryError(UsageError, ImportError):

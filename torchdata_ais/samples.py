@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from typing_extensions import override
 
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
+from torchdata_ais.shown import value_text
 from torchdata_ais.tar import Link, LinkTargets, Member
 
 __all__ = [
@@ -80,6 +81,40 @@ class Sample(dict[str, Any]):
     def offset(self) -> int:
         """Where its first header begins, in bytes of the (decompressed) shard; or -1."""
         return unpack_place(self.place)[1]
+
+    picture: ClassVar[Callable[[Any], str] | None] = None
+    """What notebooks show; `torchdata_ais.display` gives a table here."""
+
+    @property
+    def where(self) -> str:
+        """Its key, shard and byte, as far as they are known.
+
+        Example:
+            >>> Sample({"__key__": "a", "__url__": "ais://b/s.tar"}, place=pack_place(0, 512)).where
+            "sample 'a', byte 512 of ais://b/s.tar"
+        """
+        key = f"sample {self['__key__']!r}" if "__key__" in self else "sample"
+        url = (
+            f"{'' if self.place < 0 else f'byte {self.offset} of '}{self['__url__']}"
+            if "__url__" in self
+            else ""
+        )
+        return f"{key}, {url}" if url else key
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name!r}: {value!r}" if name[:2] == "__" else f"{name!r}: {value_text(value)}"
+            for name, value in self.items()
+        )
+        return f"{{{', '.join(shown)}}}"
+
+    def __str__(self) -> str:
+        fields = [name for name in self if name[:2] != "__"]
+        width = max(map(len, fields), default=0)
+        return "\n".join([self.where, *(f"  {name:{width}}  {value_text(self[name])}" for name in fields)])
+
+    def _repr_html_(self) -> str | None:
+        return None if Sample.picture is None else Sample.picture(self)
 
     def __copy__(self) -> Sample:
         return self.renewed(self)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["COMPRESSIONS", "INDEX_FOLDER", "VISIBLE_SHARD", "archive_ending", "is_plain_tar", "is_shard"]
+__all__ = [
+    "COMPRESSIONS",
+    "INDEX_FOLDER",
+    "VISIBLE_SHARD",
+    "archive_ending",
+    "common_beginning",
+    "is_plain_tar",
+    "is_shard",
+]
 
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 """What can be read and written; ``.tgz`` is ``.tar.gz``."""
@@ -50,3 +58,15 @@ def archive_ending(name: str) -> str:
         ('.tar.lz4', '')
     """
     return next((ending for ending in _ARCHIVE_ENDINGS if name.endswith(ending)), "")
+
+
+def common_beginning(names: list[str]) -> str:
+    """Return what all of `names` begin with.
+
+    Example:
+        >>> common_beginning(["a/s-01.tar", "a/s-02.tar"])
+        'a/s-0'
+    """
+    low, high = min(names), max(names)
+    end = next((at for at, (one, two) in enumerate(zip(low, high, strict=False)) if one != two), len(low))
+    return low[:end]

@@ -228,7 +228,7 @@ WRONG = {
     "the entry after it": ENTRIES[2],
     "the entry before it": ENTRIES[0],
     "a folder": entry("b/s-1.tar", b"", 0, tarfile.DIRTYPE),
-    "a link": entry("b/s-1.tar", b"", 0, tarfile.SYMTYPE),
+    "a link": entry("b/s-1.tar", RIGHT[1], kind=tarfile.SYMTYPE),
     "no header": b"x" * 512,
     "a damaged header": ENTRIES[1][:100] + b"x" + ENTRIES[1][101:],
     "records that are none": entry("b/s-1.tar", b"nothing", kind=tarfile.XHDTYPE),
@@ -404,6 +404,15 @@ def test_a_server_that_knows_no_batches_is_told_apart(code: int) -> None:
     assert not got.supported
     assert not got.answered_as_asked
     assert "invalid request URI" in got.reason
+
+
+def test_a_proxy_that_does_not_reach_a_target_is_asked_again() -> None:
+    what = 'Post \\"http://10.0.0.1:51081/v1/ml/moss/b/noxid/x/2?provider=ais&tid=t\\": dial tcp: connection refused'
+    gone = then(status(400, body=f'{{"tcode":"Error","message":"{what}","status":400}}'.encode()))
+    got, found, requests = read(gone, gone, serve)
+    assert (got, found, len(requests)) == (BatchAnswer(), RIGHT, 3)
+    with pytest.raises(ReadError, match=r"connection refused.*Start the storage targets"):
+        read(gone)
 
 
 def test_a_target_that_refuses_does_know_them() -> None:

@@ -138,7 +138,7 @@ def at_once(test: Callable[..., None], cases: dict[str, tuple[Any, ...]]) -> Non
 
 def a_listing_ends(script: Script) -> None:
     with RawServer(script) as server, ends_within(0.5 + GRACE_S):
-        with pytest.raises(StallError, match="listing ais://b/p") as caught:
+        with pytest.raises(StallError, match="Listing ais://b/p") as caught:
             list_objects("ais://b/p", options=store(server))
     assert caught.value.url == "ais://b/p"
 
@@ -241,7 +241,7 @@ def test_without_a_deadline_the_timeouts_still_end_a_drip() -> None:
 )
 def test_a_listing_that_goes_round_is_an_error(make: Callable[[int], bytes], says: str) -> None:
     with RawServer(endless(make)) as server, ends_within(10):
-        with pytest.raises(ReadError, match=f"listing ais://b/p: .*{says}") as caught:
+        with pytest.raises(ReadError, match=f"Listing ais://b/p: .*{says}") as caught:
             list_objects("ais://b/p", options=store(server, deadline=30.0))
         assert len(server.requests) <= 120
     assert "template" in str(caught.value)
@@ -445,7 +445,7 @@ def test_an_entry_that_cannot_be_is_an_error_that_names_it(bad: Any, says: str) 
         {"UUID": "u", "ContinuationToken": "", "Flags": 0, "Entries": [entry("p0"), bad]}
     )
     with RawServer(*listing(body)) as server:
-        with pytest.raises(ReadError, match=f"listing ais://b/p: .*{says}") as caught:
+        with pytest.raises(ReadError, match=f"Listing ais://b/p: .*{says}") as caught:
             list_objects("ais://b/p", options=store(server, deadline=20.0))
     assert len(str(caught.value)) < 700
 

@@ -18,7 +18,7 @@ BODY = random.Random(1).randbytes(1000)
 def answer(
     first: int, last: int, data: bytes, *, total: str = "1000", code: str = "206 Partial Content"
 ) -> bytes:
-    lines = [f"HTTP/1.1 {code}", f"Content-Length: {len(data)}", "Ais-Version: 1"]
+    lines = [f"HTTP/1.1 {code}", f"Content-Length: {len(data)}", "Ais-Version: 1", "Connection: close"]
     lines += [f"Content-Range: bytes {first}-{last}/{total}"] if code.startswith("206") else []
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + data
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aistore.sdk.errors import AISError, ErrBckAlreadyExists, ErrBckNotFound, Er
 
 pytestmark = pytest.mark.timeout(60)
 
+SDK = tuple(int(part) for part in metadata.version("aistore").split(".")[:2])
 WAIT_S = 16  # the SDK polls every max(t/64, min(t/8, 1)) seconds
 
 
@@ -78,7 +80,7 @@ def test_files_of_any_size_are_put_through_the_redirect(ais_bucket: Any, tmp_pat
     thing = ais_bucket.object("f")
     thing.get_writer().put_file(file)
     assert thing.get_reader().read_all() == file.read_bytes()
-    assert thing.head().size == size
+    assert (thing.head().size if SDK >= (2, 0) else thing.props.size) == size
 
 
 def test_missing_objects_have_their_errors(ais_client: Any, ais_bucket: Any) -> None:
@@ -241,9 +243,11 @@ def test_batches_come_in_the_order_asked_for(ais_client: Any, ais_bucket: Any, s
     batch.add("s.tar", archpath="1.cls")
     batch.add("plain")
     batch.add("none")
-    batch.add("plain", start=2, length=3)
+    ranges = SDK >= (1, 26)
+    if ranges:
+        batch.add("plain", start=2, length=3)
     got = [(out.obj_name, body) for out, body in batch.get()]
-    assert [body for _, body in got] == [b"1.cls", b"0123456789", b"", b"234"]
+    assert [body for _, body in got] == [b"1.cls", b"0123456789", b"", b"234"][: 3 + ranges]
 
 
 def samples_of(bucket: Any, prefix: str) -> list[list[tuple[str, bytes]]]:
@@ -275,6 +279,10 @@ def test_dsort_puts_samples_in_order_into_new_shards(
     file = tmp_path / "spec.json"
     file.write_text(json.dumps(spec))
     job = ais_client.dsort()
+    if kind == "none" and SDK < (2, 0):
+        with pytest.raises(ValueError, match="alphanumeric"):
+            job.start(file)  # these look at the specification by themselves, and do not know all of it
+        return
     job.start(file)
     assert job.wait(timeout=WAIT_S).success
     shards = samples_of(ais_bucket, "out-")

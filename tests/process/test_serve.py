@@ -87,7 +87,7 @@ def test_a_port_in_use_is_an_error_that_says_so() -> None:
             text=True,
             timeout=50,
         )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
     assert f"error: Port {port} on 127.0.0.1 is in use" in done.stderr
     assert "Traceback" not in done.stderr

@@ -30,6 +30,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe
 from typing_extensions import Unpack
 
 from torchdata_ais import pipes
+from torchdata_ais.codecs import DecoderNames
 from torchdata_ais.pipes.load_tar import LoadTarNames
 from torchdata_ais.pipes.read_samples import Shuffle
 from torchdata_ais.plan import Tail

@@ -46,16 +46,16 @@ def test_ls_json_gives_size_and_checksum(run: Run, ais_bucket: Any, shard: bytes
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "says", "code"),
     [
-        ("ais://no-such-bucket", "does not exist"),
-        ("aix://x", "Unknown scheme 'aix'. Use one of ais, s3"),
-        ("some/path", "This is no bucket. Write ais://bucket"),
+        ("ais://no-such-bucket", "does not exist", 1),
+        ("aix://x", "Unknown scheme 'aix'. Use one of ais, s3", 2),
+        ("some/path", "This is no bucket. Write ais://bucket", 2),
     ],
 )
-def test_an_error_is_one_message_and_exit_code_1(run: Run, url: str, says: str) -> None:
+def test_an_error_is_one_message_and_its_exit_code(run: Run, url: str, says: str, code: int) -> None:
     result = run("ls", url)
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
     assert says in result.stderr
@@ -71,8 +71,8 @@ def test_debug_lets_the_error_itself_through(run: Run) -> None:
 def test_without_a_cluster_the_message_names_the_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIS_ENDPOINT")
     result = run("ls", "ais://pets")
-    assert result.exit_code == 1
-    assert "set AIS_ENDPOINT (http://host:51080); torchdata-ais serve" in result.stderr
+    assert result.exit_code == 2
+    assert "Set AIS_ENDPOINT (http://host:51080), or pass --endpoint; torchdata-ais serve" in result.stderr
 
 
 def test_put_stores_a_folder_under_the_paths_in_it(run: Run, ais_bucket: Any, tmp_path: Path) -> None:

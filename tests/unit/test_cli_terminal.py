@@ -175,7 +175,7 @@ def test_errors_that_name_a_file_or_are_none_of_files_stay_as_they_are() -> None
     with pytest.raises(FileNotFoundError) as caught, naming("/x"):
         Path("/none/y").read_bytes()
     assert caught.value.filename == "/none/y"
-    with pytest.raises(NotFoundError, match=r"^gone$"), naming("/x"):
+    with pytest.raises(NotFoundError, match=r"^Gone$"), naming("/x"):
         raise NotFoundError("gone")
 
 

@@ -42,11 +42,11 @@ def test_a_cut_shard_still_gives_a_sheet_of_what_was_read(tmp_path: Path) -> Non
 def test_a_shard_without_images_and_a_name_that_is_none_say_so(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "s.tar", {"a.cls": b"1"})
     result = CliRunner().invoke(app, ["inspect", shard, "--sheet", str(tmp_path / "out.png")])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "No image in the sample" in result.output
     (tmp_path / "p.tar").write_bytes(next(make_shards([1])))
     result = CliRunner().invoke(
         app, ["inspect", str(tmp_path / "p.tar"), "--sheet", str(tmp_path / "out.nonsense")]
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "Name it out.png" in result.output

@@ -143,7 +143,7 @@ def test_image_label_and_mask_are_found_or_named() -> None:
     assert (found.image.size, found.label, found.mask.mode) == ((500, 375), int(pet["cls"]), "L")
     assert find(pet, Choice(image="trimap.png")).image.mode == "L"
     assert find(pet, Choice(label="__key__")).label == pet["__key__"]
-    assert find(pet, Choice(label=False, mask=False))[1:] == (None, None)
+    assert find(pet, Choice(label=False, mask=False))[1:3] == (None, None)
     photo = np.arange(SIZE * SIZE, dtype=np.uint16).reshape(SIZE, SIZE)
     assert find({0: flat(RED), 1: photo}, Choice()).mask is None  # a second photograph
 

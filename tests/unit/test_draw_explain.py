@@ -148,7 +148,7 @@ def test_explain_refuses_a_pipe_that_reads_nothing() -> None:
     with pytest.raises(UsageError, match="reads anything"):
         explain(AISSourceLister(example_shards()))
     wrong: Any = [1]
-    with pytest.raises(UsageError, match="list is no pipe"):
+    with pytest.raises(UsageError, match="This is no pipe, but a list"):
         explain(wrong)
     with pytest.raises(UsageError, match="num_workers=-1"):
         explain(chain(), num_workers=-1)

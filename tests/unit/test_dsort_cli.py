@@ -43,7 +43,7 @@ def test_shards_are_sorted_by_content_and_checked(run: Run, bucket: Any) -> None
     labels = [int(one["cls"]) for one in AISSourceLister([bucket], prefix="t-").load_tar().group_samples()]
     assert labels == list(range(12))
     again = run(source, target)
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "are there already" in again.stderr
     assert run(source, target, "--overwrite").exit_code == 0
 
@@ -72,17 +72,19 @@ def test_a_specification_file_in_its_old_form_is_run_and_told_as_json(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "message", "code"),
     [
-        (["ais://b/s-{0..2}.tar"], "PATTERN is missing"),
-        (["ais://b/s-", "ais://b/t-%d.tar", "--order", "colour"], "--order colour"),
-        (["spec.json", "ais://b/t-%d.tar"], "says where to write"),
-        (["no-such-file.json"], "No such file"),
-        (["ais://b-no-such/s-{0..2}.tar", "ais://b-no-such/t-%d.tar"], "b-no-such"),
+        (["ais://b/s-{0..2}.tar"], "PATTERN is missing", 2),
+        (["ais://b/s-", "ais://b/t-%d.tar", "--order", "colour"], "'colour' is not one of", 2),
+        (["spec.json", "ais://b/t-%d.tar"], "says where to write", 2),
+        (["no-such-file.json"], "No such file", 1),
+        (["ais://b-no-such/s-{0..2}.tar", "ais://b-no-such/t-%d.tar"], "b-no-such", 1),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_exit_code_1(run: Run, words: list[str], message: str) -> None:
+def test_what_cannot_be_done_is_one_message_and_its_exit_code(
+    run: Run, words: list[str], message: str, code: int
+) -> None:
     result = run(*words)
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert message in result.stderr
     assert "Traceback" not in result.output

@@ -212,9 +212,9 @@ def test_the_check_finds_a_changed_byte(ais_client: Any, ais_bucket: Any) -> Non
 
 def test_waiting_ends_when_nothing_moves_or_the_job_fails() -> None:
     stuck = JobState(Progress("read", 3, 9), finished=False)
-    with pytest.raises(StallError, match=r"job 7 made no progress for 0.1 s; it stands at read"):
+    with pytest.raises(StallError, match=r"Job 7 made no progress for 0.1 s; it stands at read"):
         wait_for_job(lambda: stuck, "job 7", stall_timeout=0.1)
-    with pytest.raises(JobError, match="job 7 failed: disk full"):
+    with pytest.raises(JobError, match="Job 7 failed: disk full"):
         wait_for_job(lambda: stuck._replace(error="disk full"), "job 7")
     states = iter([stuck, stuck, JobState(Progress("write", 1, 1), finished=True)])
     seen: list[Progress] = []

@@ -72,5 +72,5 @@ def test_a_function_is_started_listed_used_and_removed(
 
 def test_a_function_that_is_not_there_is_one_message(run: Run) -> None:
     result = run("init", "no-module", "no_such_module_here:f")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "There is no function 'no_such_module_here:f'" in result.stderr

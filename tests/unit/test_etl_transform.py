@@ -227,7 +227,7 @@ def test_the_decorator_makes_a_server_class_of_the_sdk() -> None:
         (lambda: shard_etl(lambda: 1), r"takes \(\)"),
         (lambda: shard_etl(lambda sample, rng: 1), r"takes \(sample, rng\)"),
         (lambda: shard_etl(decode="nonsense")(lambda sample: 1), "nonsense"),
-        (lambda: shard_etl(size=8)(lambda sample: 1), "size without decode="),
+        (lambda: shard_etl(size=8)(lambda sample: 1), "size= without decode="),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(make: Any, message: str) -> None:

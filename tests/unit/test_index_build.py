@@ -496,9 +496,9 @@ def test_the_command_builds_goes_on_and_checks(
 def test_the_command_says_what_it_cannot_do(folder: Path) -> None:
     assert run("index", "--check", str(folder))[0] == 1
     status, shown = run("index", str(folder), str(folder))
-    assert status == 1
+    assert status == 2
     assert "pass --where" in shown.lower()
-    assert run("index", "--method", "fast", str(folder))[0] == 1
+    assert run("index", "--method", "fast", str(folder))[0] == 2
 
 
 def test_lint_indexes_sound_shards(folder: Path) -> None:

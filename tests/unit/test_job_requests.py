@@ -112,7 +112,7 @@ def is_start(method: str, path: str) -> bool:
 def test_a_job_whose_start_is_not_answered_is_not_started_twice(between: Between) -> None:
     """Two of them would write the same shards."""
     between.change = lambda method, path, answer: None if is_start(method, path) else answer
-    with pytest.raises(TransportError, match="start of dSort"):
+    with pytest.raises(TransportError, match="Start of dSort"):
         run_dsort(between.endpoint, DsortSpec("ais://asked/s-", "ais://asked/new-%d.tar"))
     assert sum(is_start(method, path) for method, path, _ in between.asked) == 1
 

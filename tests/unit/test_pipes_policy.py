@@ -107,7 +107,7 @@ def test_the_first_error_over_a_count_is_raised_with_the_count(policy: Any, half
     assert survivors(load(half_broken, on_error=policy, max_errors=5)) == ALL
     got, error = until_error(load(half_broken, on_error=policy, max_errors=2).group_samples())
     assert isinstance(error, TruncatedShardError)
-    assert "load_tar met 3 errors in 6 items, over max_errors=2" in str(error)
+    assert "load_tar() met 3 errors in 6 items, over max_errors=2" in str(error)
     assert keyed(got) == [item for item in ALL if item[1] < 6]
     assert (error.url, error.offset) == (half_broken[5], 4000)
 
@@ -121,7 +121,7 @@ def test_a_share_is_looked_at_at_the_end_of_a_short_stream(half_broken: list[str
     assert survivors(load(half_broken, on_error="skip", max_errors=0.5)) == ALL
     got, error = until_error(load(half_broken, on_error="skip", max_errors=0.49).group_samples())
     assert isinstance(error, AISError)
-    assert "load_tar met 5 errors in 10 items, over max_errors=0.49" in str(error)
+    assert "load_tar() met 5 errors in 10 items, over max_errors=0.49" in str(error)
     assert keyed(got) == ALL
     assert error.url == half_broken[1]
 
@@ -132,7 +132,7 @@ def test_a_share_is_looked_at_from_the_hundredth_item_on() -> None:
     assert len(list(pipe)) == 270
     got, error = until_error(decode(samples, on_error="skip", max_errors=0.05))
     assert isinstance(error, DecodeError)
-    assert "decode met 11 errors in 101 items" in str(error)
+    assert "decode() met 11 errors in 101 items" in str(error)
     assert len(got) == 90  # ten had been skipped before
 
 
@@ -218,7 +218,7 @@ def test_whole_objects_are_skipped_or_raised_alike(tmp_path: Path) -> None:
     pipe = AISSourceLister(urls).load_objects(on_error="skip")
     assert list(pipe) == [(urls[1], b"abc")]
     assert last(pipe).skipped == {"NotFoundError": 1}
-    with pytest.raises(AISError, match=r"load_objects met 1 errors in 2 items, over max_errors=0\.2"):
+    with pytest.raises(AISError, match=r"load_objects\(\) met 1 errors in 2 items, over max_errors=0\.2"):
         list(AISSourceLister(urls).load_objects(on_error="skip", max_errors=0.2))
 
 

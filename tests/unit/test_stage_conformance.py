@@ -294,9 +294,8 @@ def test_no_attribute_hides_a_method(name: str, make: Any) -> None:
 def test_no_functional_name_is_one_of_torchdatas() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import torchdata.datapipes.iter  # registers its own: a name taken before is an exception
-
-        assert torchdata.datapipes.iter
+        # It registers its own: a name taken before is an exception.
+        pytest.importorskip("torchdata.datapipes.iter", exc_type=ImportError)
     for name in STAGES:
         assert class_of(name).__module__.startswith("torchdata_ais.")
 

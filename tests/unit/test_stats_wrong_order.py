@@ -25,21 +25,21 @@ def samples() -> Any:
     [
         (
             lambda: shards().group_samples(),
-            r"group_samples was given .* ObjectURL.*Put \.load_tar\(\) before",
+            r"group_samples\(\) was given .* ObjectURL.*Put \.load_tar\(\) before",
         ),
-        (lambda: samples().group_samples(), r"group_samples was given .* Sample"),
+        (lambda: samples().group_samples(), r"group_samples\(\) was given .* Sample"),
         (
             lambda: samples().decode().to_tuple("cls", "txt").group_samples(),
-            r"group_samples was given .* tuple",
+            r"group_samples\(\) was given .* tuple",
         ),
-        (lambda: samples().to_tuple("cls").group_samples(), r"group_samples was given .* tuple"),
+        (lambda: samples().to_tuple("cls").group_samples(), r"group_samples\(\) was given .* tuple"),
         (
             lambda: shards().load_tar().to_tuple("cls"),
-            r"to_tuple was given .* tuple.*Put \.group_samples\(\) before",
+            r"to_tuple\(\) was given .* tuple.*Put \.group_samples\(\) before",
         ),
-        (lambda: shards().to_tuple("cls"), r"to_tuple was given .* ObjectURL"),
+        (lambda: shards().to_tuple("cls"), r"to_tuple\(\) was given .* ObjectURL"),
         (lambda: samples().to_tuple("cls").to_tuple("cls"), r"to_tuple\(\) only once"),
-        (lambda: shards().to_tuple("cls", missing=0, on_error="skip"), r"to_tuple was given"),
+        (lambda: shards().to_tuple("cls", missing=0, on_error="skip"), r"to_tuple\(\) was given"),
         (lambda: samples().batched(2).decode(), r"given a batch.*Put \.decode\(\) before \.batched\(\)"),
         (lambda: samples().batched(2).decode(on_error="skip"), r"given a batch"),
         (lambda: samples().load_tar(), r"type Sample is no URL.*behind \.list_ais\(\)"),

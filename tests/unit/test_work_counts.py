@@ -21,7 +21,7 @@ import torch
 
 from torchdata_ais import AISFileLoader, SampleDecoder
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.store import StoreOptions, open_blocks
+from torchdata_ais.store import StoreOptions, open_blocks, read_batch
 from torchdata_ais.tar import TarReader
 from torchdata_ais.testing import shard_bytes, write_shard
 from torchdata_ais.workers import memory
@@ -97,6 +97,7 @@ LIMITS = {
     "and shuffled": 63,
     "decode of two fields": 53,
     "a block": 21,
+    "a range of a batch": 66,
 }
 
 
@@ -126,6 +127,22 @@ def test_calls_per_block_of_a_body(shards: dict[int, str]) -> None:
         for number in (FEW, MANY):
             bucket.object(f"{number}.bin").get_writer().put_content(b"7" * (number * size))
         assert per_sample(blocks) <= LIMITS["a block"]
+
+
+def test_calls_per_range_of_a_batch() -> None:
+    """From the request to the bytes of each range."""
+    few, many = 50, 200
+
+    def run(ranges: int) -> int:
+        wanted = [(f"ais://b/{number % 4}.bin", number, 4096) for number in range(ranges)]
+        return calls(lambda: read_batch(wanted, StoreOptions(endpoint=cluster.endpoint), lambda *_: None))
+
+    with LocalCluster() as cluster:
+        bucket = cluster.client().bucket("b").create()
+        for number in range(4):
+            bucket.object(f"{number}.bin").get_writer().put_content(b"7" * 8192)
+        run(few)
+        assert (run(many) - run(few)) / (many - few) <= LIMITS["a range of a batch"]
 
 
 def test_blocks_are_read_whole(shards: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,7 +339,7 @@ def bad_at_00003(sample):
 def test_an_error_of_a_function_names_the_sample_and_may_be_skipped(tmp_path, processes, caplog):
     shards = example_shards(tmp_path)
     with pytest.raises(
-        SampleError, match="map failed on the sample '00003': ValueError: a bad day"
+        SampleError, match="Map failed on the sample '00003': ValueError: a bad day"
     ) as caught:
         convert(shards, f"{tmp_path}/x/s-%d.tar", map=bad_at_00003, processes=processes, maxcount=2)
     assert caught.value.key == "00003"
@@ -488,7 +488,7 @@ def test_shards_of_another_time_are_not_mixed_with_new_ones(tmp_path, tree):
         ({"columns": {"a": "b"}}, "for tables"),
         ({"kind": "shards", "shuffle": True}, "cannot be shuffled"),
         ({"maxcounts": 3}, "maxcounts"),
-        ({"map": lambda sample: 3}, "map returned a int"),
+        ({"map": lambda sample: 3}, "Map returned a int"),
     ],
 )
 def test_arguments_that_cannot_work_are_errors(tmp_path, tree, options, says):
@@ -566,11 +566,11 @@ def test_the_command_takes_functions_by_name_and_several_sources(tmp_path, monke
         (["--maxsize", "much"], "is no size"),
         (["--column", "x"], "Write COLUMN=FIELD"),
         (["--resume"], "Pass --manifest"),
-        (["--on-error", "what"], "on_error='what'"),
+        (["--on-error", "what"], "'what' is not one of"),
     ],
 )
 def test_wrong_options_are_one_message(tmp_path, tree, words, says):
     result = run(tree, f"{tmp_path}/s-%d.tar", *words)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert says in result.stderr
     assert "Traceback" not in result.stderr

@@ -472,6 +472,7 @@ def test_the_definition() -> None:
         kind.__name__ for kind in kinds if issubclass(kind, NEVER_SKIPPED) and issubclass(kind, AISError)
     }
     assert fatal == {
+        "ArgumentError",
         "UsageError",
         "StateError",
         "MissingLibraryError",

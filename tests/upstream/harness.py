@@ -23,6 +23,10 @@ KNOWN = HERE / "known_differences.json"
 
 
 def arguments_of(about: str) -> argparse.Namespace:
+    return parser_of(about).parse_args()
+
+
+def parser_of(about: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("checkout", type=Path, help="a checkout of the project")
     parser.add_argument("--stock", action="store_true", help="run the project's own classes, to compare")
@@ -32,12 +36,12 @@ def arguments_of(about: str) -> argparse.Namespace:
     parser.add_argument(
         "-k", dest="select", default="", help="only these tests, as for pytest; nothing is compared"
     )
-    return parser.parse_args()
+    return parser
 
 
 def run(
     folder: Path,
-    target: str,
+    targets: Sequence[str],
     plugin: str,
     timeout: int,
     select: str = "",
@@ -50,7 +54,7 @@ def run(
         environment |= {"UPSTREAM_RESULTS": str(results), **(more or {})}
         paths = [str(HERE), str(HERE.parents[1]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        command = [sys.executable, "-m", "pytest", target, "-p", plugin, "-o", "addopts=", "-W", "ignore"]
+        command = [sys.executable, "-m", "pytest", *targets, "-p", plugin, "-o", "addopts=", "-W", "ignore"]
         command += [
             "-p",
             "no:cacheprovider",

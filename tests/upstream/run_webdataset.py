@@ -20,7 +20,7 @@ def main() -> int:
     plugin = "outcomes" if options.stock else "webdataset_plugin"
     with webdataset_data.proxy(options.checkout) as address:
         more = {"http_proxy": address, "https_proxy": address, "no_proxy": "", "NO_PROXY": ""}
-        outcomes = harness.run(options.checkout, "tests", plugin, options.timeout, options.select, more)
+        outcomes = harness.run(options.checkout, ["tests"], plugin, options.timeout, options.select, more)
     return harness.report("webdataset", outcomes, options)
 
 

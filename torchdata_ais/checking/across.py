@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from torchdata_ais.checking.findings import Problem, ShardReport
 
-__all__ = ["compared", "lacking", "unmatched"]
-
 _UNEVEN = 4  # times as many samples in the largest shard as in the median one, or as few in the smallest
 
 

@@ -25,8 +25,6 @@ from torchdata_ais.tar.zstd import ZSTD
 from torchdata_ais.urls import redact
 from torchdata_ais.versions import versions
 
-__all__ = ["Check", "diagnose"]
-
 _CLOCK_S = 5.0
 _SHM_BYTES = 1 << 30
 _TIMEOUT_S = 5.0
@@ -61,8 +59,7 @@ def diagnose(cluster: Cluster = None, **named: Unpack[ClusterNames]) -> list[Che
         >>> [check.name for check in checks][:3]
         ['versions', 'torch', 'loaders']
     """
-    found = [_safely("versions", _versions)]
-    found += [_safely(name, look) for name, look in _LOCAL.items()]
+    found = [_safely(name, look) for name, look in _LOCAL.items()]
     try:
         options = cluster_options(cluster, **named)
     except AISError as error:
@@ -94,13 +91,11 @@ def _torch() -> Check:
 
 
 def _loaders() -> Check:
-    try:
-        from torchdata_ais.dataloader2 import DataLoader2
-    except Exception as error:  # noqa: BLE001 - see above
-        todo = 'pip install "torchdata<0.10"; until then use ais_loader(engine="dataloader") or torch\'s DataLoader'
-        return Check("loaders", "note", f"DataLoader only: torchdata's {_first(error)}", todo)
+    from torchdata_ais.dataloader2 import DataLoader2
+
+    whose = "this package's" if DataLoader2.__module__.startswith("torchdata_ais.") else "torchdata's"
     methods = "/".join(multiprocessing.get_all_start_methods())
-    return Check("loaders", "ok", f"{DataLoader2.__name__} and DataLoader; start methods {methods}")
+    return Check("loaders", "ok", f"{whose} DataLoader2, and DataLoader; start methods {methods}")
 
 
 def _codecs() -> Check:
@@ -108,13 +103,7 @@ def _codecs() -> Check:
     from torchdata_ais.codecs import build_decoder
 
     build_decoder()
-    rows = {
-        "simplejpeg": "fast",
-        "soundfile": "audio",
-        "av": "video",
-        "cbor2": "formats",
-        ZSTD: "formats",
-    }
+    rows = {"simplejpeg": "fast", "soundfile": "audio", "av": "video", "cbor2": "formats", ZSTD: "formats"}
     troubles = {name: _trouble(name, extra) for name, extra in rows.items()}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
     missing = [f"{name} ({trouble})" for name, trouble in troubles.items() if trouble]
@@ -135,9 +124,13 @@ def _trouble(name: str, extra: str) -> str:
     return ""
 
 
+def usable_cores() -> int:
+    """Return how many cores of this machine this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _machine() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    text = f"{cores} cores"
+    text = f"{usable_cores()} cores"
     if sys.platform == "linux":
         shared = shutil.disk_usage("/dev/shm")  # noqa: S108 - where workers put tensors
         text += f", {shared.free / 1e9:.1f} GB free in /dev/shm"
@@ -148,6 +141,7 @@ def _machine() -> Check:
 
 
 _LOCAL: dict[str, Callable[[], Check]] = {
+    "versions": _versions,
     "torch": _torch,
     "loaders": _loaders,
     "codecs": _codecs,

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from torchdata_ais.errors import AISError
 from torchdata_ais.urls import parse_url, redact
 
-__all__ = ["LintReport", "Problem", "ShardReport", "shown"]
-
 KEPT_PROBLEMS = 20  # of one shard; more are counted
 
 

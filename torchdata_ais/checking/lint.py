@@ -7,8 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from queue import SimpleQueue
+from concurrent.futures import Future, wait
 from typing import Any
 
 import xxhash
@@ -21,12 +20,8 @@ from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, S
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
 
-__all__ = ["lint_shards", "sources"]
-
-_NOT_THE_SHARD = (
-    ConnectError,
-    AuthError,
-)  # it is the cluster that cannot be read: all shards would say the same
+# It is the cluster that cannot be read: all shards would say the same.
+_NOT_THE_SHARD = (ConnectError, AuthError)
 
 _PATIENCE_S = 1.0  # for threads that are under way when the check is broken off
 
@@ -121,39 +116,27 @@ def _in_order(
 
     The threads are daemons, which those of an executor are not: one that waits for a node must not keep Ctrl-C waiting.
     """
+    slots = threading.Semaphore(jobs)
     window: deque[Future[Any]] = deque()
-    tasks: SimpleQueue[tuple[Future[Any], str] | None] = SimpleQueue()
-    threads = [threading.Thread(target=_work, args=(function, tasks, stop), daemon=True) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
+
+    def work(future: Future[Any], url: str) -> None:
+        with slots:
+            try:
+                future.set_result(None if stop.is_set() else function(url))
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the result raises it
+                future.set_exception(error)
+
     try:
         for url in urls:
             window.append(Future())
-            tasks.put((window[-1], url))
+            threading.Thread(target=work, args=(window[-1], url), daemon=True).start()
             if len(window) >= 2 * jobs:
                 yield window.popleft().result()
         while window:
             yield window.popleft().result()
     finally:
         stop.set()
-        for _ in threads:
-            tasks.put(None)
-        until = time.monotonic() + _PATIENCE_S
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
-
-
-def _work(
-    function: Callable[[str], Any],
-    tasks: SimpleQueue[tuple[Future[Any], str] | None],
-    stop: threading.Event,
-) -> None:
-    while (task := tasks.get()) is not None and not stop.is_set():
-        future, url = task
-        try:
-            future.set_result(function(url))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the result raises it
-            future.set_exception(error)
+        wait(window, _PATIENCE_S)
 
 
 def _lint_one(

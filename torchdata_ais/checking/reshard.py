@@ -16,8 +16,6 @@ from torchdata_ais.errors import NEVER_SKIPPED, SampleError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options
 
-__all__ = ["Resharded", "reshard"]
-
 
 @dataclass
 class Resharded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,13 +14,12 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from torchdata_ais.checking.doctor import usable_cores
 from torchdata_ais.checking.lint import sources
 from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
-
-__all__ = ["Rate", "Speed", "measure"]
 
 _CONNECTIONS = 4
 _BATCH = 32
@@ -78,20 +76,15 @@ class Speed:
     def as_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
         rows = [
-            {
-                **asdict(rate),
+            asdict(rate)
+            | {
                 "seconds": round(rate.seconds, 3),
                 "mb_s": round(rate.mb_s, 2),
                 "samples_s": round(rate.samples_s, 1),
             }
             for rate in self.rates
         ]
-        return {
-            "rates": rows,
-            "cores": self.cores,
-            "sample_bytes": round(self.sample_bytes),
-            "advice": self.advice,
-        }
+        return asdict(self) | {"rates": rows, "sample_bytes": round(self.sample_bytes)}
 
 
 def measure(
@@ -135,7 +128,7 @@ def measure(
     """
     options = cluster_options(cluster, **named)
     urls = sources(source, options)
-    speed = Speed(cores=_cores())
+    speed = Speed(cores=usable_cores())
     stages: dict[str, Callable[[], Rate]] = {
         "first read": lambda: _timed("first read", _raw(urls[:1], options), math.inf),
         "raw": lambda: _timed("raw", _raw(cycle(urls), options), seconds),
@@ -161,10 +154,6 @@ def measure(
         speed.rates.append(_loader(name, chain, count, seconds))
     speed.advice = list(_advice(speed))
     return speed
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _many(urls: list[str]) -> list[str]:

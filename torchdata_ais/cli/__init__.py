@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import typer
 
 from torchdata_ais.cli._echo import echo
+from torchdata_ais.cli._page import add_command, command_line
 from torchdata_ais.cli._run import ExitCodes
 from torchdata_ais.cli.bench import bench
+from torchdata_ais.cli.cat import cat
 from torchdata_ais.cli.convert import convert
+from torchdata_ais.cli.cp import cp
 from torchdata_ais.cli.demo import demo
 from torchdata_ais.cli.doctor import doctor
 from torchdata_ais.cli.dsort import dsort
 from torchdata_ais.cli.etl import etl
+from torchdata_ais.cli.get import get
 from torchdata_ais.cli.index import index
+from torchdata_ais.cli.info import info
 from torchdata_ais.cli.inspect import inspect
 from torchdata_ais.cli.lint import lint
 from torchdata_ais.cli.ls import ls
 from torchdata_ais.cli.put import put
+from torchdata_ais.cli.rm import rm
 from torchdata_ais.cli.serve import serve
 from torchdata_ais.interrupt import quit_at_once
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="torchdata-ais",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_PANELS = {
+    "Try it": (demo, serve, doctor),
+    "Buckets and objects": (ls, put, get, cat, cp, rm),
+    "Shards": (info, inspect, lint, index, bench, convert, dsort),
+}
+
+app = command_line(name="torchdata-ais")
 
 
 def _version(wanted: bool) -> None:
@@ -43,18 +51,25 @@ def _version(wanted: bool) -> None:
 @app.callback(epilog=ExitCodes.HELP)
 def _root(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version."
+        False, "--version", callback=_version, is_eager=True, help="Show the version.", metavar=""
     ),
 ) -> None:
     """Stream WebDataset shards from AIStore into PyTorch: try it, look at shards, store them."""
 
 
-for _command in (demo, serve, ls, put, inspect, lint, index, bench, doctor, convert, dsort):
-    app.command(epilog=ExitCodes.HELP)(_command)
-app.add_typer(etl)
+for _panel, _commands in _PANELS.items():
+    for _command in _commands:
+        add_command(app, _command, panel=_panel)
+app.add_typer(etl, rich_help_panel="Shards")
 
 
 def main() -> None:
     """Run the command line."""
     quit_at_once()
-    app()
+    if os.environ.get("NO_COLOR"):  # rich would leave bold letters in the help, which are no colours
+        os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
+    try:
+        app()
+    except OSError as error:  # of the pages of the help: commands report their own
+        echo(f"error: {error}", err=True)
+        sys.exit(ExitCodes.FAILED)

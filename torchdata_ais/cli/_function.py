@@ -10,10 +10,8 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["function_named"]
 
-
-def function_named(name: str) -> Callable[..., Any] | None:
+def function_named(name: str | None) -> Callable[..., Any] | None:
     """Import what MODULE:FUNCTION names; modules of the current folder count."""
     if not name:
         return None

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import re
+import shlex
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchdata_ais.cli._echo import echo, shown_line
-from torchdata_ais.errors import AISError
+from torchdata_ais.cli._words import as_typed, names_of, place_as_typed, remedy_as_typed
+from torchdata_ais.errors import AISError, MissingLibraryError, UsageError
 from torchdata_ais.interrupt import LINE, STATUS
 from torchdata_ais.urls import no_cluster, parse_url
 
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
-
-__all__ = [
-    "Debug",
-    "Endpoint",
-    "ExitCodes",
-    "counted",
-    "options_for",
-    "options_of",
-    "reported",
-    "sentence",
-    "size_text",
-]
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Endpoint = Annotated[
@@ -39,28 +29,31 @@ Endpoint = Annotated[
 ]
 
 
-# Errors speak of arguments of functions: this one is `--endpoint` here, and the token is never on a command line.
-_NO_OPTION = ", or pass cluster=StoreOptions(endpoint, token)"
-
-
 class ExitCodes:
     """What the command returns to the shell."""
 
     FAILED = 1
+    WRONG = 2
     INTERRUPTED = STATUS
     HELP = "Exit codes: 0 done, 1 failed (the message says why), 2 wrong arguments, 130 interrupted."
 
 
 @contextmanager
-def reported(debug: bool = False, *libraries: str, options: Sequence[str] = ()) -> Iterator[None]:
-    """Run a command: errors of this package become one message and exit code 1, signals 130.
+def reported(
+    debug: bool = False,
+    *libraries: str,
+    command: Callable[..., object] | None = None,
+    again: Callable[[], str] | None = None,
+) -> Iterator[None]:
+    """Run a command: errors of this package become one message and exit code 1 or 2, signals 130.
 
     SIGTERM is handled like Ctrl-C, so that clusters are stopped and buckets removed.
 
     Args:
         debug: Let errors through.
         libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
-        options: Options of the command, by the names of the arguments that errors call them.
+        command: Whose options messages name.
+        again: What to tell after an interrupt: the command that goes on.
     """
     for name in libraries:
         importlib.import_module(name)
@@ -78,22 +71,35 @@ def reported(debug: bool = False, *libraries: str, options: Sequence[str] = ()) 
     try:
         yield
     except KeyboardInterrupt:
-        echo(LINE, err=True)
+        _interrupted(again)
         raise typer.Exit(ExitCodes.INTERRUPTED) from None
     except Exception as error:
         if interrupted and not isinstance(error, typer.Exit):  # a library made an error of its own of it
-            echo(LINE, err=True)
+            _interrupted(again)
             raise typer.Exit(ExitCodes.INTERRUPTED) from None
         if debug or not isinstance(error, AISError | OSError):
             raise
-        echo(*f"error: {sentence(error, options)}".split("\n"), err=True)
-        raise typer.Exit(ExitCodes.FAILED) from None
+        echo(*f"error: {sentence(error, names_of(command) if command else {})}".split("\n"), err=True)
+        wrong = isinstance(error, UsageError) and not isinstance(error, MissingLibraryError)
+        raise typer.Exit(ExitCodes.WRONG if wrong else ExitCodes.FAILED) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def sentence(error: BaseException, options: Sequence[str] = ()) -> str:
+def _interrupted(again: Callable[[], str] | None) -> None:
+    echo(LINE, err=True)
+    if again is not None:
+        echo(f"next: {again()}", err=True)
+
+
+def same_command(*more: str) -> str:
+    """Return what to type to run this command once more, with `more` options."""
+    words = sys.argv[1:] + [word for word in more if word not in sys.argv]
+    return f"torchdata-ais {shlex.join(words)}"
+
+
+def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> str:
     """Return what an error says, with arguments that are options here named as such, and below it the place.
 
     Example:
@@ -102,12 +108,13 @@ def sentence(error: BaseException, options: Sequence[str] = ()) -> str:
         No bucket 'x'. Create it
           url: ais://x
     """
-    text = error.sentences if isinstance(error, AISError) else str(error) or type(error).__name__
-    text = text.replace(_NO_OPTION, "").replace("cluster=", "--endpoint")
-    for name in options:
-        text = re.sub(rf"\b{name}(=True\b|=(?!\w)|(?==\w))", f"--{name.replace('_', '-')}", text)
-    place: dict[str, Any] = error.place if isinstance(error, AISError) else {}
-    return "\n".join([text, *(f"  {name}: {shown_line(str(value))}" for name, value in place.items())])
+    names = options or {}
+    if not isinstance(error, AISError):
+        return as_typed(str(error) or type(error).__name__, names)
+    todo = remedy_as_typed(error.todo, names)
+    text = as_typed(error.what, names)
+    place = (f"  {name}: {shown_line(place_as_typed(value))}" for name, value in error.place.items())
+    return "\n".join([f"{text}. {todo}" if todo else text, *place])
 
 
 def options_for(endpoint: str = "", host: str = "") -> StoreOptions:

@@ -11,8 +11,6 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported, size_text
 from torchdata_ais.errors import SampleError, ShardError, UsageError
 
-__all__ = ["bench"]
-
 
 def bench(
     urls: Annotated[
@@ -31,8 +29,12 @@ def bench(
     raw: bytes from the cluster. members: tar parsed. samples: grouped. decoded: images as training gets them, in this
     process. loader(n): the whole chain in n worker processes. Shards are read again and again, so the figures are those
     of a warm cluster; the first read is shown by itself. Take a few shards, on a machine that does nothing else.
+
+    Examples:
+        torchdata-ais bench ais://pets/train-
+        torchdata-ais bench --workers 0,4,8 --size 160 /data/train-00000*.tar
     """
-    with reported(debug, "torchdata_ais.checking"):
+    with reported(debug, "torchdata_ais.checking", command=bench):
         from torchdata_ais.checking import measure
 
         try:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
-
-__all__ = ["convert"]
 
 
 def convert(
@@ -32,66 +30,60 @@ def convert(
     target: Annotated[
         str, typer.Argument(metavar="PATTERN", help="out/train-%06d.tar or ais://bucket/train-%06d.tar")
     ],
-    kind: Annotated[str, typer.Option(help="images, table or shards, where SRC does not tell.")] = "auto",
+    kind: Annotated[
+        Literal["auto", "images", "table", "shards"],
+        typer.Option(metavar="KIND", help="images, table or shards, where SRC does not tell."),
+    ] = "auto",
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard.", min=1)] = 100000,
-    maxsize: Annotated[str, typer.Option(help="Most bytes of a shard, such as 500MB or 1GiB.")] = "3GB",
-    fields: Annotated[str, typer.Option(help="Keep these fields only: 'jpg cls'.", show_default=False)] = "",
+    maxsize: Annotated[
+        str, typer.Option(metavar="SIZE", help="Most bytes of a shard, such as 500MB or 1GiB.")
+    ] = "3GB",
+    fields: Annotated[str | None, typer.Option(help="Keep these fields only: 'jpg cls'.")] = None,
     number_keys: Annotated[
         bool, typer.Option("--number-keys", help="Give new keys: for shards whose keys repeat.")
     ] = False,
     column: Annotated[
-        list[str] | None,
-        typer.Option(help="For a table: COLUMN=FIELD, such as image_path=jpg.", show_default=False),
+        list[str] | None, typer.Option(help="For a table: COLUMN=FIELD, such as image_path=jpg.")
     ] = None,
     root: Annotated[
-        str, typer.Option(help="For a table: where its files are. Default: its folder.", show_default=False)
-    ] = "",
+        str | None, typer.Option(help="For a table: where its files are. Default: its folder.")
+    ] = None,
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="Put images or rows into a random order first.")
     ] = False,
     seed: Annotated[int, typer.Option(help="For --shuffle and --rng.")] = 0,
     size: Annotated[
-        int, typer.Option(help="Encode images anew, this many pixels square.", show_default=False, min=0)
-    ] = 0,
+        int | None, typer.Option(help="Encode images anew, this many pixels square.", min=0)
+    ] = None,
     shorter: Annotated[
-        int, typer.Option(help="Encode images anew, the shorter side so long.", show_default=False, min=0)
-    ] = 0,
+        int | None, typer.Option(help="Encode images anew, the shorter side so long.", min=0)
+    ] = None,
     max_pixels: Annotated[
-        int,
-        typer.Option(
-            help="Refuse images of more pixels, as stored or as made. Default: 89478485.",
-            show_default=False,
-            min=0,
-        ),
-    ] = 0,
+        int | None,
+        typer.Option(help="Refuse images of more pixels, as stored or as made. Default: 89478485.", min=0),
+    ] = None,
     quality: Annotated[int, typer.Option(help="Of JPEG and WebP files made here.", min=1, max=100)] = 95,
     map_with: Annotated[
-        str,
-        typer.Option(
-            "--map", help="MODULE:FUNCTION from a decoded sample to a sample, or None.", show_default=False
-        ),
-    ] = "",
+        str | None, typer.Option("--map", help="MODULE:FUNCTION from a decoded sample to a sample, or None.")
+    ] = None,
     rng: Annotated[bool, typer.Option("--rng", help="Call the function with a random.Random, too.")] = False,
     select: Annotated[
-        str,
-        typer.Option(
-            help="MODULE:FUNCTION that says whether to keep a sample (of bytes).", show_default=False
-        ),
-    ] = "",
+        str | None, typer.Option(help="MODULE:FUNCTION that says whether to keep a sample (of bytes).")
+    ] = None,
     processes: Annotated[int, typer.Option(help="Processes that read, decode and encode.", min=1)] = 1,
     compress: Annotated[
-        str, typer.Option(help="gz, bz2, xz or zst. Default: by the end of PATTERN.", show_default=False)
-    ] = "",
-    manifest: Annotated[
-        str, typer.Option(help="Where to note the finished shards, as JSON.", show_default=False)
-    ] = "",
+        Literal["gz", "bz2", "xz", "zst"] | None,
+        typer.Option(metavar="FORMAT", help="gz, bz2, xz or zst. Default: by the end of PATTERN."),
+    ] = None,
+    manifest: Annotated[str | None, typer.Option(help="Where to note the finished shards, as JSON.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the shards of --manifest.")] = False,
     index: Annotated[
         bool, typer.Option("--index", help="Make the sample index of the new shards on the way.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
     on_error: Annotated[
-        str, typer.Option(help="raise; or warn, skip: go on without samples that cannot be made.")
+        Literal["raise", "warn", "skip"],
+        typer.Option(metavar="WHAT", help="raise; or warn, skip: go on without samples that cannot be made."),
     ] = "raise",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     endpoint: Endpoint = "",
@@ -101,10 +93,22 @@ def convert(
 
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed.
+
+    Examples:
+        torchdata-ais convert photos ais://pets/train-%06d.tar
+        torchdata-ais convert --manifest m.json --resume photos out/%06d.tar
+        torchdata-ais convert --column path=jpg --column label=cls t.csv %06d.tar
+        torchdata-ais convert --shorter 256 ais://a/train- ais://b/%06d.tar
     """
-    named = ("resume", "overwrite", "manifest", "max_pixels")
-    with reported(debug, "torchdata_ais.writing", "rich.progress", options=named), ExitStack() as stack:
-        from torchdata_ais.cli._bucket import make_bucket
+
+    def again() -> str:
+        return same_command("--resume") if manifest else same_command("--overwrite")
+
+    with (
+        reported(debug, "torchdata_ais.writing", "rich.progress", command=convert, again=again),
+        ExitStack() as stack,
+    ):
+        from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of
         from torchdata_ais.writing import convert as run
@@ -112,11 +116,13 @@ def convert(
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
         options = options_for(endpoint) if touches_cluster else None
         function = function_named(map_with)
-        make_bucket(target, options)
+        maxbytes = _bytes(maxsize)
+        stack.enter_context(new_bucket(bucket_for(target, options)))
+        bars = stack.enter_context(ExitStack())
         done = run(
             sources[0] if len(sources) == 1 else sources,
             target,
-            kind=kind,  # type: ignore[arg-type]  # checked there
+            kind=kind,
             select=function_named(select),
             decode=_decoder(function, size, shorter, max_pixels),
             map=function,
@@ -132,19 +138,21 @@ def convert(
             manifest=manifest or None,
             resume=resume,
             overwrite=overwrite,
-            on_error=on_error,  # type: ignore[arg-type]  # checked there
-            progress=progress_of(stack, "convert"),
+            on_error=on_error,
+            progress=progress_of(bars, "convert"),
             cluster=options,
             maxcount=maxcount,
-            maxsize=_bytes(maxsize),
+            maxsize=maxbytes,
             compress=compress or None,
             index=index,
         )
-        stack.close()
+        bars.close()
         _say(done, target, as_json=as_json)
 
 
-def _decoder(function: Callable[..., Any] | None, size: int, shorter: int, max_pixels: int) -> Any:
+def _decoder(
+    function: Callable[..., Any] | None, size: int | None, shorter: int | None, max_pixels: int | None
+) -> Any:
     """Return what turns the bytes into values, where anything is to be done with values."""
     if function is None and not size and not shorter:
         return None

@@ -13,14 +13,12 @@ import typer
 
 from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
-from torchdata_ais.errors import LoaderError, UsageError
+from torchdata_ais.errors import LoaderError
 from torchdata_ais.urls import bucket_place
 
 if TYPE_CHECKING:
     from torchdata_ais.cli._bucket import Bucket
     from torchdata_ais.store import StoreOptions
-
-__all__ = ["demo"]
 
 _TRAIN_SHARDS, _HELD_OUT_SHARDS = 12, 3
 _BATCH = 32
@@ -50,10 +48,14 @@ def demo(
 
     Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
     it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
+
+    Examples:
+        torchdata-ais demo
+        torchdata-ais demo --samples 400 --epochs 2
+        torchdata-ais demo --endpoint http://host:51080 --keep
     """
-    with reported(debug, "torchdata_ais.loaders", "rich.progress"):
+    with reported(debug, "torchdata_ais.loaders", "rich.progress", command=demo):
         started = time.perf_counter()
-        _require_dataloader2()
         with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
             held_out = samples // 5
             _store_pets(bucket, samples, held_out, seed)
@@ -61,17 +63,6 @@ def demo(
             _judge(accuracy, counted(epochs, "epoch"), time.perf_counter() - started)
             if keep:
                 _stay(options, bucket, wait=not endpoint)
-
-
-def _require_dataloader2() -> None:
-    """Say what is missing before any work is done."""
-    try:
-        from torchdata_ais.loaders import MultiProcessingReadingService  # noqa: F401
-    except ImportError as error:
-        raise UsageError.at(
-            f"torchdata's DataLoader2 cannot be imported: {error}",
-            todo='pip install "torchdata>=0.7.1,<0.10"',
-        ) from error
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Endpoint, ExitCodes, reported
 from torchdata_ais.errors import AISError
 
-__all__ = ["doctor"]
-
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
@@ -21,8 +19,12 @@ def doctor(
     """Look at versions, torch, loaders, codecs, machine, cluster and clock; say what to do.
 
     The exit code is 1 if something will not work. Put the output into a bug report; it holds no token.
+
+    Examples:
+        torchdata-ais doctor
+        torchdata-ais doctor --json --endpoint http://host:51080
     """
-    with reported(False, "torchdata_ais.checking.doctor"):
+    with reported(False, "torchdata_ais.checking.doctor", command=doctor):
         from torchdata_ais.checking.doctor import Check, diagnose
         from torchdata_ais.versions import versions
 

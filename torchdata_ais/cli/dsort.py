@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,8 +14,6 @@ from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
     from torchdata_ais.dsort import DsortResult
-
-__all__ = ["dsort"]
 
 
 def dsort(
@@ -29,11 +27,17 @@ def dsort(
     target: Annotated[
         str, typer.Argument(metavar="PATTERN", help="ais://bucket/shuffled-%06d.tar", show_default=False)
     ] = "",
-    order: Annotated[str, typer.Option(help="shuffle, name, content, or keep.")] = "shuffle",
-    size: Annotated[str, typer.Option(help="Bytes of a new shard: 100MB, 1GiB.")] = "100MB",
+    order: Annotated[
+        Literal["shuffle", "name", "content", "keep"],
+        typer.Option(metavar="ORDER", help="shuffle, name, content, or keep."),
+    ] = "shuffle",
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of a new shard: 100MB, 1GiB.")] = "100MB",
     seed: Annotated[int, typer.Option(help="For shuffle; -1 is none.", min=-1)] = -1,
     field: Annotated[str, typer.Option(help="For content: the field to sort by, such as cls.")] = "cls",
-    kind: Annotated[str, typer.Option(help="For content: int, float or string.")] = "int",
+    kind: Annotated[
+        Literal["int", "float", "string"],
+        typer.Option(metavar="KIND", help="For content: int, float or string."),
+    ] = "int",
     decreasing: Annotated[bool, typer.Option("--decreasing", help="The last or largest first.")] = False,
     check: Annotated[
         bool,
@@ -49,8 +53,13 @@ def dsort(
     """Put the samples of many shards into another order and into shards of another size, on the cluster.
 
     With a specification file, as the ais command takes them, also in its old form, only --check and --overwrite count.
+
+    Examples:
+        torchdata-ais dsort ais://pets/train- ais://pets/shuffled-%06d.tar
+        torchdata-ais dsort --order name ais://pets/t- ais://pets/sorted-%d.tar
+        torchdata-ais dsort --check SPEC.json
     """
-    with reported(debug, "torchdata_ais.dsort", "aistore.sdk", "rich.progress", options=["overwrite"]):
+    with reported(debug, "torchdata_ais.dsort.run", "aistore.sdk", "rich.progress", command=dsort):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.dsort import DsortSpec, run_dsort
 
@@ -71,7 +80,9 @@ def dsort(
         _tell(result, as_json=as_json)
 
 
-def _order(name: str, seed: int, field: str, kind: str, decreasing: bool) -> Any:
+def _order(
+    name: str, seed: int, field: str, kind: Literal["int", "float", "string"], decreasing: bool
+) -> Any:
     from torchdata_ais.dsort import ByContent, ByName, Shuffle, Unchanged
 
     if name == "shuffle":
@@ -79,10 +90,8 @@ def _order(name: str, seed: int, field: str, kind: str, decreasing: bool) -> Any
     if name == "name":
         return ByName(decreasing)
     if name == "content":
-        return ByContent(field, kind, decreasing)  # type: ignore[arg-type]  # checked there
-    if name == "keep":
-        return Unchanged()
-    raise UsageError.at(f"--order {name}", todo="use shuffle, name, content or keep")
+        return ByContent(field, kind, decreasing)
+    return Unchanged()
 
 
 def _tell(result: DsortResult, *, as_json: bool) -> None:

@@ -7,14 +7,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._page import add_command, command_line
 from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
 
-__all__ = ["etl"]
-
-etl = typer.Typer(
+etl = command_line(
     name="etl",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    add_completion=False,
     help="Functions of samples, run by the cluster on whole shards: start, list, use, look into, remove.",
     epilog=ExitCodes.HELP,
 )
@@ -23,7 +21,6 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="6 to 32 of a-z, 0-9 a
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@etl.command(epilog=ExitCodes.HELP)
 def init(
     name: Name,
     function: Annotated[
@@ -33,23 +30,22 @@ def init(
         ),
     ],
     decode: Annotated[
-        str,
-        typer.Option(
-            help="What fields become before: pil, torchrgb8, ... Default: bytes.", show_default=False
-        ),
-    ] = "",
-    size: Annotated[
-        int, typer.Option(help="With --decode: images this many pixels square.", show_default=False, min=0)
-    ] = 0,
-    dependency: Annotated[
-        list[str] | None, typer.Option(help="A package for the pods to install.", show_default=False)
+        str | None, typer.Option(help="What fields become before: pil, torchrgb8, ... Default: bytes.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="With --decode: images this many pixels square.", min=0)
+    ] = None,
+    dependency: Annotated[list[str] | None, typer.Option(help="A package for the pods to install.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace other code of this name.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
-    """Start a transform, unless it runs already."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    """Start a transform, unless it runs already.
+
+    Examples:
+        torchdata-ais etl init flip-left augment:flip --decode pil
+    """
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=init):
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.etl import ensure_etl, shard_etl
 
@@ -62,10 +58,13 @@ def init(
         echo(f"{name} runs; read through it with AISSourceLister(..., etl_name={name!r})", err=True)
 
 
-@etl.command(name="ls", epilog=ExitCodes.HELP)
 def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = False) -> None:
-    """List the transforms of the cluster."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    """List the transforms of the cluster.
+
+    Examples:
+        torchdata-ais etl ls --json
+    """
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=list_them):
         from torchdata_ais.etl import list_etls
 
         rows = list_etls(options_for(endpoint).endpoint)
@@ -80,7 +79,6 @@ def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = F
         echo(counted(len(rows), "transform"), err=True)
 
 
-@etl.command(epilog=ExitCodes.HELP)
 def run(
     name: Name,
     source: Annotated[str, typer.Argument(metavar="SRC", help="ais://bucket or ais://bucket/prefix.")],
@@ -92,8 +90,12 @@ def run(
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
-    """Put all objects of a bucket through a transform into another bucket."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    """Put all objects of a bucket through a transform into another bucket.
+
+    Examples:
+        torchdata-ais etl run flip-left ais://pets/train- ais://flipped
+    """
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=run):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.etl import transform_bucket
 
@@ -109,24 +111,36 @@ def run(
         echo(f"{counted(result.objects, 'object')} written to {target}")
 
 
-@etl.command(epilog=ExitCodes.HELP)
 def logs(
     name: Name,
     lines: Annotated[int, typer.Option(help="Of each target, the last so many.", min=1)] = 40,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
-    """Show what a transform has logged."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    """Show what a transform has logged.
+
+    Examples:
+        torchdata-ais etl logs flip-left --lines 100
+    """
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=logs):
         from torchdata_ais.etl import etl_logs
 
         echo(*etl_logs(options_for(endpoint).endpoint, name, lines).split("\n"))
 
 
-@etl.command(epilog=ExitCodes.HELP)
 def rm(name: Name, endpoint: Endpoint = "", debug: Debug = False) -> None:
-    """Stop a transform and take it away."""
-    with reported(debug, "torchdata_ais.etl", "aistore.sdk"):
+    """Stop a transform and take it away.
+
+    Examples:
+        torchdata-ais etl rm flip-left
+    """
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=rm):
         from torchdata_ais.etl import delete_etl
 
         delete_etl(options_for(endpoint).endpoint, name)
+
+
+add_command(etl, init)
+add_command(etl, list_them, name="ls")
+for _command in (run, logs, rm):
+    add_command(etl, _command)

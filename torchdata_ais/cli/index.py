@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, same_command
 
 if TYPE_CHECKING:
     from torchdata_ais.indexing import SampleIndex
     from torchdata_ais.store import StoreOptions
-
-__all__ = ["index"]
 
 
 def index(
@@ -27,14 +25,16 @@ def index(
         ),
     ],
     where: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/.",
-            show_default=False,
+            help="Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/."
         ),
-    ] = "",
+    ] = None,
     method: Annotated[
-        str, typer.Option(help="cluster: by AIStore's own job; read: by reading; auto: the first that works.")
+        Literal["auto", "cluster", "read"],
+        typer.Option(
+            metavar="HOW", help="cluster: by AIStore's own job; read: by reading; auto: the first that works."
+        ),
     ] = "auto",
     proven: Annotated[
         bool, typer.Option("--hash", help="Read what the cluster indexed, too, for the XXH64 of each sample.")
@@ -43,8 +43,8 @@ def index(
         bool, typer.Option("--check", help="Compare the index that is there with the shards; change nothing.")
     ] = False,
     processes: Annotated[
-        int, typer.Option(help="Processes that read. Default: one a core.", min=0, show_default=False)
-    ] = 0,
+        int | None, typer.Option(help="Processes that read. Default: one a core.", min=0)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,
@@ -53,8 +53,16 @@ def index(
 
     Only shards that changed since the last time are made anew; a run that broke off goes on where it was. The exit
     code of --check is 1 if shard or index differ.
+
+    Examples:
+        torchdata-ais index ais://pets/train-
+        torchdata-ais index --check ais://pets/train-
+        torchdata-ais index --where /data/index ais://a/train- ais://b/train-
     """
-    with reported(debug, "torchdata_ais.index", "rich.progress"), ExitStack() as stack:
+    with (
+        reported(debug, "torchdata_ais.index", "rich.progress", command=index, again=same_command),
+        ExitStack() as stack,
+    ):
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.errors import UsageError
         from torchdata_ais.index import index_place
@@ -76,11 +84,9 @@ def index(
             if problems:
                 raise typer.Exit(ExitCodes.FAILED)
             return
-        if method not in ("auto", "cluster", "read"):
-            raise UsageError.at(f"--method {method}", todo="use auto, cluster or read")
         made = SampleIndex.build(
             list(urls),
-            method="read" if proven else method,  # type: ignore[arg-type]  # compared above
+            method="read" if proven else method,
             processes=workers,
             where=place,
             progress=bars,

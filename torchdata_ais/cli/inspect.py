@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,11 +21,9 @@ from torchdata_ais.cli._run import (
     sentence,
     size_text,
 )
+from torchdata_ais.cli._words import names_of
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.urls import parse_url
-
-__all__ = ["inspect"]
-
 
 _SHEET_SAMPLES = 48
 
@@ -40,10 +39,24 @@ def inspect(
         str,
         typer.Argument(metavar="URL", help="A shard: ais://bucket/name.tar, an object URL, or a local file."),
     ],
+    count: Annotated[
+        int,
+        typer.Option(
+            "-n",
+            "--count",
+            help="Read the first so many samples only, and check no more.",
+            min=0,
+            show_default=False,
+        ),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     sheet: Annotated[
         Path | None,
-        typer.Option(help="Write a contact sheet of the first images, such as out.png.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Write a contact sheet of the first images, such as out.png.",
+            show_default=False,
+        ),
     ] = None,
     endpoint: Endpoint = "",
     debug: Debug = False,
@@ -53,8 +66,13 @@ def inspect(
     The shard is read to its end and checked as in training: tar headers, end of archive, length and checksum of
     the object, and that the members of each sample stand together. If it is not sound, the exit code is 1, and
     what could be read is shown before the error.
+
+    Examples:
+        torchdata-ais inspect ais://pets/train-000.tar
+        torchdata-ais inspect -n 3 ais://pets/train-000.tar
+        torchdata-ais inspect --sheet out.png /data/train-000.tar
     """
-    with reported(debug, "torchdata_ais.pipes"):
+    with reported(debug, "torchdata_ais.pipes", command=inspect):
         where = parse_url(url)
         if where.kind == "object" and not where.name:
             raise UsageError.at(
@@ -63,8 +81,9 @@ def inspect(
         members: list[_Member] = []
         first: list[Any] = []
         problem: AISError | None = None
+        ended = True
         try:
-            _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0)
+            ended = _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0, count)
         except NotFoundError as error:
             raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
         except AISError as error:
@@ -73,10 +92,12 @@ def inspect(
             _draw(sheet, first)
         samples = list(_samples(members))
         if as_json:
-            text = "" if problem is None else sentence(problem)
-            echo_json({"url": url, "whole": problem is None, "error": text, "samples": samples})
+            text = "" if problem is None else sentence(problem, names_of(inspect))
+            whole = problem is None if ended else None
+            echo_json({"url": url, "whole": whole, "error": text, "samples": samples})
         elif members or problem is None:
-            _show(url, members, samples, whole=problem is None)
+            state = "not sound; read so far" if problem else "whole" if ended else "the beginning"
+            _show(url, members, samples, state, err=problem is not None)
         if problem is None:
             return
         if as_json and not debug:
@@ -84,20 +105,28 @@ def inspect(
         raise problem
 
 
-def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int) -> None:
-    """Read the shard through the stages of a training chain; note its members, keep the first samples."""
+def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int, count: int) -> bool:
+    """Read the shard through the stages of a training chain; note its members, keep the first samples.
+
+    Returns:
+        Whether it was read to its end, and not only its first `count` samples.
+    """
     from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 
     loader = AISFileLoader([url], cluster=options_of([url], endpoint))
 
-    def noted() -> Iterator[Any]:
+    def noted() -> Generator[Any, None, None]:
         for path, data in loader:
             members.append(_Member(path.member, path.offset, len(data)))
             yield path, data
 
-    for sample in TarSampleGrouper(noted()):
-        if len(first) < keep:
-            first.append(sample)
+    with closing(noted()) as reading:
+        for number, sample in enumerate(TarSampleGrouper(reading), 1):
+            if len(first) < keep:
+                first.append(sample)
+            if number == count:
+                return False
+    return True
 
 
 def _draw(path: Path, samples: list[Any]) -> None:
@@ -132,7 +161,7 @@ def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
         yield {"key": key[0] if len(key) == 1 else None, "offset": group[0].offset, "fields": fields}
 
 
-def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], *, whole: bool) -> None:
+def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], state: str, *, err: bool) -> None:
     keys = [shown_line(sample["key"]) if sample["key"] is not None else "(no key)" for sample in samples]
     width = max((len(key) for key in keys), default=0)
     for key, sample in zip(keys, samples, strict=True):
@@ -142,4 +171,4 @@ def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], *, wh
         echo(f"{key:<{width}}  @{sample['offset']:<10}  {fields}")
     count = sum(sample["key"] is not None for sample in samples)
     total = f"{counted(count, 'sample')}, {counted(len(members), 'member')}, {size_text(sum(m.size for m in members))}"
-    echo(f"{url}: {'whole' if whole else 'not sound; read so far'}: {total}", err=not whole)
+    echo(f"{url}: {state}: {total}", err=err)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, size_text
+from torchdata_ais.cli._run import (
+    Debug,
+    Endpoint,
+    ExitCodes,
+    counted,
+    options_of,
+    reported,
+    size_text,
+)
+from torchdata_ais.cli._words import names_of, sentences_as_typed
 from torchdata_ais.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from torchdata_ais.checking import LintReport, Resharded
+    from torchdata_ais.checking import LintReport, Problem, Resharded
     from torchdata_ais.store import StoreOptions
-
-__all__ = ["lint"]
 
 _SHOWN_ALIKE = 3  # problems of one kind in one shard
 
@@ -30,25 +38,21 @@ def lint(
         ),
     ],
     require: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have.",
-            show_default=False,
+            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have."
         ),
-    ] = "",
+    ] = None,
     decode: Annotated[bool, typer.Option(help="Decode every field, images to the last pixel.")] = True,
-    only: Annotated[str, typer.Option(help="Decode these fields only: 'jpg cls'.", show_default=False)] = "",
-    jobs: Annotated[
-        int, typer.Option(help="Shards read at once. Default: one a core.", min=0, show_default=False)
-    ] = 0,
+    only: Annotated[str | None, typer.Option(help="Decode these fields only: 'jpg cls'.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Shards read at once. Default: one a core.", min=0)] = None,
     fix: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="PATTERN",
             help="Write the good samples to new shards: out/train-%06d.tar, ais://bucket/train-%06d.tar.",
-            show_default=False,
         ),
-    ] = "",
+    ] = None,
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard that --fix writes.", min=1)] = 10_000,
     index: Annotated[
         bool, typer.Option("--index", help="Make the sample index of shards that are sound, too.")
@@ -63,10 +67,15 @@ def lint(
     Errors: a shard that is not whole, keys that repeat or whose members do not stand together, fields that are double,
     missing or do not decode. Notes: fields that few samples have, keys that stand in several shards, uneven sizes.
     The exit code is 1 if there are errors, also with --fix.
+
+    Examples:
+        torchdata-ais lint ais://pets/train-
+        torchdata-ais lint --require 'jpg;png cls' /data/train-*.tar
+        torchdata-ais lint ais://pets/train- --fix ais://good/train-%06d.tar
     """
-    with reported(debug, "torchdata_ais.checking", "rich.progress"), ExitStack() as stack:
+    with reported(debug, "torchdata_ais.checking", "rich.progress", command=lint), ExitStack() as stack:
         from torchdata_ais.checking import lint_shards, reshard
-        from torchdata_ais.cli._bucket import make_bucket
+        from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._progress import progress_of
 
         options = options_of(filter(None, [*urls, fix]), endpoint)
@@ -74,7 +83,7 @@ def lint(
             _check_target(fix, options)
         report = lint_shards(
             list(urls),
-            require=require,
+            require=require or (),
             decode=decode,
             only=only or None,
             jobs=jobs or None,
@@ -92,7 +101,7 @@ def lint(
                 echo(f"next: {todo}", err=True)
         written: Resharded | None = None
         if fix:
-            make_bucket(fix, options)
+            stack.enter_context(new_bucket(bucket_for(fix, options)))
             bar = progress_of(stack, "fix")
             written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             stack.close()
@@ -103,7 +112,7 @@ def lint(
             if index:
                 answer["index"] = indexed
             echo_json(answer, indent=1)
-        elif written is not None:
+        elif fix and written is not None:
             _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)
@@ -134,13 +143,13 @@ def _show(report: LintReport) -> None:
         for problem in shard.problems:
             shown[problem.kind] += 1
             if shown[problem.kind] <= _SHOWN_ALIKE:
-                echo(str(problem))
+                echo(_typed(problem))
         unseen = shard.errors - sum(min(count, _SHOWN_ALIKE) for count in shown.values())
         if unseen:
             kinds = ", ".join(kind for kind, count in shown.items() if count > _SHOWN_ALIKE)
             echo(f"error: {shard.url}: {counted(unseen, 'more error')} of this shard (such as {kinds})")
     for problem in report.across:
-        echo(str(problem))
+        echo(_typed(problem))
     samples = sum(shard.samples for shard in report.shards)
     broken = sum(not shard.whole for shard in report.shards)
     errors = sum(shard.errors for shard in report.shards)
@@ -157,6 +166,11 @@ def _show(report: LintReport) -> None:
         f" {size_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
         f" ({report.seconds:.1f} s)"
     )
+
+
+def _typed(problem: Problem) -> Problem:
+    """Return the same problem, with a remedy that can be typed here."""
+    return replace(problem, text=sentences_as_typed(problem.text, names_of(lint)))
 
 
 def _show_written(written: Resharded, target: str, broken: int) -> None:

@@ -1,56 +1,137 @@
-"""``torchdata-ais ls``: what a bucket holds."""
+"""``torchdata-ais ls``: buckets, what a bucket holds, what a shard holds."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
 from torchdata_ais.errors import UsageError
-from torchdata_ais.urls import parse_url
+from torchdata_ais.urls import PROVIDERS, parse_url
 
-__all__ = ["ls"]
+if TYPE_CHECKING:
+    from torchdata_ais.store import StoreOptions
+
+_SCHEME = re.compile(r"(?P<scheme>\w*)://")
 
 
 def ls(
     url: Annotated[
         str,
         typer.Argument(
-            metavar="URL", help="ais://bucket, ais://bucket/prefix, or the same of s3://, gs://, az://."
+            metavar="URL",
+            help="ais://bucket, ais://bucket/prefix, or the same of s3://, gs://, az://; ais://bucket/shard.tar/ "
+            "for the members of a shard. Without it, or ais://: the buckets.",
+            show_default=False,
         ),
-    ],
+    ] = "",
     regex: Annotated[
         str, typer.Option(help=r"Only names in which this is found, such as '\.tar$'.", show_default=False)
     ] = "",
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Show bytes, checksums and versions; of members the offset.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
-    """List the objects of a bucket or prefix, with their sizes."""
-    with reported(debug, "aistore.sdk"):
-        from torchdata_ais.store import list_objects
+    r"""List buckets, the objects of a bucket or prefix, or the members of a shard.
 
-        if parse_url(url).kind != "object":
-            raise UsageError.at(
-                "this is no bucket", todo="write ais://bucket or ais://bucket/prefix", url=url
-            )
-        objects = list_objects(url, regex=regex or None, options=options_for(endpoint))
-        rows = [
-            {
-                "url": parse_url(found).uri,
-                "size": found.size,
-                "checksum": found.checksum,
-                "version": found.version,
-            }
-            for found in objects
-        ]
+    Examples:
+        torchdata-ais ls
+        torchdata-ais ls -l ais://pets/train-
+        torchdata-ais ls --regex '\.tar$' ais://pets
+        torchdata-ais ls ais://pets/train-000.tar/
+    """
+    with reported(debug, "aistore.sdk", command=ls):
+        options = options_for(endpoint)
+        scheme = _SCHEME.fullmatch(url)
+        if not url or scheme:
+            rows = _buckets(scheme["scheme"] if scheme else "", options)
+            what = "bucket"
+        elif url.endswith("/") and _is_shard(url, options):
+            rows = _members(url.rstrip("/"), options)
+            what = "member"
+        else:
+            rows = _objects(url, regex, options)
+            what = "object"
+        if regex and what != "object":
+            rows = [row for row in rows if re.search(regex, row["url"])]
         if as_json:
             echo_json(rows, indent=1)
             return
-        for row, found in zip(rows, objects, strict=True):
-            size = "?" if found.size is None else size_text(found.size)
-            echo(f"{size:>10}  {row['url']}")
-        total = sum(found.size or 0 for found in objects)
-        echo(f"{counted(len(rows), 'object')}, {size_text(total)}", err=True)
+        for row in rows:
+            echo(_line(row, long))
+        total = f", {size_text(sum(row['size'] or 0 for row in rows))}" if what != "bucket" else ""
+        echo(f"{counted(len(rows), what)}{total}", err=True)
+
+
+def _line(row: dict[str, Any], long: bool) -> str:
+    if "size" not in row:
+        return str(row["url"])
+    size = row["size"]
+    if not long:
+        return f"{'?' if size is None else size_text(size):>10}  {row['url']}"
+    more = (
+        [f"@{row['offset']:<12}"]
+        if "offset" in row
+        else [f"{row['checksum'] or '-':16}", f"v{row['version'] or '-'}"]
+    )
+    return "  ".join([f"{'?' if size is None else size:>12}", *more, row["url"]])
+
+
+def _buckets(scheme: str, options: StoreOptions) -> list[dict[str, Any]]:
+    from torchdata_ais.store.sdk import call, sdk_client
+    from torchdata_ais.urls import Location
+
+    if scheme and scheme.lower() not in PROVIDERS:
+        raise UsageError.at(f"unknown scheme {scheme!r}", todo=f"use one of {', '.join(PROVIDERS)}")
+    provider = PROVIDERS.get(scheme.lower(), "")
+    with sdk_client(options) as client:
+        found = call(
+            lambda: list(client.cluster().list_buckets(provider=provider)),
+            options,
+            "list of buckets",
+            "ais://",
+        )
+    places = []
+    for bucket in found:
+        space = bucket.namespace
+        path = space.get_path() if space and (space.uuid or space.name) else ""
+        places.append(Location("object", "", bucket.name, str(bucket.provider or "ais"), path))
+    return [{"url": place.uri} for place in places if not provider or place.provider == provider]
+
+
+def _objects(url: str, regex: str, options: StoreOptions) -> list[dict[str, Any]]:
+    from torchdata_ais.cli._objects import object_place
+    from torchdata_ais.store import list_objects
+
+    place = object_place(url)
+    found = list_objects(url, regex=regex or None, options=options, allow_empty=not place.name and not regex)
+    return [
+        {"url": parse_url(one).uri, "size": one.size, "checksum": one.checksum, "version": one.version}
+        for one in found
+    ]
+
+
+def _is_shard(url: str, options: StoreOptions) -> bool:
+    from torchdata_ais.shard_names import is_shard
+    from torchdata_ais.store import object_exists
+
+    return is_shard(url.rstrip("/")) and object_exists(url.rstrip("/"), options)
+
+
+def _members(url: str, options: StoreOptions) -> list[dict[str, Any]]:
+    """Read a shard to its end, and return what it holds."""
+    from torchdata_ais.store import open_blocks
+    from torchdata_ais.tar import decompress, read_members
+
+    rows = []
+    with open_blocks(url, options) as source:
+        for name, data, offset, _ in read_members(decompress(source, url=url), url=url):
+            size = len(data) if isinstance(data, bytes) else 0  # a link has none
+            rows.append({"url": f"{url}/{name}", "size": size, "offset": offset})
+    return rows

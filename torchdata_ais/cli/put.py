@@ -8,12 +8,9 @@ from typing import Annotated
 
 import typer
 
-from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.urls import bucket_place, parse_url
-
-__all__ = ["put"]
 
 
 def put(
@@ -25,40 +22,52 @@ def put(
             help="ais://bucket/name for a file; ais://bucket/ or ais://bucket/prefix/ to keep names.",
         ),
     ],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace objects that hold something else.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
     """Store a file or a folder of files; the bucket is made if it is missing.
 
-    Names of a folder's files are their paths in it, put after the prefix as it stands.
+    Names of a folder's files are their paths in it, put after the prefix as it stands. Objects that are there with the
+    same bytes are left as they are, so the same command goes on after an interrupt.
+
+    Examples:
+        torchdata-ais put train-000.tar ais://pets/
+        torchdata-ais put shards ais://pets/train/
+        torchdata-ais put --json --overwrite shards ais://pets/
     """
-    with reported(debug, "aistore.sdk", "rich.progress"):
-        from torchdata_ais.cli._bucket import Bucket
-        from torchdata_ais.cli._progress import progress
-        from torchdata_ais.store.naming import naming
+    with reported(debug, "aistore.sdk", "rich.progress", command=put, again=same_command):
+        from torchdata_ais.cli._bucket import Bucket, new_bucket
+        from torchdata_ais.cli._objects import object_place
+        from torchdata_ais.cli._progress import moved_bytes
 
         if not source.exists():
             raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
-        where = parse_url(url)
-        if where.kind != "object":
-            raise UsageError.at(
-                "this is no bucket", todo="write ais://bucket or ais://bucket/prefix/", url=url
-            )
+        where = object_place(url)
         if where.namespace:
             raise UsageError.at("put knows no namespaces", todo="use the AIStore SDK for it", url=url)
-        files = list(_named(source, where.name))
+        files = dict(_named(source, where.name))
         if not files:
             raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
-        bucket = Bucket(options_for(endpoint, where.endpoint), bucket_place(where.bucket, where.provider))
-        bucket.create()
-        total = 0
-        with progress("put", "file", len(files)) as advance:
-            for name, path in files:
-                with naming(str(path)):
-                    bucket.put(name, path)
-                total += path.stat().st_size
-                advance(1)
-        echo(f"stored {counted(len(files), 'object')}, {size_text(total)}, in {bucket.uri}")
+        bucket = Bucket.of(where, options_for(endpoint, where.endpoint))
+        with new_bucket(bucket):
+            there = bucket.holds(list(files.items()), overwrite=overwrite)
+            sizes = {name: path.stat().st_size for name, path in files.items() if name not in there}
+            with moved_bytes("put", sum(sizes.values())) as moved:
+                for name in sizes:
+                    bucket.put_file(name, files[name], moved)
+        if as_json:
+            rows = [{"url": f"{bucket.uri}/{name}", "stored": name in sizes} for name in files]
+            size = sum(sizes.values())
+            echo_json({"stored": len(sizes), "there": len(there), "size": size, "objects": rows}, indent=1)
+            return
+        echo(
+            f"stored {counted(len(sizes), 'object')}, {size_text(sum(sizes.values()))}, in {bucket.uri}"
+            + (f"; {len(there)} there already" if there else "")
+        )
 
 
 def _named(source: Path, prefix: str) -> Iterator[tuple[str, Path]]:

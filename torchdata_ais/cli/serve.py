@@ -12,8 +12,6 @@ from torchdata_ais.cli._echo import echo
 from torchdata_ais.cli._run import Debug, reported
 from torchdata_ais.errors import ConnectError
 
-__all__ = ["serve"]
-
 _LIVENESS_S = 0.5
 
 
@@ -23,10 +21,7 @@ def serve(
     ] = 51080,
     root: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the data, kept. Default: a temporary one, removed at the end.",
-            show_default=False,
-        ),
+        typer.Option(help="Folder for the data, kept. Default: a temporary one, removed at the end."),
     ] = None,
     targets: Annotated[int, typer.Option(help="Number of targets.", min=1)] = 2,
     etl: Annotated[bool, typer.Option("--etl", help="Run transforms: they may do all that you may.")] = False,
@@ -36,8 +31,12 @@ def serve(
 
     It is embedded, in pure Python, for tests and trials. Use it in another shell by the lines it prints.
     AIS_AUTHN_TOKEN is for making and changing transforms (--etl), which run code as you: keep it to yourself.
+
+    Examples:
+        torchdata-ais serve
+        torchdata-ais serve --root /data/ais --port 0
     """
-    with reported(debug, "torchdata_ais.local"):
+    with reported(debug, "torchdata_ais.local", command=serve):
         from torchdata_ais.local import LocalCluster
 
         with LocalCluster(targets=targets, root=root, port=port, etl=etl) as cluster:

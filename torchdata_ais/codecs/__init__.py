@@ -1,7 +1,7 @@
 """Bytes to values and back: what the fields of a WebDataset sample hold."""
 
 from torchdata_ais.codecs.audio import torch_audio
-from torchdata_ais.codecs.decoder import SampleCodec, build_decoder
+from torchdata_ais.codecs.decoder import Decoder, DecoderNames, build_decoder
 from torchdata_ais.codecs.encoder import build_encoder
 from torchdata_ais.codecs.handlers import (
     MAX_GZ_BYTES,
@@ -25,13 +25,14 @@ __all__ = [
     "MAX_PIXELS",
     "Continue",
     "Decoded",
+    "Decoder",
+    "DecoderNames",
     "EncodeError",
     "FieldTable",
     "GzipFilter",
     "Handler",
     "ImageHandler",
     "MissingLibraryError",
-    "SampleCodec",
     "basichandlers",
     "build_decoder",
     "build_encoder",

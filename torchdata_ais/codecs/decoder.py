@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypedDict
 
-from torchdata_ais.arguments import check_function, check_number, check_text
+from torchdata_ais.arguments import check_function, check_number, check_text, checked
 from torchdata_ais.codecs.audio import require_audio, torch_audio
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler
 from torchdata_ais.codecs.image import ImageHandler, SixteenBit, check_sixteen_bit, imagehandler
@@ -23,14 +23,88 @@ _MEDIA: dict[str, Handler] = {
 }
 
 
-class SampleCodec:
-    """Decodes samples; made by `build_decoder`. Picklable, and safe to call from several threads at once."""
+class Decoder:
+    """A function from samples of bytes to samples of values: what ``.decode()`` does to each.
+
+    Picklable, and safe to call from several threads at once. It also does as ``transform=`` of a `SampleDataset`.
+
+    Every field that does not begin with ``__`` goes to the handlers in turn: those of `pre` (which unpacks
+    ``.gz``), of `specs`, of `post` (the table of `FieldTable`: text, class, json, npy ...). The first value
+    that is not None is taken; `Continue` goes on with the next handler; a field nobody knows stays bytes.
+
+    Args:
+        *specs: Names of image specs (see `imagehandler`), ``"audio"``, ``"video"``, or handlers
+            ``(name, data) -> value or None``; the name has a leading dot. Without any, images become PIL
+            images.
+        only: Fields to decode, exactly as they are called; the others stay as they are.
+        partial: Leave values alone that are not bytes, instead of failing. None fails in any case.
+        pre: Handlers before `specs`, instead of the one for ``.gz``.
+        post: Handlers after `specs`, instead of the field table.
+        size: Resize images to exactly this many pixels, one number or (height, width), antialiased.
+        shorter: Resize images so that the shorter side has this many pixels; the aspect stays.
+        allow_pickle: Load ``pkl``, object arrays and whole objects in ``pt``. They can run code.
+        sixteen_bit: What 16-bit grey images become in 8-bit specs: ``"clip"`` cuts at 255 as WebDataset
+            does, ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
+        exif: Turn images as their EXIF orientation says.
+        max_gz_bytes: Most bytes a compressed field may unpack to.
+        max_pixels: Most pixels of an image, as it is stored and as `size` or `shorter` make it; looked at before
+            anything is decoded. Above 178,956,970 ``PIL.Image.MAX_IMAGE_PIXELS`` must be raised, too.
+
+    Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
+    in full size (JPEGs at least twice as large as asked for are decoded at half, a quarter or an eighth of it). An
+    image takes up to 16 bytes for each of at most `max_pixels` as stored, and as many for each of those asked for.
+
+    Raises:
+        UsageError: Unknown spec, option without an image spec to act on, contradictory sizes.
+        MissingLibraryError: ``"audio"`` or ``"video"`` without its extra. (Also an ImportError.)
+
+    Example:
+        >>> decode = Decoder("torchrgb8", size=224)
+        >>> decode({"__key__": "000", "cls": b"7", "txt": b"a cat", "bin": b"raw"})
+        {'__key__': '000', 'cls': 7, 'txt': 'a cat', 'bin': b'raw'}
+    """
 
     __slots__ = ("_handlers", "_only", "_partial")
 
-    def __init__(self, handlers: Iterable[Handler], only: frozenset[str] | None, partial: bool) -> None:
-        self._handlers = tuple(handlers)
-        self._only = only
+    @checked
+    def __init__(
+        self,
+        *specs: str | Handler,
+        only: Iterable[str] | str | None = None,
+        partial: bool = False,
+        pre: Handler | Iterable[Handler] | None = None,
+        post: Handler | Iterable[Handler] | None = None,
+        size: int | Size | None = None,
+        shorter: int | None = None,
+        allow_pickle: bool = False,
+        sixteen_bit: SixteenBit = "clip",
+        exif: bool = False,
+        max_gz_bytes: int = MAX_GZ_BYTES,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        pair = checked_size(size, shorter)
+        check_number(max_gz_bytes, 0, "max_gz_bytes")
+        check_number(max_pixels, 1, "max_pixels")
+        chosen = [_handler(spec) for spec in specs] if specs else [imagehandler("pil")]
+        if not any(isinstance(handler, ImageHandler) for handler in chosen):
+            options = {"size": size, "shorter": shorter, "exif": exif, "sixteen_bit": sixteen_bit != "clip"}
+            for name in [name for name, given in options.items() if given]:
+                raise UsageError.at(
+                    f"{name}= has no image spec to act on", todo='Add one, such as "torchrgb8"'
+                )
+        check_sixteen_bit(sixteen_bit)
+        filled = [
+            handler.filled(pair, shorter, sixteen_bit, exif, max_pixels)
+            if isinstance(handler, ImageHandler)
+            else handler
+            for handler in chosen
+        ]
+        self._handlers = (
+            *_several(pre, GzipFilter(max_gz_bytes), "pre"),
+            *filled,
+            *_several(post, FieldTable(allow_pickle, max_gz_bytes), "post"),
+        )
+        self._only = _fields(only)
         self._partial = partial
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
@@ -120,81 +194,22 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value
 
 
-def build_decoder(
-    *specs: str | Handler,
-    only: Iterable[str] | str | None = None,
-    partial: bool = False,
-    pre: Handler | Iterable[Handler] | None = None,
-    post: Handler | Iterable[Handler] | None = None,
-    size: int | Size | None = None,
-    shorter: int | None = None,
-    allow_pickle: bool = False,
-    sixteen_bit: SixteenBit = "clip",
-    exif: bool = False,
-    max_gz_bytes: int = MAX_GZ_BYTES,
-    max_pixels: int = MAX_PIXELS,
-) -> SampleCodec:
-    """Return a function from samples of bytes to samples of values.
+class DecoderNames(TypedDict, total=False):
+    """Options of `build_decoder` that the stage ``.decode()`` takes as well."""
 
-    Every field that does not begin with ``__`` goes to the handlers in turn: those of `pre` (which unpacks
-    ``.gz``), of `specs`, of `post` (the table of `FieldTable`: text, class, json, npy ...). The first value
-    that is not None is taken; `Continue` goes on with the next handler; a field nobody knows stays bytes.
+    pre: Handler | Iterable[Handler] | None
+    post: Handler | Iterable[Handler] | None
+    size: int | Size | None
+    shorter: int | None
+    allow_pickle: bool
+    sixteen_bit: SixteenBit
+    exif: bool
+    max_gz_bytes: int
+    max_pixels: int
 
-    Takes:
-        *specs: Names of image specs (see `imagehandler`), ``"audio"``, ``"video"``, or handlers
-            ``(name, data) -> value or None``; the name has a leading dot. Without any, images become PIL
-            images.
-        only: Fields to decode, exactly as they are called; the others stay as they are.
-        partial: Leave values alone that are not bytes, instead of failing. None fails in any case.
-        pre: Handlers before `specs`, instead of the one for ``.gz``.
-        post: Handlers after `specs`, instead of the field table.
-        size: Resize images to exactly this many pixels, one number or (height, width), antialiased.
-        shorter: Resize images so that the shorter side has this many pixels; the aspect stays.
-        allow_pickle: Load ``pkl``, object arrays and whole objects in ``pt``. They can run code.
-        sixteen_bit: What 16-bit grey images become in 8-bit specs: ``"clip"`` cuts at 255 as WebDataset
-            does, ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
-        exif: Turn images as their EXIF orientation says.
-        max_gz_bytes: Most bytes a compressed field may unpack to.
-        max_pixels: Most pixels of an image, as it is stored and as `size` or `shorter` make it; looked at before
-            anything is decoded. Above 178,956,970 ``PIL.Image.MAX_IMAGE_PIXELS`` must be raised, too.
 
-    Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
-    in full size (JPEGs at least twice as large as asked for are decoded at half, a quarter or an eighth of it). An
-    image takes up to 16 bytes for each of at most `max_pixels` as stored, and as many for each of those asked for.
-
-    Raises:
-        UsageError: Unknown spec, option without an image spec to act on, contradictory sizes.
-        MissingLibraryError: ``"audio"`` or ``"video"`` without its extra. (Also an ImportError.)
-
-    Example:
-        >>> decode = build_decoder("torchrgb8", size=224)
-        >>> decode({"__key__": "000", "cls": b"7", "txt": b"a cat", "bin": b"raw"})
-        {'__key__': '000', 'cls': 7, 'txt': 'a cat', 'bin': b'raw'}
-    """
-    pair = checked_size(size, shorter)
-    check_number(max_gz_bytes, 0, "max_gz_bytes")
-    check_number(max_pixels, 1, "max_pixels")
-    chosen = [_handler(spec) for spec in specs] if specs else [imagehandler("pil")]
-    if not any(isinstance(handler, ImageHandler) for handler in chosen):
-        options = {"size": size, "shorter": shorter, "exif": exif, "sixteen_bit": sixteen_bit != "clip"}
-        for name in [name for name, given in options.items() if given]:
-            raise UsageError.at(f"{name}= has no image spec to act on", todo='Add one, such as "torchrgb8"')
-    check_sixteen_bit(sixteen_bit)
-    filled = [
-        handler.filled(pair, shorter, sixteen_bit, exif, max_pixels)
-        if isinstance(handler, ImageHandler)
-        else handler
-        for handler in chosen
-    ]
-    return SampleCodec(
-        [
-            *_several(pre, GzipFilter(max_gz_bytes), "pre"),
-            *filled,
-            *_several(post, FieldTable(allow_pickle, max_gz_bytes), "post"),
-        ],
-        _fields(only),
-        partial,
-    )
+build_decoder = Decoder
+"""What version 0.1 called it."""
 
 
 def _handler(spec: str | Handler) -> Handler:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais.arguments import check_number, did_you_mean
 from torchdata_ais.codecs import jpeg, pillow
 from torchdata_ais.codecs.handlers import ends_with, extension, names
 from torchdata_ais.codecs.resize import (
@@ -176,12 +175,8 @@ def imagehandler(
         >>> decode = build_decoder(imagehandler("mask", "trimap.png"), "torchrgb8", size=224)
     """
     if spec not in IMAGE_SPECS:
-        near = difflib.get_close_matches(spec, [*IMAGE_SPECS, "audio", "video"], 3)
-        hint = (
-            f"Did you mean {' or '.join(near)}?"
-            if near
-            else f"The specs are {' '.join(IMAGE_SPECS)} audio video"
-        )
+        specs = [*IMAGE_SPECS, "audio", "video"]
+        hint = did_you_mean(str(spec), specs) or f"The specs are {' '.join(specs)}"
         raise UsageError.at(f"there is no spec {spec!r} for decoding", todo=hint)
     check_sixteen_bit(sixteen_bit)
     check_number(max_pixels, 1, "max_pixels", optional=True)

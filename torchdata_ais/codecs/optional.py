@@ -26,5 +26,5 @@ def require(module: str, extra: str, purpose: str) -> Any:
     except ImportError as error:
         raise MissingLibraryError.at(
             f"{purpose} needs the library {module}, which cannot be imported: {error}",
-            todo=f'pip install "torchdata-ais[{extra}]"',
+            todo=f'install it: pip install "torchdata-ais[{extra}]"',
         ) from error

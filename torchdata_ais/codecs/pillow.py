@@ -51,14 +51,10 @@ def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Ima
     Raises:
         DecodeError: No image, or one of too many pixels, as stored or as asked for.
     """
-    image = open_image(data, options.max_pixels)
-    orientation = _orientation(image) if options.exif else 1
-    turned = orientation >= _FIRST_TURNED
-    height, width = image.size if turned else image.size[::-1]
-    target = target_size(height, width, options.size, options.shorter)
-    check_pixels((height, width), target, options.max_pixels)
-    if isinstance(image, JpegImageFile) and target != (height, width):
-        image.draft(None, target if turned else target[::-1])  # draft wants (width, height) as stored
+    image, orientation, target = _opened(data, options)
+    as_stored = target if orientation >= _FIRST_TURNED else target[::-1]  # (width, height)
+    if isinstance(image, JpegImageFile) and image.size != as_stored:
+        image.draft(None, as_stored)
     image.load()  # a cut file is an OSError here
     check_pixels(image.size, image.size, options.max_pixels)  # some formats know it only now
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"})
@@ -81,11 +77,7 @@ def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Size]:
     Raises:
         DecodeError: The image has several values a pixel, or there are too many pixels.
     """
-    image = open_image(data, options.max_pixels)
-    orientation = _orientation(image) if options.exif else 1
-    height, width = image.size if orientation >= _FIRST_TURNED else image.size[::-1]
-    target = target_size(height, width, options.size, options.shorter)
-    check_pixels((height, width), target, options.max_pixels)
+    image, orientation, target = _opened(data, options)
     raw = image.tile[0].args if image.tile else None
     spread = _SPREAD.get(raw if isinstance(raw, str) else "", 1)
     image.load()
@@ -98,6 +90,16 @@ def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Size]:
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     return values // spread if spread > 1 else values, target
+
+
+def _opened(data: bytes, options: Options) -> tuple[Any, int, Size]:
+    """Return an image that is not decoded yet, its orientation, and the (height, width) that are asked for."""
+    image = open_image(data, options.max_pixels)
+    orientation = _orientation(image) if options.exif else 1
+    height, width = image.size if orientation >= _FIRST_TURNED else image.size[::-1]
+    target = target_size(height, width, options.size, options.shorter)
+    check_pixels((height, width), target, options.max_pixels)
+    return image, orientation, target
 
 
 def _orientation(image: Any) -> int:

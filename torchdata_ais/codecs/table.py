@@ -72,7 +72,11 @@ def _integer(data: bytes, _: FieldTable) -> int:
         return int(data)
     except ValueError:
         kind = kind_of(data) if data else "there are none"
-        raise ValueError(f"the {len(data)} bytes are no whole number: {kind}") from None
+        raise DecodeError.at(
+            f"the {len(data)} bytes are no whole number: {kind}",
+            todo="name text .txt where the shards are written; or leave the field out with only= and number the "
+            'names by .map_dict(cls=...); or use on_error="skip"',
+        ) from None
 
 
 def _json(data: bytes, _: FieldTable) -> Any:

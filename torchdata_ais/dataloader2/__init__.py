@@ -1,7 +1,11 @@
-"""torchdata's DataLoader2 and the reading services for it: the only room that imports torchdata.
+"""DataLoader2 and its reading services, under every torchdata, and without one: the only room that imports torchdata.
 
-`MultiProcessingReadingService` is this package's, the rest is torchdata's own. Names are imported on first use, with
-torchdata: what needs none of them works where it is not installed, or has no DataLoader2 (0.10 and later).
+`MultiProcessingReadingService` is this package's. The rest is torchdata's own where it has them (0.7.1 to 0.9), and
+this package's of the same interface elsewhere (0.10 and later): the same samples in the same order. So is what stands
+in the modules `adapter`, `graph`, `random` and `communication`.
+
+Names are imported on first use. With the first one the functional names ``prefetch``, ``fullsync``, ``pin_memory`` and
+``sharding_round_robin_dispatch`` are there: all of torchdata's, or ours of these four.
 """
 
 import lazy_loader

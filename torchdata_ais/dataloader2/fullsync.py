@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchdata_ais.dataloader2.torchdata_names import FullSync
+from torchdata_ais.dataloader2.torchdata_names import OWN, FullSync
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.graph import all_pipes
 
@@ -19,6 +19,8 @@ def notice_lost_ranks(pipe: Any) -> None:
     torchdata's own asks the other ranks in a callback of a thread pool, where an error is logged and forgotten: the
     rank then waits for its time-out of half an hour.
     """
+    if OWN:
+        return  # ours raises by itself
     for part in all_pipes(pipe):
         if type(part) is FullSync:
             part.__class__ = _FullSync  # in place, for the service before this one holds it too

@@ -1,174 +1,22 @@
-"""Which part of a pipe runs where, and the one rule of sharding."""
+"""Looking through a pipe and changing it, by torchdata's names; the same under every torchdata."""
 
-from __future__ import annotations
+from typing import Any
 
-import inspect
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
-
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from torch.utils.data.graph import traverse_dps
-from torch.utils.data.graph_settings import apply_sharding
-
-from torchdata_ais.dataloader2.torchdata_names import (
-    PinMemory,
-    Prefetcher,
-    find_dispatched,
-    find_replicable_branches,
-    replace_dp,
-)
-from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.graph import all_pipes
-from torchdata_ais.stage.slots import PlannedStage
-from torchdata_ais.workers.receivers import Dispatched
+from torchdata_ais.dataloader2.own.graph import Graph as DataPipeGraph
+from torchdata_ais.dataloader2.own.graph import find_dps, list_dps, remove_dp, replace_dp
+from torchdata_ais.dataloader2.own.seeding import set_datapipes_seed, set_graph_random_seed
+from torchdata_ais.stage.datapipes import IterDataPipe, MapDataPipe, traverse_dps
 
 __all__ = [
-    "Parts",
-    "cut",
-    "pause",
-    "refuse_second_sharding",
-    "resume",
-    "seed_plan",
-    "shard",
-    "shard_over_ranks",
+    "DataPipe",
+    "DataPipeGraph",
+    "find_dps",
+    "list_dps",
+    "remove_dp",
+    "replace_dp",
+    "set_datapipes_seed",
+    "set_graph_random_seed",
+    "traverse_dps",
 ]
 
-
-class Parts(NamedTuple):
-    """A pipe, cut.
-
-    Attributes:
-        replica: What every worker process runs a copy of.
-        dispatched: What one process runs for all workers, if the pipe has a ``sharding_round_robin_dispatch``.
-        rest: The last pipe of what stays in the main process, if something does.
-    """
-
-    replica: Any
-    dispatched: Any | None
-    rest: Any | None
-
-
-@runtime_checkable
-class _Pauses(Protocol):
-    def pause(self) -> None: ...
-
-
-@runtime_checkable
-class _Resumes(Protocol):
-    def resume(self) -> None: ...
-
-
-def seed_plan(pipe: Any, seeds: Any) -> None:
-    """Give a stage that reads by a plan a seed that all ranks and workers share; torchdata would give each its own.
-
-    Args:
-        pipe: A pipe that was seeded already.
-        seeds: The seed generator of torchdata that it was seeded by.
-    """
-    for part in all_pipes(pipe):
-        if isinstance(part, PlannedStage):
-            part.set_seed(seeds.generate_shared_seed())
-
-
-def pause(pipe: Any) -> None:
-    """Pause every pipe of the graph that knows how to."""
-    for part in all_pipes(pipe):
-        if isinstance(part, _Pauses) and not _would_not_return(part):
-            part.pause()
-
-
-def resume(pipe: Any) -> None:
-    """Let every pipe of the graph go on, the first one first."""
-    for part in reversed(all_pipes(pipe)):
-        if isinstance(part, _Resumes):
-            part.resume()
-
-
-def _would_not_return(pipe: Any) -> bool:
-    """Return whether `pause` of this pipe is of those that never return: torchdata's look-ahead threads have two ways.
-
-    ``prefetch`` waits for a sign of its thread, which gives none once its source is exhausted; ``pin_memory`` waits for
-    a sign that its thread never gives. Neither has anything to stop then: no item comes from the paused workers.
-    """
-    if not isinstance(pipe, Prefetcher):
-        return False
-    ahead = vars(pipe).get("prefetch_data")  # not there in a copy that was not iterated yet
-    return isinstance(pipe, PinMemory) or (ahead is not None and ahead.stop_iteration)
-
-
-def cut(pipe: Any) -> Parts:
-    """Cut `pipe` in place: a `Dispatched` stands where the dispatched part was.
-
-    Raises:
-        UsageError: More than one branch, or none, could run in worker processes.
-    """
-    dispatched = find_dispatched(traverse_dps(pipe))
-    if dispatched is not None:
-        graph = replace_dp(traverse_dps(pipe), dispatched, Dispatched())
-        pipe = next(iter(graph.values()))[0]
-    branches = find_replicable_branches(traverse_dps(pipe))
-    if len(branches) != 1:
-        names = ", ".join(type(branch).__name__ for branch in branches) or "none"
-        raise UsageError.at(
-            "worker processes can run one branch of the pipe, the part before the first pipe that says it is not "
-            f"replicable, and here there are {len(branches)} such branches ({names})",
-            todo="join the branches before the pipe that is not replicable, or use num_workers=0",
-        )
-    return Parts(branches[0], dispatched, None if branches[0] is pipe else pipe)
-
-
-def shard(replica: Any, count: int, index: int) -> None:
-    """Give worker `index` of `count` its part; what comes from the dispatching process is split already."""
-    for root in _own_branches(replica):
-        apply_sharding(root, count, index, SHARDING_PRIORITIES.MULTIPROCESSING)
-
-
-def shard_over_ranks(parts: Parts, count: int, index: int) -> None:
-    """Give rank `index` of `count` its part. Done twice with the same numbers it changes nothing."""
-    roots = [parts.dispatched] if parts.dispatched is not None else []
-    for root in [*roots, *_own_branches(parts.replica)]:
-        apply_sharding(root, count, index, SHARDING_PRIORITIES.DISTRIBUTED)
-
-
-def refuse_second_sharding(parts: Parts) -> None:
-    """Raise if data on some path would be split twice.
-
-    Raises:
-        UsageError: Two sharding pipes stand on one path: each would keep its part of the other's part.
-    """
-    roots = [parts.dispatched] if parts.dispatched is not None else []
-    for root in [*roots, *_own_branches(parts.replica)]:
-        _walk(traverse_dps(root), None, set())
-
-
-def _walk(graph: dict[int, tuple[Any, Any]], below: Any | None, seen: set[tuple[int, bool]]) -> None:
-    for key, (pipe, sources) in graph.items():
-        if (key, below is not None) in seen:
-            continue
-        seen.add((key, below is not None))
-        shards = hasattr(pipe, "apply_sharding") and inspect.ismethod(pipe.apply_sharding)
-        if shards and below is not None:
-            raise UsageError.at(
-                f"the pipe is sharded twice on one path, by {type(pipe).__name__} and further down by "
-                f"{type(below).__name__}: all but a part of a part of the data would be lost",
-                todo="keep one; `.load_tar()` puts a sharding_filter before itself unless there is one already, "
-                "so write `.sharding_filter()` before it or not at all",
-            )
-        _walk(sources, pipe if shards else below, seen)
-
-
-def _own_branches(pipe: Any) -> Iterator[Any]:
-    """Yield the largest parts of the graph that get nothing from the dispatching process."""
-    seen: set[int] = set()
-
-    def search(graph: Any) -> Iterator[Any]:
-        for key, (node, sources) in graph.items():
-            if key in seen:
-                continue
-            seen.add(key)
-            if not any(isinstance(part, Dispatched) for part in all_pipes(node)):
-                yield node
-            else:
-                yield from search(sources)
-
-    yield from search(traverse_dps(pipe))
+DataPipe = IterDataPipe[Any] | MapDataPipe[Any]

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais.dataloader2.graph import pause, resume, seed_plan, shard
-from torchdata_ais.dataloader2.torchdata_names import WorkerInfo, extract_wrapper, process_reset_fn
+from torchdata_ais.dataloader2.cut import pause, resume, seed_plan, shard
+from torchdata_ais.dataloader2.own.copying import extract_wrapper
+from torchdata_ais.dataloader2.own.seeding import begin_epoch
+from torchdata_ais.dataloader2.torchdata_names import WorkerInfo
 from torchdata_ais.ranks.sharding import number_ranks_first
 from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.workers.hooks import tell_pipes
@@ -37,7 +39,7 @@ class ServicePart:
     """A worker's replica of the pipe, or what the dispatching process runs. It is a `workers.job.Part`.
 
     Attributes:
-        pipe: The pipe, wrapped by torchdata's `attach_wrapper`, so that lambdas pickle where dill is installed.
+        pipe: The pipe, wrapped by `attach_wrapper`, so that lambdas pickle where dill is installed.
         info: Which worker of how many this is; for the dispatching process, worker 0.
         init_fn: Called once with the sharded pipe; returns the pipe to run. Not in the dispatching process.
         reset_fn: Called for each epoch with the seeded pipe; returns the pipe to run.
@@ -68,9 +70,7 @@ class ServicePart:
 
     def begin(self, pipe: Any, reset: Reset) -> Any:
         """Seed the pipe and the process."""
-        pipe = process_reset_fn(
-            pipe, self.info, reset.seeds, self.dispatching, reset.iter_reset_fn, self.reset_fn
-        )
+        pipe = begin_epoch(pipe, self.info, reset.seeds, self.dispatching, reset.iter_reset_fn, self.reset_fn)
         seed_plan(pipe, reset.seeds)
         tell_pipes(all_pipes(pipe), reset.epoch, reset.extras)
         return pipe

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data.graph import traverse_dps
 from typing_extensions import Self
 
-from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
-from torchdata_ais.dataloader2.graph import (
+from torchdata_ais.arguments import checked
+from torchdata_ais.dataloader2.cut import (
     Parts,
     cut,
     pause,
@@ -27,20 +26,18 @@ from torchdata_ais.dataloader2.graph import (
     shard,
     shard_over_ranks,
 )
+from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
+from torchdata_ais.dataloader2.own.copying import attach_wrapper
+from torchdata_ais.dataloader2.own.graph import replace_dp
+from torchdata_ais.dataloader2.own.seeding import set_graph_random_seed
 from torchdata_ais.dataloader2.part import Reset, ServicePart
-from torchdata_ais.dataloader2.torchdata_names import (
-    SeedGenerator,
-    UpstreamService,
-    WorkerInfo,
-    attach_wrapper,
-    replace_dp,
-    set_graph_random_seed,
-)
+from torchdata_ais.dataloader2.torchdata_names import SeedGenerator, WorkerInfo, WorkersReadingService
 from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.stage.datapipes import traverse_dps
 from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.workers.channel import Kind
 from torchdata_ais.workers.hooks import EnvelopeSender, tell_pipes
@@ -56,7 +53,7 @@ _STARTED: weakref.WeakSet[MultiProcessingReadingService] = weakref.WeakSet()
 """The services of this process that have a pipe."""
 
 
-class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
+class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc]
     """Runs a pipe in worker processes for torchdata's DataLoader2; a drop-in that does not hang, crash or repeat.
 
     Takes torchdata's arguments, and works with any pipe: what is not replicable stays in the main process, what
@@ -121,6 +118,7 @@ class MultiProcessingReadingService(UpstreamService):  # type: ignore[misc]
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
 
+    @checked
     def __init__(
         self,
         num_workers: int = 0,

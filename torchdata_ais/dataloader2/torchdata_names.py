@@ -1,50 +1,96 @@
-"""The only module that imports torchdata: what this package needs of DataLoader2, in one place.
+"""The only module that imports torchdata: its DataLoader2 and what belongs to it, or ours where it has none.
 
-Importing torchdata's ``dataloader2`` shows a deprecation banner once per process. Whoever comes here has chosen
-DataLoader2 already, so the banner is caught.
+torchdata 0.7.1 to 0.9 have them; 0.10 and later do not, and torchdata need not be there at all. Importing torchdata's
+``dataloader2`` shows a deprecation banner once per process. Whoever comes here has chosen DataLoader2 already, so the
+banner is caught.
 """
 
 from __future__ import annotations
 
 import warnings
-
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", message=r"\s*#+\s*WARNING!\s*The 'datapipes', 'dataloader2'")
-    from torchdata.dataloader2 import (
-        DataLoader2,
-        DistributedReadingService,
-        InProcessReadingService,
-        SequentialReadingService,
-    )
-    from torchdata.dataloader2 import MultiProcessingReadingService as UpstreamService
-    from torchdata.dataloader2.graph import (
-        replace_dp,
-        set_graph_random_seed,
-    )
-    from torchdata.dataloader2.graph._serialization import attach_wrapper, extract_wrapper
-    from torchdata.dataloader2.graph.utils import _find_replicable_branches as find_replicable_branches
-    from torchdata.dataloader2.random import SeedGenerator
-    from torchdata.dataloader2.utils import WorkerInfo
-    from torchdata.dataloader2.utils.dispatch import find_lca_round_robin_sharding_dp as find_dispatched
-    from torchdata.dataloader2.utils.worker import process_reset_fn
-    from torchdata.datapipes.iter import FullSync, PinMemory, Prefetcher
+from typing import TYPE_CHECKING
 
 __all__ = [
+    "OWN",
+    "Adapter",
+    "CacheTimeout",
+    "CheckpointableReadingServiceInterface",
     "DataLoader2",
+    "DataLoader2Iterator",
     "DistributedReadingService",
     "FullSync",
     "InProcessReadingService",
+    "InvalidStateResetRequired",
+    "NotAvailable",
+    "PauseIteration",
     "PinMemory",
     "Prefetcher",
+    "ReadingServiceInterface",
     "SeedGenerator",
     "SequentialReadingService",
-    "UpstreamService",
+    "ShardingRoundRobinDispatcher",
+    "Shuffle",
+    "TerminateRequired",
     "WorkerInfo",
-    "attach_wrapper",
-    "extract_wrapper",
-    "find_dispatched",
-    "find_replicable_branches",
-    "process_reset_fn",
-    "replace_dp",
-    "set_graph_random_seed",
+    "WorkersReadingService",
+    "dist_share_seed",
 ]
+
+OWN = False
+"""Whether these are ours, because torchdata has none."""
+
+try:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*#+\s*WARNING!\s*The 'datapipes', 'dataloader2'")
+        from torchdata.dataloader2 import (
+            CheckpointableReadingServiceInterface,
+            DataLoader2,
+            DataLoader2Iterator,
+            DistributedReadingService,
+            InProcessReadingService,
+            ReadingServiceInterface,
+            SequentialReadingService,
+        )
+        from torchdata.dataloader2 import MultiProcessingReadingService as WorkersReadingService
+        from torchdata.dataloader2.adapter import Adapter, CacheTimeout, Shuffle
+        from torchdata.dataloader2.communication.iter import (
+            InvalidStateResetRequired,
+            NotAvailable,
+            TerminateRequired,
+        )
+        from torchdata.dataloader2.error import PauseIteration
+        from torchdata.dataloader2.random import SeedGenerator, dist_share_seed
+        from torchdata.dataloader2.utils import WorkerInfo
+        from torchdata.datapipes.iter import FullSync, PinMemory, Prefetcher, ShardingRoundRobinDispatcher
+except (ImportError, OSError):  # OSError: of a library of torchdata's that is for another Python
+    OWN = True
+    if not TYPE_CHECKING:
+        from torchdata_ais.dataloader2.own.adapter import Adapter, CacheTimeout, Shuffle
+        from torchdata_ais.dataloader2.own.dispatch import ShardingRoundRobinDispatcher
+        from torchdata_ais.dataloader2.own.fullsync import FullSync
+        from torchdata_ais.dataloader2.own.interface import (
+            CheckpointableReadingServiceInterface,
+            ReadingServiceInterface,
+            WorkerInfo,
+        )
+        from torchdata_ais.dataloader2.own.loader import DataLoader2, DataLoader2Iterator, PauseIteration
+        from torchdata_ais.dataloader2.own.not_now import (
+            InvalidStateResetRequired,
+            NotAvailable,
+            TerminateRequired,
+        )
+        from torchdata_ais.dataloader2.own.prefetch import PinMemory, Prefetcher
+        from torchdata_ais.dataloader2.own.random import SeedGenerator, dist_share_seed
+        from torchdata_ais.dataloader2.own.services import (
+            DistributedReadingService,
+            InProcessReadingService,
+            SequentialReadingService,
+            WorkersReadingService,
+        )
+        from torchdata_ais.stage.pipe import stage
+
+        # Here, and not where they stand: beside torchdata's own pipes these names are torchdata's.
+        stage("prefetch")(Prefetcher)
+        stage("pin_memory")(PinMemory)
+        stage("fullsync")(FullSync)
+        stage("sharding_round_robin_dispatch")(ShardingRoundRobinDispatcher)

@@ -13,8 +13,6 @@ from torchdata_ais.codecs.image import SURE_SIGNS
 from torchdata_ais.codecs.pillow import open_image
 from torchdata_ais.errors import UsageError
 
-__all__ = ["as_array", "is_encoded_image", "is_image", "is_planar", "to_mask", "to_picture"]
-
 _CHANNELS = (1, 3, 4)
 _MAGIC = (*SURE_SIGNS, b"GIF8", b"II*\0", b"MM\0*")
 _TOLERANCE = 1e-3  # what resizing adds to a range that was 0 to 1

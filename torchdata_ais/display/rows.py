@@ -12,15 +12,15 @@ from PIL import Image
 
 from torchdata_ais.codecs import IMAGE_EXTENSIONS, FieldTable
 from torchdata_ais.codecs.pillow import open_image
-from torchdata_ais.display.pixels import as_array, is_image, to_mask
+from torchdata_ais.display.pixels import as_array, is_image, is_planar, to_mask
 from torchdata_ais.errors import UsageError
-
-__all__ = ["Choice", "Found", "find", "rows_of"]
 
 Row = Mapping[Any, Any]
 """One sample: values by the names of their fields, or by their positions in a tuple."""
 
-_LABELS = ("cls", "label", "txt", "text", "caption", "index", "id")
+_CAPTIONS = ("txt", "text", "caption")
+_CLASSES = ("cls", "label", "class")
+_LABELS = (*_CLASSES, *_CAPTIONS, "index", "id")
 _MASKS = ("trimap", "mask", "seg")
 _MASK_VALUES = 32
 """An image with more different values than this is not taken for a mask."""
@@ -40,6 +40,7 @@ class Found(NamedTuple):
     image: Any
     label: Any
     mask: Any
+    caption: Any = None
 
 
 def rows_of(data: Any, count: int) -> list[Row]:
@@ -74,7 +75,7 @@ def find(row: Row, choice: Choice) -> Found:
     Raises:
         UsageError: No image in it, or no field of a name given.
     """
-    shown = {name: _decoded(name, value) for name, value in row.items() if not _is_place(name)}
+    shown = {name: shown_as(name, value) for name, value in row.items() if not _is_place(name)}
     images = [name for name, value in shown.items() if is_image(value)]
     masks = [name for name in images if any(word in str(name).lower() for word in _MASKS)]
     image = choice.image
@@ -92,6 +93,7 @@ def find(row: Row, choice: Choice) -> Found:
         shown[image],
         _chosen({**shown, **key}, choice.label, "label", lambda: _label(row, shown)),
         _chosen(shown, choice.mask, "mask", lambda: _mask(shown, masks or images, image)),
+        _named(shown, _CAPTIONS) if choice.label is None and _named(shown, _CLASSES) is not None else None,
     )
 
 
@@ -110,14 +112,18 @@ def _chosen(shown: Row, wanted: str | int | bool | None, role: str, guess: Calla
 
 
 def _label(row: Row, shown: Row) -> Any:
-    scalars = {name: value for name, value in shown.items() if _is_scalar(value)}
-    by_name = (name for word in _LABELS for name in scalars if str(name).rpartition(".")[2] == word)
-    best = next(by_name, None)
+    best = _named(shown, _LABELS)
     if best is not None:
-        return scalars[best]
+        return best
     if "__key__" in row:
         return row["__key__"]
-    return next(iter(scalars.values()), None)
+    return next((value for value in shown.values() if _is_scalar(value)), None)
+
+
+def _named(shown: Row, words: Sequence[str]) -> Any:
+    """Return the first scalar whose name, or its ending, is one of `words`."""
+    by_name = (name for word in words for name in shown if str(name).rpartition(".")[2] == word)
+    return next((shown[name] for name in by_name if _is_scalar(shown[name])), None)
 
 
 def _mask(shown: Row, candidates: list[Any], image: Any) -> Any:
@@ -136,7 +142,7 @@ def _is_place(name: Any) -> bool:
     return isinstance(name, str) and name.startswith("__")
 
 
-def _decoded(name: Any, value: Any) -> Any:
+def shown_as(name: Any, value: Any) -> Any:
     """Return what the bytes of a raw sample stand for, as far as it is needed here."""
     if not isinstance(value, bytes):
         return value
@@ -155,7 +161,7 @@ def _size(value: Any) -> tuple[int, int]:
     shape = tuple(value.shape)
     if len(shape) == 2:
         return shape
-    return shape[1:] if shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4) else shape[:2]
+    return shape[1:] if is_planar(value) else shape[:2]
 
 
 def _dimensions(value: Any) -> int:
@@ -197,7 +203,7 @@ def _of_columns(columns: dict[Any, Any], count: int) -> Iterator[Row]:
         yield {name: column[index] if name in split else column for name, column in columns.items()}
 
 
-def text_of(label: Any, classes: Sequence[str] | Mapping[Any, str] | None) -> str:
+def text_of(label: Any, classes: Sequence[str] | Mapping[Any, Any] | None) -> str:
     """Return a label in one line; numbers by the names of their classes."""
     array = as_array(label)
     if array is not None and array.size == 1:
@@ -206,5 +212,18 @@ def text_of(label: Any, classes: Sequence[str] | Mapping[Any, str] | None) -> st
         label = label.decode("utf-8", "replace")
     if classes is not None and isinstance(label, int | float | str):
         with suppress(IndexError, ValueError):
-            label = classes[int(label)] if isinstance(classes, Sequence) else classes.get(label, label)
+            names = classes if isinstance(classes, Sequence) else _by_number(classes)
+            label = (
+                names[int(label)]
+                if isinstance(names, Sequence)
+                else names.get(label, names.get(str(label), label))
+            )
     return "" if label is None else " ".join(str(label).split())
+
+
+def _by_number(classes: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return names by their number, also of a table from names to numbers, as torchvision's ``class_to_idx`` is."""
+    turned = classes and all(
+        isinstance(name, str) and isinstance(number, int) for name, number in classes.items()
+    )
+    return {number: name for name, number in classes.items()} if turned else classes

@@ -21,8 +21,6 @@ from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, cluster_options
 from torchdata_ais.urls import object_url
 
-__all__ = ["display_loader_images", "display_shard_images"]
-
 _PREFETCH_BYTES = 4 << 20  # a few samples are wanted, not the shard
 
 

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.display.pixels import to_mask, to_picture
 from torchdata_ais.display.rows import Choice, find, rows_of, text_of
 from torchdata_ais.errors import UsageError
-
-__all__ = ["contact_sheet"]
 
 _GAP = 6
 _STRIP = 18  # height of the line under a tile
@@ -37,9 +36,10 @@ _PALETTE = [
 
 class _Tile(NamedTuple):
     picture: Image.Image
-    text: str
+    lines: list[str]
 
 
+@checked
 def contact_sheet(
     samples_or_batch: Any,
     *,
@@ -49,7 +49,7 @@ def contact_sheet(
     image: str | int | None = None,
     label: str | int | bool | None = None,
     mask: str | int | bool | None = None,
-    classes: Sequence[str] | Mapping[Any, str] | None = None,
+    classes: Sequence[str] | Mapping[Any, Any] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     opacity: float = 0.45,
@@ -68,10 +68,11 @@ def contact_sheet(
         columns: Tiles in a row; default at most 8.
         size: Width and height in which each image is shown, in pixels; its aspect stays.
         image: Field name, or position in the tuple, of the image; default the first that is one.
-        label: The same for the text; default ``cls``, a caption, or else the key. False for none.
+        label: The same for the text; default ``cls`` with a caption below it, one of them, or else the key. False for
+            none.
         mask: The same for the mask; default a second image of the same size that is named ``mask``, ``trimap`` or
             ``seg``, or has few different values. Values above 0 are tinted. False for none.
-        classes: Names of the classes by number.
+        classes: Names of the classes by number, or their numbers by name, as torchvision has them.
         mean: What was subtracted from each channel to normalise it (of 0 to 1); it is undone.
         std: What it was divided by.
         opacity: Of the mask, 0 to 1.
@@ -106,7 +107,8 @@ def contact_sheet(
             picture = picture.resize((larger[0], larger[1]), Image.Resampling.NEAREST)
         if found.mask is not None:
             picture = _tinted(picture, to_mask(found.mask), opacity)
-        tiles.append(_Tile(picture, text_of(found.label, classes)))
+        lines = [text_of(found.label, classes), text_of(found.caption, None)]
+        tiles.append(_Tile(picture, [line for line in lines if line]))
     return _drawn(tiles, columns or min(len(tiles), _COLUMNS), size)
 
 
@@ -119,7 +121,7 @@ def _tinted(picture: Image.Image, mask: NDArray[np.uint8], opacity: float) -> Im
 
 
 def _drawn(tiles: Sequence[_Tile], columns: int, size: int) -> Image.Image:
-    strip = _STRIP if any(tile.text for tile in tiles) else 0
+    strip = _STRIP * max(len(tile.lines) for tile in tiles)
     rows = math.ceil(len(tiles) / columns)
     sheet = Image.new("RGB", (columns * (size + _GAP) + _GAP, rows * (size + strip + _GAP) + _GAP), "white")
     draw = ImageDraw.Draw(sheet)
@@ -129,8 +131,10 @@ def _drawn(tiles: Sequence[_Tile], columns: int, size: int) -> Image.Image:
         width, height = tile.picture.size
         draw.rectangle((left, top, left + size - 1, top + size - 1), outline=_FRAME)
         sheet.paste(tile.picture, (left + (size - width) // 2, top + (size - height) // 2))
-        text = _fitted(draw, tile.text, size)
-        draw.text((left + (size - draw.textlength(text, _font())) / 2, top + size + 2), text, _INK, _font())
+        for number, line in enumerate(tile.lines):
+            text = _fitted(draw, line, size)
+            place = left + (size - draw.textlength(text, _font())) / 2, top + size + 2 + number * _STRIP
+            draw.text(place, text, _INK, _font())
     return sheet
 
 

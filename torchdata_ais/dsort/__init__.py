@@ -10,25 +10,6 @@ Specifications as the `ais` command takes them, also those of older versions, wo
     run_dsort(client, "dsort_shuffle_samples.json", check=True)
 """
 
-from torchdata_ais.dsort.run import DsortResult, run_dsort
-from torchdata_ais.dsort.spec import (
-    ByContent,
-    ByName,
-    DsortSpec,
-    Shuffle,
-    Unchanged,
-    load_spec,
-    translate_spec,
-)
+import lazy_loader
 
-__all__ = [
-    "ByContent",
-    "ByName",
-    "DsortResult",
-    "DsortSpec",
-    "Shuffle",
-    "Unchanged",
-    "load_spec",
-    "run_dsort",
-    "translate_spec",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,8 +14,6 @@ from torchdata_ais.samples import Sample
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL
 
-__all__ = ["check_samples", "digest"]
-
 _NAMED = 5
 
 

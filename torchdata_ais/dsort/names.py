@@ -11,8 +11,6 @@ from torchdata_ais.shard_names import archive_ending
 from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.urls import Location, ObjectURL, expand_template, parse_url
 
-__all__ = ["Names", "inputs_of", "outputs_of"]
-
 _NUMBER = re.compile(r"%(?:0?\d+)?d|@\d*")
 
 

@@ -18,9 +18,8 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, known_cluster, wait_for_job
 from torchdata_ais.store import Cluster, StoreOptions, delete_object, put_object
 from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_client
+from torchdata_ais.store.sdk_names import send_by
 from torchdata_ais.urls import ObjectURL, parse_url
-
-__all__ = ["DsortResult", "run_dsort"]
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -184,10 +183,9 @@ def _stored(
 def _start(client: Any, wanted: dict[str, Any], options: StoreOptions) -> str:
     """Start the job. Not repeated when the answer is lost: two jobs would write the same shards."""
     once = replace(options, retry=replace(options.retry, attempts=1))
-    request = client.dsort()._client.request
 
     def start() -> str:
-        return job_id_in(request("POST", path="sort", json=wanted).text, options)
+        return job_id_in(send_by(client, "POST", path="sort", json=wanted).text, options)
 
     return call(start, once, "start of dSort", options.endpoint)
 

@@ -13,18 +13,6 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shard_names import archive_ending
 from torchdata_ais.urls import Location, bucket_place, parse_url
 
-__all__ = [
-    "ByContent",
-    "ByName",
-    "DsortSpec",
-    "Order",
-    "Shuffle",
-    "Unchanged",
-    "check_spec",
-    "load_spec",
-    "translate_spec",
-]
-
 _RENAMED = {
     "extension": "input_extension",
     "bck": "input_bck",

@@ -30,19 +30,6 @@ Time for one shard            `obj_timeout` without a byte           `obj_timeou
 ============================  =====================================  ================================================
 """
 
-from torchdata_ais.etl.bucket import TransformResult, transform_bucket
-from torchdata_ais.etl.cluster import delete_etl, ensure_etl, etl_logs, list_etls
-from torchdata_ais.etl.make import shard_etl
-from torchdata_ais.etl.transform import ShardTransform, TransformError
+import lazy_loader
 
-__all__ = [
-    "ShardTransform",
-    "TransformError",
-    "TransformResult",
-    "delete_etl",
-    "ensure_etl",
-    "etl_logs",
-    "list_etls",
-    "shard_etl",
-    "transform_bucket",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

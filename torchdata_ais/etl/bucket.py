@@ -16,8 +16,6 @@ from torchdata_ais.store.exchange import not_aistore
 from torchdata_ais.store.sdk import call, job_id_in, make_bucket, sdk_bucket, sdk_client
 from torchdata_ais.urls import bucket_place
 
-__all__ = ["TransformResult", "transform_bucket"]
-
 logger = logging.getLogger("torchdata_ais")
 
 
@@ -84,11 +82,7 @@ def transform_bucket(
     """
     options = known_cluster(cluster)
     place, to = bucket_place(source), bucket_place(target)
-    if (place.bucket, place.provider, place.namespace) == (
-        to.bucket,
-        to.provider,
-        to.namespace,
-    ) and not to.name:
+    if replace(place, name="").uri == to.uri:
         raise UsageError.at(
             "the new objects would replace the old", todo="write to another bucket", url=place.uri
         )

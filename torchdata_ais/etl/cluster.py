@@ -14,8 +14,7 @@ from torchdata_ais.etl.make import fingerprint
 from torchdata_ais.jobs import JobError, known_cluster
 from torchdata_ais.store import Cluster, StoreOptions
 from torchdata_ais.store.sdk import call, sdk_client
-
-__all__ = ["delete_etl", "ensure_etl", "etl_logs", "list_etls", "logs_of"]
+from torchdata_ais.store.sdk_names import etl_payload, etl_seconds, etl_ways
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -188,10 +187,8 @@ def _delete(etl: Any, options: StoreOptions) -> None:
 
 
 def _check_payload(server: Any) -> None:
-    from aistore.sdk.etl.webserver import serialize_class
-
     try:
-        size = len(serialize_class(server))
+        size = len(etl_payload(server))
     except Exception as error:
         raise UsageError.at(
             f"{getattr(server, '__name__', server)!r} cannot be sent to the cluster: {error}",
@@ -210,18 +207,15 @@ def _seconds_to_start(arguments: dict[str, Any]) -> float:
     Raises:
         UsageError: One that the SDK would refuse.
     """
-    from aistore.sdk.etl.etl_const import ETL_COMM_OPTIONS
-    from aistore.sdk.utils import convert_to_seconds
-
-    if arguments["comm_type"] not in ETL_COMM_OPTIONS:
+    if arguments["comm_type"] not in etl_ways():
         raise UsageError.at(
-            f"comm_type={arguments['comm_type']!r}", todo=f"pass one of {', '.join(ETL_COMM_OPTIONS)}"
+            f"comm_type={arguments['comm_type']!r}", todo=f"pass one of {', '.join(etl_ways())}"
         )
     try:
-        seconds = {name: convert_to_seconds(arguments[name]) for name in ("init_timeout", "obj_timeout")}
+        seconds = {name: etl_seconds(arguments[name]) for name in ("init_timeout", "obj_timeout")}
     except ValueError as error:
         raise UsageError.at(str(error), todo='write init_timeout= and obj_timeout= as in "5m"') from error
-    return float(seconds["init_timeout"])
+    return seconds["init_timeout"]
 
 
 def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> None:

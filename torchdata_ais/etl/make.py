@@ -8,6 +8,7 @@ import sysconfig
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, overload
@@ -16,8 +17,6 @@ import xxhash
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.etl.transform import ShardTransform
-
-__all__ = ["fingerprint", "shard_etl"]
 
 
 @overload
@@ -66,12 +65,7 @@ def shard_etl(
         ('shout', 'ShardServer')
     """
     if function is None:
-        return lambda f: shard_etl_of(f, decode, {"quality": quality, "keep_meta": keep_meta}, decoder)
-    return shard_etl_of(function, decode, {"quality": quality, "keep_meta": keep_meta}, decoder)
-
-
-def shard_etl_of(function: Any, decode: Any, packer: dict[str, Any], decoder: dict[str, Any]) -> type[Any]:
-    """See `shard_etl`."""
+        return partial(shard_etl, decode=decode, quality=quality, keep_meta=keep_meta, **decoder)
     from torchdata_ais.codecs import build_decoder
     from torchdata_ais.etl.server import ShardServer
     from torchdata_ais.etl.transform import decoder_specs
@@ -85,9 +79,9 @@ def shard_etl_of(function: Any, decode: Any, packer: dict[str, Any], decoder: di
         build_decoder(*decoder_specs(decode), **decoder)  # complain now, not on the cluster
     elif decoder:
         raise UsageError.at(
-            f"{', '.join(decoder)} without decode=", todo='pass decode="pil" or the like, too'
+            f"{'=, '.join(decoder)}= without decode=", todo='pass decode="pil" or the like, too'
         )
-    transform = _Travelling(function, decode, decoder, packer)
+    transform = _Travelling(function, decode, decoder, {"quality": quality, "keep_meta": keep_meta})
 
     class Server(ShardServer):
         shard_transform = transform

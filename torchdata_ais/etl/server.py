@@ -15,8 +15,6 @@ from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThread
 from torchdata_ais.errors import AISError
 from torchdata_ais.etl.transform import ShardTransform, parse_args
 
-__all__ = ["HELD_BYTES", "ShardServer", "object_uri"]
-
 HELD_BYTES = 8 << 20
 """So much of the new shard is made before its first byte is sent: until then, a failure can be told as such."""
 

@@ -16,8 +16,6 @@ from torchdata_ais.tar import archive_size, decompress, read_members
 from torchdata_ais.writing.compressors import compression_for, new_compressor
 from torchdata_ais.writing.packing import SamplePacker
 
-__all__ = ["ShardTransform", "TransformError", "decoder_specs", "parse_args", "takes_args"]
-
 _BLOCK_BYTES = 256 << 10
 _MAX_SAMPLE_BYTES = 1 << 30  # as for load_tar
 

@@ -16,8 +16,6 @@ from PIL import Image, ImageDraw
 
 from torchdata_ais.testing import shard_bytes
 
-__all__ = ["CLASSES", "SIZE", "make_pet", "make_pets", "make_shards", "uneven_sizes"]
-
 SIZE = (500, 375)
 """Width and height of every image, in pixels."""
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from torchdata_ais import AISSourceLister
 
-__all__ = ["EpochResult", "SmallCNN", "once_each", "pets_pipe", "run_epoch"]
-
 
 def pets_pipe(
     source: Any, *, shuffle: bool, endpoint: str | None = None, size: int = 64, batchsize: int = 32

@@ -25,10 +25,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchdata_ais.examples.pets import CLASSES, make_shards, uneven_sizes
-from torchdata_ais.examples.train import SmallCNN, pets_pipe
+from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
 from torchdata_ais.loaders import AISLoader, ais_loader, merge_states, state_from_json, state_to_json
-
-__all__ = ["main"]
 
 
 def main() -> None:
@@ -120,11 +118,9 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader
 
 def _evaluate(model: nn.Module, pipe: Any) -> tuple[int, int]:
     """Return samples and right answers over all ranks; every sample is counted once."""
-    counts = torch.zeros(2, dtype=torch.int64)
-    model.eval()
-    with torch.no_grad(), ais_loader(pipe) as loader:
-        for images, labels, _ in loader:
-            counts += torch.tensor([len(labels), int((model(images).argmax(1) == labels).sum())])
+    with ais_loader(pipe) as loader:
+        result = run_epoch(model, loader)
+    counts = torch.tensor([len(result.keys), result.correct])
     dist.all_reduce(counts)
     return int(counts[0]), int(counts[1])
 

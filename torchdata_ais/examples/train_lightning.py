@@ -23,8 +23,6 @@ from torchdata_ais.examples.pets import CLASSES
 from torchdata_ais.examples.train import SmallCNN, pets_pipe
 from torchdata_ais.loaders import AISLoader, ais_loader
 
-__all__ = ["Pets", "PetsData", "trainer"]
-
 
 class Pets(lightning.LightningModule):
     """The network, and how it learns."""

@@ -49,6 +49,8 @@ class SampleReference(NamedTuple):
         sizes: The bytes of each.
         xxh64: XXH64 of the bytes from start on, or None if nobody has read them yet.
         number: Which shard of the index it is.
+        before: The key of the sample before it, where nobody has read the shard: links, and members of a name that
+            comes twice, are in no index of the cluster, and may stand between the two.
     """
 
     shard: ShardRow
@@ -59,6 +61,7 @@ class SampleReference(NamedTuple):
     sizes: tuple[int, ...]
     xxh64: int | None
     number: int = 0
+    before: str | None = None
 
 
 class IndexedSamples:
@@ -372,6 +375,15 @@ class IndexedSamples:
             number -= part.head.shards
         raise IndexError(f"shard {number}")
 
+    def place_of(self, reference: SampleReference) -> str:
+        """Return where the index lies that has a sample, for messages."""
+        number = reference.number
+        for part in self._stored:
+            if number < part.head.shards:
+                return part.folder.where
+            number -= part.head.shards
+        raise IndexError(f"shard {reference.number}")
+
     @property
     def stored(self) -> list[StoredIndex]:
         """The stored indexes it is made of."""
@@ -495,8 +507,14 @@ def _references(stored: StoredIndex, shard: int, rows: Integers, number: int) ->
     else:
         taken = pa.array(rows)
         wanted = zip(*(column.take(taken).to_pylist() for column in columns), strict=True)
-    for start, size, key, fields, sizes, digest in wanted:
-        yield SampleReference(row, start, size, key, stored.fields[fields], tuple(sizes), digest, number)
+    before: Iterable[str | None] = itertools.repeat(None)
+    if not row.proven:
+        keys = columns[2]
+        before = (keys[place - 1].as_py() if place else None for place in rows.tolist())
+    for (start, size, key, fields, sizes, digest), last in zip(wanted, before, strict=False):
+        yield SampleReference(
+            row, start, size, key, stored.fields[fields], tuple(sizes), digest, number, last
+        )
 
 
 def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:

@@ -10,6 +10,7 @@ from torchdata_ais.samples import is_apple_double, split_name
 
 __all__ = ["PlacedMember", "group_members"]
 
+_AROUND = 64 << 10  # so far back a link of a sample may stand, with members without a key after it
 _LOOSE_BYTES = 1 << 20  # more than that of members without a key is not kept for links to it
 
 PlacedMember = tuple[str, "int | None", int, int, int]
@@ -31,7 +32,8 @@ def group_members(
         members: See `PlacedMember`. A sample begins where its first member does, and ends at the last header of
             the next one's first member: where both are known, these meet.
         url: The shard, for errors.
-        end: Where the last sample ends; None: with its last member.
+        end: Where the last sample ends, if links are not among the members: there may be one between any two. None:
+            with its last member.
         xxh64: Returns XXH64 of bytes `start` to `end` of the shard; None if nobody reads them.
 
     Raises:
@@ -51,7 +53,9 @@ def group_members(
     digests: list[int] | None = None if xxh64 is None else []
     seen: set[str] = set()
     key: str | None = None
-    start = reached = loose = 0  # loose: bytes of members without a key before the first sample
+    start = reached = keyed = loose = (
+        0  # of members without a key before the first sample; keyed: where the last with one ends
+    )
     names: list[str] = []
     lengths: list[int] = []
 
@@ -79,7 +83,8 @@ def group_members(
         if parts[0] != key:
             if key is not None:
                 close(header)
-                start, names, lengths = begin, [], []
+                is_near = end is not None and begin - keyed <= _AROUND
+                start, names, lengths = keyed if is_near else begin, [], []
             elif not loose:
                 start = begin
             key = parts[0]
@@ -92,7 +97,7 @@ def group_members(
                     key=key,
                 )
             seen.add(key)
-        reached = after
+        reached = keyed = after
         if size is not None:
             names.append(parts[1])
             lengths.append(size)

@@ -9,6 +9,7 @@ from torchdata_ais.errors import ReadError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, wait_for_job
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.store.sdk import call, job_id_in, sdk_client
+from torchdata_ais.store.sdk_names import send_by
 
 __all__ = ["run_index_job"]
 
@@ -38,7 +39,8 @@ def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
     value = {"prefix": prefix, "num-workers": 0, "skip-verify": False}
 
     def start() -> str:
-        answer = client._request_client.request(
+        answer = send_by(
+            client,
             "POST",
             path=f"buckets/{bucket}",
             params={"provider": "ais"},
@@ -62,8 +64,8 @@ def _look(client: Any, job_id: str, options: StoreOptions, errors: list[str]) ->
     """Return a function that asks how far the job is on all targets; what went wrong is added to `errors`."""
 
     def ask(what: str) -> Any:
-        answer = client._request_client.request(
-            "GET", path="cluster", params={"what": what}, json={"id": job_id, "kind": _KIND}
+        answer = send_by(
+            client, "GET", path="cluster", params={"what": what}, json={"id": job_id, "kind": _KIND}
         )
         return answer.json()
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.store import StoreOptions, file_url, list_objects
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
-__all__ = ["common_beginning", "listed_shards"]
+__all__ = ["listed_shards"]
 
 
 def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
@@ -57,15 +58,3 @@ def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]
         else:
             filled.append(url)
     return filled
-
-
-def common_beginning(names: list[str]) -> str:
-    """Return what all of `names` begin with.
-
-    Example:
-        >>> common_beginning(["a/s-01.tar", "a/s-02.tar"])
-        'a/s-0'
-    """
-    low, high = min(names), max(names)
-    end = next((at for at, (one, two) in enumerate(zip(low, high, strict=False)) if one != two), len(low))
-    return low[:end]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchdata_ais.loaders.dataset import as_dataset as as_dataset
     from torchdata_ais.loaders.loader import AISLoader as AISLoader
     from torchdata_ais.loaders.loader import ais_loader as ais_loader
+    from torchdata_ais.loaders.sample_dataset import SampleDataset as SampleDataset
     from torchdata_ais.loaders.state import merge_states as merge_states
     from torchdata_ais.loaders.state import state_from_json as state_from_json
     from torchdata_ais.loaders.state import state_to_json as state_to_json
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "loaders.bare": ["load_state_dict", "state_dict"],
         "loaders.dataset": ["as_dataset"],
         "loaders.loader": ["AISLoader", "ais_loader"],
+        "loaders.sample_dataset": ["SampleDataset"],
         "loaders.state": ["merge_states", "state_from_json", "state_to_json"],
         "observe.draw": ["draw", "mermaid"],
         "observe.explain": ["Explanation", "explain"],

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin
 from torchdata_ais.loaders.state import check_single
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.checkpoint import save, stage_names
-from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.origin import note_place, trimmed
+from torchdata_ais.stage.pipe import IterDataPipe, at_work
 from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.stage.slots import Share, check_planned
 from torchdata_ais.state import Part, StreamState, pack, to_plain, unpack
@@ -23,6 +25,7 @@ from torchdata_ais.world import WorldOptions, instance_of
 __all__ = ["PipeDataset", "as_dataset"]
 
 
+@checked
 def as_dataset(
     pipe: IterDataPipe[Any],
     *,
@@ -94,14 +97,13 @@ class PipeDataset(IterableDataset[Any]):
         self._plan: InstancePlan | None = None
         self._pending: StreamState | None = None
 
+    def __len__(self) -> int:
+        """What ``.with_length(n)`` declares; and with ``.read_samples()`` how many items this rank gets in an epoch."""
+        return len(self._pipe)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; without it each iteration counts as one."""
         self._epoch[0] = epoch
-
-    def __len__(self) -> int:
-        """How many items this rank gets in an epoch, where that is known before: with ``.read_samples()``."""
-        length: int = len(self._pipe)
-        return length
 
     def __bool__(self) -> bool:
         return True
@@ -127,8 +129,12 @@ class PipeDataset(IterableDataset[Any]):
             self._planned.take_share(Share(rank, self._ranks, worker, number // self._ranks))
         self._plan = plan
         begin(self._pipe, plan)
-        with self._listing.on(self._pipe):
-            yield from self._pipe
+        try:
+            with self._listing.on(self._pipe):
+                yield from self._pipe
+        except Exception as error:  # noqa: BLE001 - raised again
+            note_place(error, None, None, at_work(self._pipe))
+            raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         self._plan = None
 
     def _where(self) -> tuple[int, int, int | None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
@@ -22,7 +24,7 @@ class EngineOptions:
     Attributes:
         num_workers: Worker processes; 0 runs the pipe in this one.
         prefetch: Items each worker makes ahead.
-        engine: Which engine; "auto" is DataLoader2 where torchdata has it.
+        engine: Which engine; "auto" is DataLoader2.
         context: Start method of the processes.
         stall_after: Seconds an item may take.
 
@@ -37,12 +39,16 @@ class EngineOptions:
     stall_after: float | None
 
     def __post_init__(self) -> None:
-        if self.num_workers < 0 or self.prefetch < 0:
-            raise UsageError.at(
-                f"num_workers={self.num_workers}, prefetch={self.prefetch}", todo="use 0 or more"
-            )
+        check_number(self.num_workers, 0, "num_workers")
+        check_number(self.prefetch, 0, "prefetch")
         if self.engine not in ("auto", "dataloader2", "dataloader"):
             raise UsageError.at(f"engine={self.engine!r}", todo='use "auto", "dataloader2" or "dataloader"')
+        methods = multiprocessing.get_all_start_methods()
+        if isinstance(self.context, str) and self.context not in methods:
+            raise UsageError.at(
+                f"multiprocessing_context={self.context!r} is no start method",
+                todo=f"use {', '.join(methods)} or None",
+            )
         if self.stall_after is not None and self.stall_after <= 0:
             raise UsageError.at(f"stall_after={self.stall_after}", todo="use seconds, more than 0, or None")
 

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from torchdata_ais.errors import AISError, StallError, UsageError
+from torchdata_ais.errors import StallError
 from torchdata_ais.lifetime import end_with
 from torchdata_ais.loaders.engine_options import EngineSettings
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe
+from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, at_work
 from torchdata_ais.workers.counts import Counts, ended
 from torchdata_ais.workers.failure import Failure
 from torchdata_ais.workers.pulse import GRACE_S, Patience, Pulse, is_stopped
@@ -134,6 +134,7 @@ class _Workers(IterableDataset[Any]):
                 state = pack_or_refuse(self._pipe) if self._stateful else None
                 yield item, info.id, state, counts.take(self._pipe)
         except Exception as error:  # noqa: BLE001 - raised again in the main process, which torch would prefix
+            note_place(error, None, None, at_work(self._pipe))
             yield Failure.of(error, f"in DataLoader {name}")
         yield info.id, counts.take(self._pipe, now=True)
         while True:
@@ -277,7 +278,7 @@ class _Tail(Pipe[Any]):
 
 
 class DataLoader2Engine:
-    """Runs the pipe under torchdata's DataLoader2 with this package's reading service; the workers live as long as it.
+    """Runs the pipe under DataLoader2 with this package's reading service; the workers live as long as it.
 
     Raises:
         UsageError: The pipe does not pickle.
@@ -293,7 +294,7 @@ class DataLoader2Engine:
         )
         service.joined = (World(world.rank, world.size), settings.listing)
         tail = _Tail(settings.pipe, settings.stateful)
-        self._loader = _or_explain(lambda: DataLoader2(tail, reading_service=service))
+        self._loader: Any = DataLoader2(tail, reading_service=service)
         self._closed = False
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
@@ -323,32 +324,7 @@ def make_engine(settings: EngineSettings) -> Engine:
     name = settings.options.engine
     if settings.options.num_workers == 0:
         return InProcessEngine(settings)
-    if name == "dataloader" or (name == "auto" and not _has_dataloader2()):
-        return DataLoaderEngine(settings)
-    return DataLoader2Engine(settings)
-
-
-def _has_dataloader2() -> bool:
-    try:
-        from torchdata_ais.dataloader2 import DataLoader2  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _or_explain(make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except AISError:
-        raise
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        if "pickle" not in str(error).lower() and "local object" not in str(error).lower():
-            raise
-        raise UsageError.at(
-            f"the pipe cannot be sent to worker processes: {error}",
-            todo="use functions defined at the top level of a module, functools.partial, or"
-            ' pip install "torchdata-ais[lambda]" for lambdas',
-        ) from error
+    return DataLoaderEngine(settings) if name == "dataloader" else DataLoader2Engine(settings)
 
 
 def pinned(item: Any) -> Any:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import Self, Unpack
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais.arguments import check_number, checked
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
 from torchdata_ais.loaders.engines import pinned
 from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
+from torchdata_ais.loaders.first_look import oddities
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.planned import ALLOWED, PlannedPasses, PlannedSteps
 from torchdata_ais.loaders.state import check_plan_state, check_state
 from torchdata_ais.observe.collect import Report
+from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
@@ -25,12 +29,22 @@ from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.ranks.replicas import Replicas
 from torchdata_ais.stage.checkpoint import stage_names
+from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
 from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
 from torchdata_ais.world import RankNames, World, WorldOptions
 
 __all__ = ["AISLoader", "ais_loader"]
+
+_log = logging.getLogger("torchdata_ais")
+
+
+class LoaderNames(RankNames, total=False):
+    """The arguments of a loader that are about ranks, and about what they share out by index; see `ais_loader`."""
+
+    global_batch: int | None
+    tail: Tail | None
 
 
 class AISLoader:
@@ -47,7 +61,7 @@ class AISLoader:
         prefetch: Batches each worker makes ahead.
         pin_memory: Put tensors into page-locked memory.
         engine: ``"dataloader2"`` (workers live on between epochs), ``"dataloader"`` (torch's, new workers each epoch),
-            or ``"auto"``: DataLoader2 where torchdata has it.
+            or ``"auto"``: DataLoader2.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
             `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the
@@ -56,12 +70,12 @@ class AISLoader:
         on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
-        global_batch: Samples a step over all ranks, for pipes that read by index (``.read_samples()``); default what
-            the pipe batches, for each rank. The order of an epoch is then a function of (data, seed, epoch,
-            global batch) alone, and ranks take equal steps.
-        tail: For such pipes, what becomes of a remainder; see `AISSampleReader`.
-        **ranks: ``rank=``, ``world_size=``: this rank, and how many ranks share out the data (1 for a loader of this
-            process alone); default what torch.distributed says at the first iteration. ``store=``: a store of
+        **named: For pipes that read by index (``.read_samples()``) ``global_batch=``: samples a step over all ranks;
+            default what the pipe batches, for each rank. The order of an epoch is then a function of (data, seed,
+            epoch, global batch) alone, and ranks take equal steps. ``tail=``: what becomes of a remainder; see
+            `AISSampleReader`.
+            For ranks ``rank=``, ``world_size=``: this rank, and how many ranks share out the data (1 for a loader of
+            this process alone); default what torch.distributed says at the first iteration. ``store=``: a store of
             torch.distributed by which the ranks compare what they read (each loader of a run in turn may use the
             same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``: how long to wait
             for a rank that has not begun. ``mesh=``: the slice of a `DeviceMesh` that shares out the data
@@ -88,6 +102,9 @@ class AISLoader:
         True
     """
 
+    functional_name: ClassVar[str] = "ais_loader"
+
+    @checked
     def __init__(
         self,
         pipe: IterDataPipe[Any],
@@ -102,17 +119,17 @@ class AISLoader:
         stall_after: float | None = None,
         on_stats: Callable[[Stats], object] | None = None,
         stats_every: float = 60.0,
-        global_batch: int | None = None,
-        tail: Tail | None = None,
-        **ranks: Unpack[RankNames],
+        **named: Unpack[LoaderNames],
     ) -> None:
         if not isinstance(pipe, IterDataPipe):
             raise UsageError.at(
-                f"ais_loader was given an item of type {type(pipe).__name__}, not a pipe",
+                f"ais_loader() was given an item of type {type(pipe).__name__}, not a pipe",
                 todo="pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])",
             )
         if stats_every <= 0:
             raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
+        ranks: dict[str, Any] = {**named}
+        global_batch, tail = ranks.pop("global_batch", None), ranks.pop("tail", None)
         self._world_options = WorldOptions(**ranks)
         planned = check_planned(pipe)
         self._steps = PlannedSteps(epoch_steps) if planned is not None else steps_named(epoch_steps)
@@ -149,7 +166,8 @@ class AISLoader:
         self.repeated = 0
         self._next_epoch = 0
         self._step = 0
-        self._run = 0
+        self._run = self._newest = 0
+        self._looked = False
 
     def _look_at(self, pipe: IterDataPipe[Any]) -> None:
         """Warn at once about what cannot be right; remember why a checkpoint could not be taken."""
@@ -157,7 +175,7 @@ class AISLoader:
             warnings.warn(
                 "no stage of the pipe splits the data over ranks and workers: each of them yields everything; "
                 "put .sharding_filter() behind the source",
-                stacklevel=3,
+                stacklevel=4,  # this, the constructor, and what checks its arguments
             )
         try:
             self._stages = stage_names(pipe)
@@ -191,6 +209,7 @@ class AISLoader:
         if self._closed:
             raise LoaderError.at("the loader was closed", todo="make a new one with ais_loader(...)")
         self._run += 1
+        self._newest = self._run
         items = self._epoch_items(self._run)
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
@@ -201,7 +220,8 @@ class AISLoader:
         try:
             for item, worker, state in steps:
                 if run != self._run:
-                    return  # a newer iterator has taken over
+                    self._refuse_older(run)
+                    return  # the loader was closed, or told to go on elsewhere
                 if ranks is not None:
                     ranks.look_round()
                 if worker >= 0:
@@ -211,17 +231,29 @@ class AISLoader:
                 if self._replicas is not None:
                     self._replicas.compare(self._step if self._plan is None else self._plan.step - 1, item)
                 self._step += 1
+                if not self._looked:
+                    self._looked = True
+                    for sentence in oddities(item, self._pipe):
+                        _log.warning("%s", sentence)
                 yield pinned(item) if self._pin else item
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._refuse_older(run)
             if ranks is not None:
                 ranks.report(error)
                 ranks.linger()
             self._steps.forget()
             if self._num_workers:
                 self._passes.stop()  # processes that have failed do not run again
-            raise
+            raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         self._steps.end(self._passes)
         self._step = 0
+
+    def _refuse_older(self, run: int) -> None:
+        if run < self._newest:
+            raise LoaderError.at(
+                "a newer iterator of this loader has taken over: a loader runs one epoch at a time",
+                todo="make a second ais_loader for a second loop beside the first",
+            ) from None
 
     def _join(self) -> tuple[World, Listing, Ranks | None]:
         """List and meet the other ranks, the first time."""
@@ -243,6 +275,10 @@ class AISLoader:
             ranks = self._joined[2]
             if ranks is not None and world.processes:
                 self._replicas = Replicas(ranks, world, options.replica_check)
+            workers, shards = max(1, self._num_workers) * world.size, self._joined[1].shards
+            if self._plan is None and 0 < shards < workers:
+                text = "%d shards for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
+                _log.warning(text, shards, workers, workers - shards)
         return self._joined
 
     def _begin(self) -> None:
@@ -368,10 +404,13 @@ class AISLoader:
         self.close()
 
     def __repr__(self) -> str:
-        stages = [repr(stage) for stage in upstream(self._pipe)][::-1]
-        return f"ais_loader(num_workers={self._num_workers}, seed={self._passes.seed}):\n  " + "\n  ".join(
-            stages
-        )
+        return f"{self._title()}:\n" + textwrap.indent(draw(self._pipe), "  ")
+
+    def _repr_html_(self) -> str:
+        return f"<b>{self._title()}</b>{html(self._pipe)}"
+
+    def _title(self) -> str:
+        return f"ais_loader(num_workers={self._num_workers}, seed={self._passes.seed})"
 
 
 ais_loader = AISLoader

@@ -180,7 +180,7 @@ class PlannedPasses(Passes):
         return self.run().epoch_of(self.step).number
 
     def not_steps(self) -> str | None:
-        """Return why the items that the pipe gives are not the run's steps; None if they are."""
+        """Return why the items of the pipe are not the run's steps, so that nothing follows of them; or None."""
         return not_steps(self._pipe, self.global_batch() // self._world.find().size)
 
     @override

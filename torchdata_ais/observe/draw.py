@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html as escaping
 from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.observe.html_table import html_table
 from torchdata_ais.stage.checkpoint import Obstacle, obstacle_of
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
@@ -67,12 +67,11 @@ def html(pipe: IterDataPipe[Any]) -> str:
         (prefix.replace(" ", "\N{NO-BREAK SPACE}") + title, marks, memory)
         for prefix, title, marks, memory in _rows(pipe)
     ]
-    body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    head = "".join(f"<th>{title}</th>" for title in ("stage", "sharding, checkpoints", "holds at most"))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return html_table(("stage", "sharding, checkpoints", "holds at most"), rows)
 
 
 Pipe.picture = staticmethod(html)
+Pipe.text = staticmethod(draw)
 
 
 def _rows(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str, str, str]]:
@@ -84,7 +83,9 @@ def _rows(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str, str, str]]:
 
 def _check_pipe(pipe: Any) -> None:
     if not isinstance(pipe, IterDataPipe):
-        raise UsageError.at(f"{type(pipe).__name__} is no pipe", todo="pass the last stage of a chain")
+        raise UsageError.at(
+            f"this is no pipe, but a {type(pipe).__name__}", todo="pass the last stage of a chain"
+        )
 
 
 def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPipe[Any]]]:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.observe.draw import draw
+from torchdata_ais.observe.draw import draw, html
+from torchdata_ais.observe.html_table import with_lines
 from torchdata_ais.ranks.listing import Listing, list_pipe
 from torchdata_ais.stage.checkpoint import chain_of
 from torchdata_ais.stage.core import stage_of
@@ -37,6 +39,7 @@ class Explanation:
         memory_bytes: What the stages that read fetch ahead at most, all workers of one rank together.
         notes: Sentences: order, memory, checkpoints.
         picture: The stages, as `draw` gives them.
+        table: The same for a notebook.
     """
 
     shards: int
@@ -51,12 +54,17 @@ class Explanation:
     world: int = 1
     shards_each_rank: tuple[int, int] = (0, 0)
     digest: str = ""
+    table: str = ""
 
     def __str__(self) -> str:
+        return "\n".join([self.picture, "", *self._lines()])
+
+    def _repr_html_(self) -> str:
+        return with_lines(self.table, self._lines())
+
+    def _lines(self) -> list[str]:
         size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
         lines = [
-            self.picture,
-            "",
             f"data: {self.shards} shards {size}, {_span(self.shards_each)} for each of {self.instances} workers",
             f"requests: {self.requests} GETs an epoch, and the listing",
             f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above",
@@ -74,7 +82,7 @@ class Explanation:
                 f"idle: {self.idle_workers} of {self.instances} workers get no shard; use fewer workers or more, "
                 "smaller shards"
             )
-        return "\n".join(lines)
+        return lines
 
     __repr__ = __str__
 
@@ -84,6 +92,7 @@ def _span(numbers: tuple[int, int]) -> str:
     return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
+@checked
 def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) -> Explanation:
     """Return what a run of `pipe` would do. Lists the shards, and reads none.
 
@@ -105,7 +114,8 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
     """
     if not isinstance(pipe, IterDataPipe):
         raise UsageError.at(
-            f"{type(pipe).__name__} is no pipe", todo="pass the last stage of the chain, not the loader"
+            f"this is no pipe, but a {type(pipe).__name__}",
+            todo="pass the last stage of the chain, not the loader",
         )
     if num_workers < 0 or world < 1:
         raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")
@@ -133,6 +143,7 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
             _on_state(pipe),
         ],
         picture=draw(pipe),
+        table=html(pipe),
         world=world,
         shards_each_rank=(shards // world, -(-shards // world)),
         digest=listing.digest,

@@ -11,7 +11,7 @@ import msgspec
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.observe.collect import Report, StageCounts, report_of
-from torchdata_ais.observe.report_text import advice, prometheus, table
+from torchdata_ais.observe.report_text import advice, prometheus, table, table_html
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.stats import StageStats
 
@@ -146,6 +146,9 @@ class Stats:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return table_html(self.stages, self.processes, self.wall_s, self.advice)
+
 
 def stats(loader: Any) -> Stats:
     """Return what the stages behind `loader` did so far, summed over its worker processes.
@@ -184,7 +187,8 @@ def stats(loader: Any) -> Stats:
     pipe = _pipe_of(loader)
     if pipe is None:
         raise UsageError.at(
-            f"{type(loader).__name__} is neither a loader nor a pipe", todo="pass the loader you iterate"
+            f"this is neither a loader nor a pipe, but a {type(loader).__name__}",
+            todo="pass the loader you iterate",
         )
     if getattr(loader, "num_workers", 0):
         raise UsageError.at(

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from torchdata_ais.observe.html_table import html_table, with_lines
+
 if TYPE_CHECKING:
     from torchdata_ais.observe.report import StageReport
 
-__all__ = ["advice", "prometheus", "table"]
+__all__ = ["advice", "prometheus", "table", "table_html"]
 
 _HEAD = (
     "stage", "items", "items/s", "MB", "MB/s", "own s", "own", "wait", "blocked", "first byte", "held (max)",
@@ -118,23 +120,43 @@ def _stage_bound(stage: StageReport, measured: Sequence[StageReport]) -> str:
 
 def table(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> str:
     """Return the stages as a table, the errors skipped, and `sentence`."""
+    rows = _cells(stages, processes, wall_s)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *rest in rows:
+        cells = [
+            name.ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)),
+        ]
+        lines.append("  ".join(cells).rstrip())
+    below = [line.replace("\n", "\n    ") for line in _below(stages, processes, wall_s, sentence)]
+    return "\n".join([*lines, *below])
+
+
+def table_html(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> str:
+    """Return the same for a notebook."""
+    head, *rows = _cells(stages, processes, wall_s)
+    return with_lines(html_table(head, rows), _below(stages, processes, wall_s, sentence))
+
+
+def _cells(stages: Sequence[StageReport], processes: int, wall_s: float) -> list[list[str]]:
+    """Return the head and a row a stage, without columns that say nothing."""
     begun = any(stage.metered for stage in stages)
     rows = [_HEAD, *(_row(stage, wall_s * processes, wall_s, "(counted below)" * begun) for stage in stages)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     shown = [
         column
         for column in range(len(_HEAD))
         if column < 3 or any(row[column] not in ("", "0") for row in rows[1:])
     ]
-    lines = []
-    for row in rows:
-        cells = [row[c].ljust(widths[c]) if c == 0 else row[c].rjust(widths[c]) for c in shown]
-        lines.append("  ".join(cells).rstrip())
-    for stage in stages:
-        texts = [text.replace("\n", "\n    ") for text in stage.examples[:_SHOWN_EXAMPLES]]
-        lines += [f"skipped by {stage.name}: {text}" for text in texts]
+    return [[row[column] for column in shown] for row in rows]
+
+
+def _below(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> list[str]:
+    texts = [
+        f"skipped by {stage.name}: {text}" for stage in stages for text in stage.examples[:_SHOWN_EXAMPLES]
+    ]
     who = "1 process" if processes == 1 else f"{processes} processes"
-    return "\n".join([*lines, f"{who}, {wall_s:.1f} s{' each' * (processes > 1)}; {sentence}"])
+    return [*texts, f"{who}, {wall_s:.1f} s{' each' * (processes > 1)}; {sentence}"]
 
 
 def _row(stage: StageReport, busy_s: float, wall_s: float, unknown: str) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial as bind
 from typing import Any
 
-from torchdata_ais.arguments import check_function
+from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.collate import Ragged, collate_columns
+from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import Pipe, stage
-from torchdata_ais.stage.place import note_place
 from torchdata_ais.stage.slots import (
     PlannedStage,
     SlotBatcher,
@@ -73,8 +73,7 @@ class Batcher(Pipe[Any], SlotBatcher):
         ragged: Ragged = "error",
     ) -> None:
         super().__init__(source)
-        if batchsize < 1:
-            raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+        check_number(batchsize, 1, "batchsize")
         if ragged not in ("error", "list", "pad"):
             raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
         if collation_fn is not None and not isinstance(collation_fn, str):
@@ -83,6 +82,7 @@ class Batcher(Pipe[Any], SlotBatcher):
         self._collate: Any = (
             bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
         )
+        self._own = isinstance(collation_fn, str)
         self._partial = partial
         if not partial:
             refuse_below_plan(self, "batched(partial=False)", 'use .read_samples(tail="drop")')
@@ -158,7 +158,12 @@ class Batcher(Pipe[Any], SlotBatcher):
         if self._collate is None:
             return rows
         try:
-            return self._collate(rows)
+            batch = self._collate(rows)
         except Exception as error:
-            note_place(error, rows[0], "batched")
+            note_place(error, rows[0], self, {})
             raise
+        if self._own:
+            return (
+                Batch(batch) if type(batch) is tuple else DictBatch(batch) if type(batch) is dict else batch
+            )
+        return batch

@@ -8,7 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.codecs import SampleCodec, build_decoder
+from typing_extensions import Unpack
+
+from torchdata_ais.codecs import Decoder, DecoderNames
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
@@ -84,7 +86,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
         threads: int = 0,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **options: Any,
+        **options: Unpack[DecoderNames],
     ) -> None:
         super().__init__(source)
         if threads < 0:
@@ -96,7 +98,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
             name: shown_function(value) if callable(value) else repr(value) for name, value in options.items()
         }
         self._shown = ", ".join(names + [f"{name}={value}" for name, value in values.items()])
-        self._codec: SampleCodec = build_decoder(*specs, only=only, partial=partial, **options)
+        self._codec = Decoder(*specs, only=only, partial=partial, **options)
         self._threads = threads
         self._policy = ErrorPolicy(on_error, max_errors)
 
@@ -178,12 +180,12 @@ class SampleDecoder(Pipe[Any], SlotStage):
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome(codec: SampleCodec, sample: Any) -> _Outcome:
+def _outcome(codec: Decoder, sample: Any) -> _Outcome:
     try:
         return codec(sample), None
     except Exception as error:  # noqa: BLE001 - handlers of the user may raise anything
         return None, error
 
 
-def _outcomes(codec: SampleCodec, samples: list[Any]) -> list[_Outcome]:
+def _outcomes(codec: Decoder, samples: list[Any]) -> list[_Outcome]:
     return [_outcome(codec, sample) for sample in samples]

@@ -13,6 +13,7 @@ from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.reading.samples import sample_of
 from torchdata_ais.samples import Run, RunMember, Sample, shown_fields, split_name
 from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import Pipe, stage, upstream
 from torchdata_ais.stage.place import place_in
@@ -65,8 +66,11 @@ class TarSampleGrouper(Pipe[Sample]):
         >>> members = [("s.tar/a.jpg", b"..."), ("s.tar/a.cls", b"3"), ("s.tar/b.cls", b"4")]
         >>> for sample in TarSampleGrouper(members):
         ...     print(sample)
-        {'__key__': 'a', '__url__': 's.tar', 'jpg': b'...', 'cls': b'3'}
-        {'__key__': 'b', '__url__': 's.tar', 'cls': b'4'}
+        sample 'a', s.tar
+          jpg  b'...'
+          cls  b'3'
+        sample 'b', s.tar
+          cls  b'4'
     """
 
     resumable = True
@@ -95,6 +99,9 @@ class TarSampleGrouper(Pipe[Sample]):
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
+
+    def effect(self) -> Effect:
+        return Effect("fewer")
 
     def busy_with(self) -> dict[str, Any]:
         return place_in(self._busy)
@@ -211,6 +218,6 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
 
 def _no_member(item: Any) -> UsageError:
     return UsageError.at(
-        f"group_samples was given an item of type {type(item).__name__}, not a pair (path, bytes)",
+        f"group_samples() was given an item of type {type(item).__name__}, not a pair (path, bytes)",
         todo="put .load_tar() before .group_samples(), with nothing between that makes samples, tuples or batches",
     )

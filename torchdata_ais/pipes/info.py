@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["InfoPrinter"]
@@ -43,6 +42,7 @@ class InfoPrinter(Pipe[Any]):
     """
 
     resumable = True
+    gives = "each"
 
     def __init__(
         self,
@@ -61,9 +61,6 @@ class InfoPrinter(Pipe[Any]):
         self._width = width
         self._stream = stream
         self._name = name
-
-    def effect(self) -> Effect:
-        return Effect("each")
 
     def arguments(self) -> str:
         return "" if self._fmt is None else repr(self._fmt)

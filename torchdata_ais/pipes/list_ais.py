@@ -21,7 +21,7 @@ from torchdata_ais.store import (
     options_with,
     resolve_options,
 )
-from torchdata_ais.urls import ObjectURL, parse_url, redact
+from torchdata_ais.urls import ObjectURL, expand_template, parse_url, redact
 
 __all__ = ["AISSourceLister"]
 
@@ -128,6 +128,13 @@ class AISSourceLister(Pipe[str]):
         self.transport = StageTransport(_options_of(items, cluster, named))
         self._given: _Given | None = None
 
+    def count_named(self) -> int:
+        """Return how many objects the sources that are templates name."""
+        texts = [str(source) for source in self._sources.items] if self._sources is not None else []
+        if self._template is not None:
+            return len(texts) * sum(1 for _ in expand_template(self._template))
+        return sum(sum(1 for _ in expand_template(text)) for text in texts if "{" in text)
+
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("the URLs of a source")
@@ -138,11 +145,16 @@ class AISSourceLister(Pipe[str]):
         )
         if self._sources is not None and len(self._sources.items) > 3:
             shown.append(f"... {len(self._sources.items)} sources")
-        for name, value in (("prefix", self._prefix), ("etl_name", self._etl_name), ("template", self._template),
-                            ("regex", self._regex)):  # fmt: skip
-            if value:
-                shown.append(f"{name}={value!r}")
-        return ", ".join(shown)
+        return ", ".join(shown + self._how())
+
+    def _how(self) -> list[str]:
+        named = {
+            "prefix": self._prefix,
+            "etl_name": self._etl_name,
+            "template": self._template,
+            "regex": self._regex,
+        }
+        return [f"{name}={value!r}" for name, value in named.items() if value]
 
     def _items(self) -> Iterator[str]:
         found = False
@@ -185,13 +197,7 @@ class AISSourceLister(Pipe[str]):
 
     def describe_sources(self, sources: Iterable[Any] | None = None) -> list[str]:
         """Return, for each source, what says which objects it stands for: nothing secret, and no endpoint."""
-        named = {
-            "prefix": self._prefix,
-            "etl_name": self._etl_name,
-            "template": self._template,
-            "regex": self._regex,
-        }
-        how = "".join(f" {name}={value!r}" for name, value in named.items() if value)
+        how = "".join(f" {said}" for said in self._how())
         return [
             (redact(str(source)) if isinstance(source, (str, Path)) else _describe(source)) + how
             for _, source in self._keyed(sources)

@@ -9,22 +9,23 @@ from typing import Any
 from typing_extensions import Unpack, override
 
 from torchdata_ais.arguments import check_function, check_number, option
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions
 from torchdata_ais.samples import Run
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect, Reader
+from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
-from torchdata_ais.stage.pipe import Pipe, stage
-from torchdata_ais.stage.place import note_place
+from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import Pipe, stage, upstream
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.state import Part, ReaderState
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
+from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options, with_neighbours
 from torchdata_ais.urls import MemberPath
 
 __all__ = ["AISFileLoader", "LoadTarNames"]
@@ -213,9 +214,13 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
                 shard = queue[0]
                 try:
                     run = shard.next_run()
-                except Exception as error:  # noqa: BLE001 - also what the user's functions raise
+                except Exception as failure:  # noqa: BLE001 - also what the user's functions raise
+                    error = failure
                     self._close(queue.popleft())
-                    note_place(error, {"__url__": shard.name}, "load_tar")
+                    if isinstance(error, NotFoundError) and self._policy.on_error == "raise":
+                        named = sum(stage_of(above).count_named() for above in upstream(self._source))
+                        error = with_neighbours(error, shard.name, store, named)
+                    note_place(error, {"__url__": shard.name}, self, {})
                     if not self._policy.goes_on(error, self.stats, "load_tar"):
                         return
                     continue

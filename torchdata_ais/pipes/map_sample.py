@@ -27,9 +27,9 @@ class SampleMapper(EachItem):
         source: Pipe of anything.
         f: Function from a sample to a sample. None leaves the sample out.
         rng: Whether to call ``f(sample, rng)`` with a `random.Random` of the sample's own, seeded by (seed, epoch,
-            key): random augmentation that is the same whatever the number of ranks and workers, and after a
-            resume. Below ``.read_samples()`` the draw counts instead: (seed, source, how many of it came before).
-            Others follow from it: ``numpy.random.default_rng(rng.getrandbits(64))``,
+            key), and below ``.read_samples()`` by (seed, source, how many of it were drawn before): random
+            augmentation that is the same whatever the number of ranks and workers, and after a resume. Others
+            follow from it: ``numpy.random.default_rng(rng.getrandbits(64))``,
             ``torch.Generator().manual_seed(rng.getrandbits(63))``. Where shards come again within an epoch
             (``.resampled()``, ``.repeated()`` before ``.load_tar()``) the position of the shard counts, too.
         seed: Mixed into the seed of the epoch.

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.state import StageState
 
@@ -38,13 +37,11 @@ class NonEmpty(Pipe[Any]):
     """
 
     resumable = True
+    gives = "each"
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         self._resumed = False
-
-    def effect(self) -> Effect:
-        return Effect("each")
 
     def _items(self) -> Iterator[Any]:
         empty, self._resumed = not self._resumed, False

@@ -10,7 +10,6 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.mixing import several_pipes
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
@@ -51,6 +50,8 @@ class RandomMix(Pipe[Any]):
         [1, 2]
     """
 
+    mixes = True
+
     epoch_seed: EpochSeed
 
     def __init__(
@@ -73,9 +74,6 @@ class RandomMix(Pipe[Any]):
         self._weights = weights
         self._longest = longest
         self.epoch_seed = EpochSeed(seed)
-
-    def effect(self) -> Effect:
-        return Effect("unknown", mixes=True)
 
     def arguments(self) -> str:
         return f"{len(self._sources)} pipes, probs={self._weights}" + (

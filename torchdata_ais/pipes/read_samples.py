@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 from torch.utils.data import get_worker_info
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from typing_extensions import Self, Unpack, override
 
 from torchdata_ais.arguments import check_number
@@ -21,12 +20,14 @@ from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.plan import Epoch, Run, RunSegment, Sources, Tail
 from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.reading.by_index import IndexedReader
+from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.reading.samples import planned_sample
+from torchdata_ais.reading.samples import naming_index, planned_sample, url_of_shard
 from torchdata_ais.samples import PlannedSample, pack_place
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
@@ -42,7 +43,6 @@ from torchdata_ais.store import (
     StoreOptions,
     given_options,
 )
-from torchdata_ais.urls import parse_url, shown_url
 from torchdata_ais.world import known_ranks
 
 __all__ = ["AISSampleReader"]
@@ -165,6 +165,7 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         self._groups: dict[Any, tuple[int, int]] = {}
         self._task: Task | None = None
         self._given: Share | None = None
+        self._compared = False
         if isinstance(source, (IndexedSamples, Mixture)):
             _ = self.mixture  # says what is wrong with it
             if self._numbers is not None:
@@ -334,8 +335,21 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
 
     # Reading
 
+    def compare_with_listing(self) -> None:
+        """Compare shards that nobody has read with one listing, once: loaders call it in one process of all ranks.
+
+        Raises:
+            SampleIndexError: One is not what was indexed.
+        """
+        if not self._compared:
+            for index, options in zip(self.mixture.sources, self.stored_options(), strict=True):
+                compare_with_listing(index, options)
+            self._compared = True
+
     def _items(self) -> Iterator[PlannedSample]:
         run, share, epoch = self._next()
+        if share.rank == 0 and share.worker == 0 and self._task is None:
+            self.compare_with_listing()
         task, self._task = self._task, None
         if task is not None:
             self._given = task.share  # of a pass after this one, too
@@ -353,7 +367,7 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
                 stats.items += 1
                 try:
                     if isinstance(found, AISError):
-                        raise found
+                        raise naming_index(found, self.mixture.sources[wanted.source], wanted.reference)
                     sample = planned_sample(found, live.url_of(wanted), wanted.source, wanted.draw)
                 except AISError as error:
                     if isinstance(error, TransportError) and not share.alone:
@@ -510,9 +524,8 @@ class _Reading:
         if url is None:
             if len(self._urls) > 4096:
                 self._urls.clear()
-            name = wanted.reference.shard.name
-            where = parse_url(name).at(self._options[wanted.source].endpoint)
-            url = self._urls[place] = shown_url(where.url() if where.kind == "object" else name)
+            url = url_of_shard(wanted.reference.shard.name, self._options[wanted.source].endpoint)
+            self._urls[place] = url
         return url
 
     def counts(self) -> StageStats:

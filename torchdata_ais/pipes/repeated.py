@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.passes import Passes
 from torchdata_ais.stage.pipe import Pipe, as_pipe, stage
 from torchdata_ais.stage.shared_seed import SharedEpochSeed, with_shared_seed
@@ -46,6 +45,7 @@ class Repeater(Pipe[Any]):
     """
 
     repeats = True
+    gives = "more"
 
     epoch_seed: SharedEpochSeed
 
@@ -59,9 +59,6 @@ class Repeater(Pipe[Any]):
         self._nepochs = None if nepochs == -1 else nepochs
         self._nbatches = None if nbatches == -1 else nbatches
         self.epoch_seed = SharedEpochSeed()
-
-    def effect(self) -> Effect:
-        return Effect("more")
 
     def arguments(self) -> str:
         shown = [] if self._nepochs is None else [f"{self._nepochs}"]

@@ -12,7 +12,6 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.shared_seed import sharder_above
@@ -53,6 +52,8 @@ class Resampler(Pipe[Any]):
     """
 
     repeats = True
+    gives = "more"
+    mixes = True
 
     epoch_seed: EpochSeed
 
@@ -69,9 +70,6 @@ class Resampler(Pipe[Any]):
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("all items of the source")
-
-    def effect(self) -> Effect:
-        return Effect("more", mixes=True)
 
     def arguments(self) -> str:
         shown = [] if self._n is None else [f"{self._n}"]

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.arguments import check_number
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.seed import EpochSeed
 from torchdata_ais.state import GeneratorState, StageState, damaged
@@ -52,14 +51,16 @@ class Shuffler(Pipe[Any]):
     """
 
     resumable = True
+    gives = "each"
+    mixes = True
+    holds = True
     seed_per_instance = True
 
     epoch_seed: EpochSeed
 
     def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
         super().__init__(source)
-        if bufsize < 1:
-            raise UsageError.at(f"bufsize={bufsize}", todo="use at least 1, or leave .shuffled() out")
+        check_number(bufsize, 1, "bufsize")
         self._bufsize = bufsize
         self._initial = min(bufsize, 100 if initial is None else initial)
         self._enabled = True
@@ -69,9 +70,6 @@ class Shuffler(Pipe[Any]):
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._bufsize} items")
-
-    def effect(self) -> Effect:
-        return Effect("each", mixes=True, holds=True)
 
     def arguments(self) -> str:
         return f"{self._bufsize}"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.world import known_ranks
 
@@ -38,14 +37,12 @@ class SingleNodeOnly(Pipe[Any]):
     """
 
     resumable = True
+    gives = "each"
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         # Worker processes know the ranks by the environment only, so what is known here travels with the stage.
         _, self._world = known_ranks()
-
-    def effect(self) -> Effect:
-        return Effect("each")
 
     def _items(self) -> Iterator[Any]:
         world = max(self._world, known_ranks()[1])

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["Slicer"]
@@ -41,6 +40,8 @@ class Slicer(Pipe[Any]):
         [2, 5]
     """
 
+    gives = "fewer"
+
     def __init__(self, source: Any, *bounds: int | None) -> None:
         super().__init__(source)
         try:
@@ -50,9 +51,6 @@ class Slicer(Pipe[Any]):
                 f"slice_samples{bounds}", todo="give a stop, or start, stop and step, none negative"
             ) from error
         self._bounds = bounds
-
-    def effect(self) -> Effect:
-        return Effect("fewer")
 
     def arguments(self) -> str:
         return ", ".join(map(str, self._bounds))

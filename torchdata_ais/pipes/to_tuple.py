@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchdata_ais.arguments import check_text
+from torchdata_ais.arguments import check_text, did_you_mean
+from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.samples import shown_fields
 from torchdata_ais.stage.contract import Effect
@@ -38,10 +39,32 @@ def first_field(sample: Mapping[str, Any], spec: str) -> Any:
             return value
     raise MissingFieldError.at(
         f"the sample {sample.get('__key__')!r} has no field {spec!r}, only {shown_fields(sample)}",
-        todo="name alternatives with ;, give a value for it with missing=, or skip with on_error='skip'",
+        todo=f"{_instead(sample, spec)}, give a value for it with missing=, or skip with on_error='skip'",
         field=spec,
         **place_of(sample),
     )
+
+
+_USUAL = {"label": "cls", "target": "cls", "class": "cls", "caption": "txt", "text": "txt"}
+
+
+def _instead(sample: Mapping[str, Any], spec: str) -> str:
+    """Return what to write instead of `spec`: alternatives, if that is a picture of another format."""
+    wanted = spec.split(";")
+    plain = wanted[0].strip("., ").lower()
+    if plain != wanted[0] and plain in sample:
+        return f"did you mean {plain}? Else name alternatives with ;"
+    images = [field for field in sample if field.rpartition(".")[2] in IMAGE_EXTENSIONS]
+    if images and any(name.rpartition(".")[2] in IMAGE_EXTENSIONS for name in wanted):
+        return f'write "{spec};{images[0]}" for pictures of either kind'
+    near = [images[0]] if images and wanted[0] in ("image", "img", "picture", "images") else []
+    near += [_USUAL[name] for name in wanted if _USUAL.get(name) in sample]
+    hint = (
+        f"Did you mean {near[0]}?"
+        if near
+        else did_you_mean(wanted[0], (one for one in sample if one[:2] != "__"))
+    )
+    return f"{hint} Else name alternatives with ;" if hint else "name alternatives with ;"
 
 
 @stage("to_tuple")
@@ -147,6 +170,6 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
 
 def _no_sample(item: Any) -> UsageError:
     return UsageError.at(
-        f"to_tuple was given an item of type {type(item).__name__}, not a sample (a dict)",
+        f"to_tuple() was given an item of type {type(item).__name__}, not a sample (a dict)",
         todo="put .group_samples() before it, and .to_tuple() only once; .map_tuple() changes tuples",
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.slots import say_no_steps
 
@@ -43,12 +42,12 @@ class Unbatcher(Pipe[Any]):
         [{'x': 0, 'box': {'w': 3}}, {'x': 1, 'box': {'w': 4}}]
     """
 
+    gives = "more"
+    keeps_place = False
+
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         say_no_steps(self._source, "unbatched")
-
-    def effect(self) -> Effect:
-        return Effect("more", keeps_place=False)
 
     def _items(self) -> Iterator[Any]:
         for batch in self._source:

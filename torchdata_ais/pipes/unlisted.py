@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 from torchdata_ais.stage.slots import say_no_steps
 
@@ -37,18 +36,17 @@ class Unlister(Pipe[Any]):
         [0, 1, 2]
     """
 
+    gives = "more"
+
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         say_no_steps(self._source, "unlisted")
-
-    def effect(self) -> Effect:
-        return Effect("more")
 
     def _items(self) -> Iterator[Any]:
         for items in self._source:
             if not isinstance(items, list):
                 raise UsageError.at(
-                    f"unlisted was given an item of type {type(items).__name__}, not a list",
+                    f"unlisted() was given an item of type {type(items).__name__}, not a list",
                     todo="for batches of columns use .unbatched()",
                 )
             yield from items

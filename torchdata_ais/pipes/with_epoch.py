@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.passes import Passes
@@ -61,6 +62,7 @@ class EpochSetter(Pipe[Any]):
     def __init__(self, source: Any, nsamples: int = -1, nbatches: int = -1) -> None:
         source = with_shared_seed(ensure_sharded(as_pipe(source)))
         super().__init__(source)
+        check_number(nsamples, -1, "nsamples")
         number = max(nsamples, nbatches)
         if number < 1:
             raise UsageError.at(f"an epoch of {number} items", todo="use at least 1: .with_epoch(10_000)")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe, stage
 
 __all__ = ["LengthSetter"]
@@ -37,15 +36,13 @@ class LengthSetter(Pipe[Any]):
     """
 
     resumable = True
+    gives = "each"
 
     def __init__(self, source: Any, n: int) -> None:
         super().__init__(source)
         if n < 0:
             raise UsageError.at(f"n={n}", todo="a length is not negative")
         self._n = n
-
-    def effect(self) -> Effect:
-        return Effect("each")
 
     def arguments(self) -> str:
         return f"{self._n}"

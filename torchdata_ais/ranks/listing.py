@@ -9,18 +9,28 @@ from typing import Any
 
 import msgspec
 import xxhash
-from torch.utils.data.datapipes.iter import IterableWrapper
-from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.pipes.read_samples import AISSampleReader
+from torchdata_ais.stage.datapipes import IterableWrapper
+from torchdata_ais.stage.datapipes import Shuffler as CoreShuffler
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
 from torchdata_ais.stage.shared_seed import SharedSeed
 from torchdata_ais.stage.slots import SlotBatcher
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 
-__all__ = ["Listing", "Row", "Table", "digest_of", "identities", "list_pipe", "rows_of", "shown"]
+__all__ = [
+    "Listing",
+    "Row",
+    "Table",
+    "compare_indexes",
+    "digest_of",
+    "identities",
+    "list_pipe",
+    "rows_of",
+    "shown",
+]
 
 _OBJECTS = "/v1/objects/"
 _OURS = "\0"  # stands for the endpoint of the rank that reads the row
@@ -52,6 +62,7 @@ class Listing:
 
     Attributes:
         tables: One a source, and for a lister one more: what it was told to list. For the comparison only.
+        shards: How many they name together; 0 if that is not known of all.
         digest: Tells this data from other data, whatever cluster it lies on; empty where the pipe has no source
             that is known.
     """
@@ -59,6 +70,8 @@ class Listing:
     def __init__(self, tables: Sequence[Table], endpoints: Sequence[str | None]) -> None:
         self.tables = list(tables)
         known = [table.rows for table in tables if table.rows and not table.told]
+        counts = [len(table.rows) for table in tables if not table.told]
+        self.shards = sum(counts) if all(counts) else 0
         self.digest = digest_of(line for rows in known for line in identities(rows)) if known else ""
         listed = (table for table in tables if table.listed)
         self._given = [_given(table, endpoint) for table, endpoint in zip(listed, endpoints, strict=True)]
@@ -118,6 +131,13 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
         tables.append(table)
         endpoints.append(endpoint)
     return Listing(tables, endpoints)
+
+
+def compare_indexes(pipe: IterDataPipe[Any]) -> None:
+    """Compare the indexes of `pipe` that nobody proved by reading with what is stored; one rank does that for all."""
+    for stage in upstream(pipe):
+        if isinstance(stage, AISSampleReader):
+            stage.compare_with_listing()
 
 
 def _list(lister: AISSourceLister, sources: Sequence[Any] | None, number: int) -> tuple[str | None, Table]:

@@ -23,6 +23,7 @@ from torchdata_ais.ranks.listing import (
     Listing,
     Row,
     Table,
+    compare_indexes,
     digest_of,
     identities,
     list_pipe,
@@ -98,6 +99,7 @@ def begin_together(
     check_planned(pipe)
     ranks = join_ranks(world, timeout_s)
     if ranks is None:
+        compare_indexes(pipe)
         listing = list_pipe(pipe)
         if world.size > 1:
             logger.warning(
@@ -131,6 +133,7 @@ class _Refused(Exception):  # noqa: N818 - carries the error that all ranks rais
 
 def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
     """Begin as rank 0."""
+    compare_indexes(pipe)
     listing = list_pipe(pipe)
     tables = [*told, *listing.tables]
     hello = _packed(_Hello(tables=tables))

@@ -7,9 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from torch.utils.data.graph_settings import apply_sharding
-
+from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, upstream
 from torchdata_ais.stage.slots import PlannedStage
 from torchdata_ais.world import instance_of

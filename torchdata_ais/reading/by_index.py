@@ -44,6 +44,7 @@ _CHUNKS = 8  # of the window: so many are under way at the same time
 _MOST_SAMPLES = 512  # in a chunk
 _THREADS = 16
 _LIVENESS_S = 1.0
+_CLOSE_S = 1.0
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a request of its own
 
@@ -58,11 +59,12 @@ class _Chunk:
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.wanted = wanted
-        self.size = sum(one.reference.size for one in wanted)
+        self.requests = requests_for(wanted)
+        self.size = sum(request.length for request in self.requests)
         self.pieces: list[Piece | None] = [None] * len(wanted)
         self.in_files: dict[
             int, Request
-        ] = {}  # what is read in the consumer's thread, by each place it is for
+        ] = {}  # read in the consumer's thread, by each place a request is for
 
     def fill(self, request: Request, came: Sequence[Piece]) -> None:
         """Note what came of a request."""
@@ -152,13 +154,16 @@ class IndexedReader:
             self._ready.notify_all()
             for cancel in self._cancels:
                 cancel.cancel()
+        due = time.monotonic() + _CLOSE_S
+        for thread in self._threads:  # forking with threads is for none: they are gone in a moment
+            thread.join(max(0.0, due - time.monotonic()))
 
     def _ask(self, chunk: _Chunk) -> None:
         """Have the bytes of a chunk fetched; those in files are read when it is their turn."""
         self.held += chunk.size
         self.held_max = max(self.held_max, self.held)
         remote = []
-        for request in requests_for(chunk.wanted):
+        for request in chunk.requests:
             if _place_of(request.shard.name).kind == "file":
                 _will_need(request)
                 chunk.in_files.update(dict.fromkeys(request.wanted, request))
@@ -353,6 +358,4 @@ def _will_need(request: Request) -> None:
 def _with_key(error: AISError, reference: SampleReference) -> AISError:
     """Return the error with the sample that was wanted."""
     place = {"url": reference.shard.name, "offset": reference.start, **error.place, "key": reference.key}
-    named = type(error)(error.what, todo=error.todo, place=place)
-    named.__cause__ = error.__cause__
-    return named
+    return error.placed(place)

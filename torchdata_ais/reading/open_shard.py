@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais.arguments import check_number, checked_options
 from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError, StateError, TransportError
 from torchdata_ais.samples import Run, is_apple_double, whole_runs
 from torchdata_ais.shard_names import is_plain_tar
@@ -21,6 +21,7 @@ __all__ = ["OpenShard", "Safety", "ShardOptions"]
 _LITTLE = 4 << 20  # bytes that take about as long to read as the next shard takes to answer
 
 
+@checked_options
 @dataclass(frozen=True)
 class Safety:
     """What is asked of the bytes of a shard before its samples are believed.

@@ -8,7 +8,7 @@ import xxhash
 
 from torchdata_ais.errors import SampleIndexError, ShardError, TruncatedShardError
 from torchdata_ais.index import SampleReference, stored_text
-from torchdata_ais.samples import Run, split_name, whole_runs
+from torchdata_ais.samples import Run, is_apple_double, split_name, whole_runs
 from torchdata_ais.tar import Link, Member, TarReader
 
 __all__ = ["run_in"]
@@ -17,8 +17,9 @@ __all__ = ["run_in"]
 def run_in(data: bytes, reference: SampleReference, *, max_bytes: int | None = None) -> Run:
     """Return the run of members that is the sample of `reference`.
 
-    An index made of headers alone knows regular members only. What it calls a sample may therefore begin with links of
-    the sample before and end with links and extension headers of the one after; those are left out.
+    An index made of headers alone knows regular members only, and of one name the first. What it calls a sample may
+    therefore begin with members of the sample before, and end with links and extension headers of the one after;
+    those are left out.
 
     Args:
         data: The bytes of the shard from ``reference.start`` on, ``reference.size`` of them.
@@ -58,16 +59,23 @@ def run_in(data: bytes, reference: SampleReference, *, max_bytes: int | None = N
 
 
 def _own(reader: TarReader, reference: SampleReference) -> Iterator[Member]:
-    """Yield the members, the last of which may be cut: its beginning is that of the next sample."""
+    """Yield the members, without those of the sample before; the last may be cut, it is the next sample's beginning."""
     missing = len(reference.fields)
+    begun = False
     try:
         for member in reader:
-            if not isinstance(member[1], Link):
-                parts = split_name(member[0])
-                if parts is not None and stored_text(parts[0]) == reference.key:
-                    missing -= 1
-                elif parts is not None:
-                    raise _stale(reference, f"the sample {parts[0]!r} is there")
+            if is_apple_double(member[0]):
+                continue
+            is_link = isinstance(member[1], Link)
+            parts = split_name(member[0])
+            key = None if parts is None else stored_text(parts[0])
+            if key == reference.key:
+                begun = True
+                missing -= not is_link
+            elif key is not None and not is_link and (begun or key != reference.before):
+                raise _stale(reference, f"the sample {key!r} is there")
+            elif not begun and reference.before is not None:
+                continue
             yield member
     except TruncatedShardError:
         if missing > 0:

@@ -10,7 +10,9 @@ from torchdata_ais.index import SampleReference, ShardRow
 
 __all__ = ["Request", "Wanted", "chunks_of", "requests_for"]
 
-_GAP = 16 << 10  # bytes between two wanted samples that cost less than another request
+_GAP = (
+    16 << 10
+)  # bytes between two wanted samples that cost less than another request, if no more than those wanted
 _MOST_AT_ONCE = (
     4 << 20
 )  # bytes of neighbours that are asked for at once: the first of them should not wait for all
@@ -63,17 +65,20 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
     found: list[Request] = []
     places = [(one.source, one.reference.number, one.reference.start) for one in chunk]
     shard: tuple[int, int] | None = None
+    useful = 0  # bytes of the last request that are wanted
     for place in sorted(range(len(chunk)), key=places.__getitem__):
         reference = chunk[place].reference
         if shard == places[place][:2]:
             last = found[-1]
             length = max(last.length, reference.start + reference.size - last.start)
             gap = reference.start - (last.start + last.length)
-            if gap <= _GAP and length <= _MOST_AT_ONCE:
+            if gap <= min(_GAP, useful) and length <= _MOST_AT_ONCE:
                 last.wanted.append(place)
+                useful += reference.size
                 found[-1] = last._replace(length=length)
                 continue
         shard = places[place][:2]
+        useful = reference.size
         found.append(Request(shard[0], reference.shard, reference.start, reference.size, [place]))
     return sorted(found, key=lambda request: min(request.wanted))
 

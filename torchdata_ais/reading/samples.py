@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from torchdata_ais.errors import DuplicateFieldError
+from torchdata_ais.errors import (
+    AISError,
+    DuplicateFieldError,
+    NotFoundError,
+    ObjectChangedError,
+    SampleIndexError,
+)
+from torchdata_ais.index import IndexedSamples, SampleReference
 from torchdata_ais.samples import PlannedSample, Run, Sample, pack_place
+from torchdata_ais.urls import parse_url, shown_url
 
 _S = TypeVar("_S", bound=Sample)
 
-__all__ = ["planned_sample", "sample_of", "whole_samples"]
+__all__ = ["naming_index", "planned_sample", "sample_of", "url_of_shard", "whole_samples"]
 
 
 def sample_of(run: Run, url: str) -> Sample:
@@ -44,6 +52,28 @@ def _filled(sample: _S, run: Run, url: str) -> _S:
             )  # fmt: skip
         sample[field] = data
     return sample
+
+
+def naming_index(error: AISError, index: IndexedSamples, reference: SampleReference) -> AISError:
+    """Return the error of a sample that was read by index with the index's place, if it may be the index's fault."""
+    if isinstance(error, (SampleIndexError, ObjectChangedError, NotFoundError)):
+        return error.noting(f"index: {index.place_of(reference)}")
+    return error
+
+
+def url_of_shard(name: str, endpoint: str) -> str:
+    """Return what samples of the stream have as their ``__url__``.
+
+    Args:
+        name: The shard as an index names it.
+        endpoint: Of the cluster, for names that have none.
+
+    Example:
+        >>> url_of_shard("ais://pets/1.tar", "http://h:51080")
+        'http://h:51080/v1/objects/pets/1.tar?provider=ais'
+    """
+    place = parse_url(name).at(endpoint)
+    return shown_url(place.url() if place.kind == "object" else name)
 
 
 def whole_samples(runs: Iterable[Run], url: str) -> Iterator[tuple[Run, Sample]]:

@@ -11,8 +11,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data.datapipes.iter.combining import _ChildDataPipe, _ContainerTemplate
-
+from torchdata_ais.stage.datapipes import is_fork
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, is_sharding, parents
 
 __all__ = ["ensure_sharded", "with_above"]
@@ -47,14 +46,9 @@ def with_above(pipe: IterDataPipe[Any], change: _Change) -> IterDataPipe[Any]:
             continue
         if not same:
             if other is None:
-                other = pipe if _is_fork(pipe) else copy.copy(pipe)
+                other = pipe if is_fork(pipe) else copy.copy(pipe)
             setattr(other, name, new)
     return pipe if other is None else other
-
-
-def _is_fork(pipe: IterDataPipe[Any]) -> bool:
-    """Return whether `pipe` is a branch of a fork or a demultiplexer, or what gives its branches their items."""
-    return isinstance(pipe, (_ChildDataPipe, _ContainerTemplate))
 
 
 def _covered(pipe: IterDataPipe[Any]) -> bool | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from torchdata_ais.errors import StateError
 from torchdata_ais.stage.contract import Reader, Stage
 from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.datapipes import Shuffler
 from torchdata_ais.stage.pipe import IterDataPipe, parents, upstream
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.shard_order import find_sharder
@@ -89,9 +90,7 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
     for above_load in upstream(source):
         if isinstance(above_load, SharedSeed):
             continue
-        own_order = (
-            hasattr(above_load, "set_seed") and type(above_load).__module__.partition(".")[0] != "torch"
-        )
+        own_order = hasattr(above_load, "set_seed") and type(above_load) is not Shuffler
         if own_order or stage_of(above_load).repeats:
             why = StateError.at(
                 f"the stage {above_load!r} orders or repeats shards in its own way",

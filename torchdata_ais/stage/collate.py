@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
+from torch.utils._pytree import register_pytree_node
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["Ragged", "collate_columns"]
+__all__ = ["Batch", "DictBatch", "Ragged", "collate_columns"]
 
 Ragged = Literal["error", "list", "pad"]
+
+
+class Batch(tuple[Any, ...]):
+    """Columns of tuples. torch's `DataLoader` would make a batch of batches: told by this class, it refuses."""
+
+    __slots__ = ()
+
+
+class DictBatch(dict[Any, Any]):
+    """Columns of dicts; see `Batch`."""
+
+    __slots__ = ()
+
+
+def _refuse_batches(batches: Any, **_: Any) -> NoReturn:
+    raise UsageError.at(
+        f"the pipe makes batches by itself, and the DataLoader was to put {len(batches)} of them together",
+        todo="pass batch_size=None to the DataLoader (its default is 1), or leave .batched() out of the pipe",
+    )
+
+
+for _kind in (Batch, DictBatch):
+    default_collate_fn_map[_kind] = _refuse_batches
+register_pytree_node(Batch, lambda batch: (list(batch), None), lambda columns, _: Batch(columns))
+register_pytree_node(
+    DictBatch,
+    lambda batch: (list(batch.values()), list(batch)),
+    lambda columns, names: DictBatch(zip(names, columns, strict=True)),
+)
 
 
 def collate_columns(rows: Sequence[Any], ragged: Ragged = "error") -> Any:

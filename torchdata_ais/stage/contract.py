@@ -7,10 +7,11 @@ different from the defaults, and nothing else is looked up in it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchdata_ais.redaction import clean
 from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.effect import Effect, Gives
 
 if TYPE_CHECKING:
     from torchdata_ais.stage.seed import EpochSeed
@@ -18,38 +19,7 @@ if TYPE_CHECKING:
     from torchdata_ais.stage.transport import StageTransport
     from torchdata_ais.state import GeneratorState, Part, ReaderState, StageState
 
-__all__ = ["Effect", "Reader", "Stage"]
-
-
-class Effect(NamedTuple):
-    """What a stage does to the items it takes in.
-
-    Attributes:
-        gives: One item for each, fewer, more, batches of `size`, or nothing that is known.
-        size: Items of a batch.
-        partial: Whether the last batch may be smaller.
-        mixes: Whether the order changes.
-        holds: Whether items are held back between two that are given out.
-        keeps_place: Whether items still know their place in the data set.
-    """
-
-    gives: Literal["each", "fewer", "more", "batches", "unknown"] = "unknown"
-    size: int = 1
-    partial: bool = True
-    mixes: bool = False
-    holds: bool = False
-    keeps_place: bool = True
-
-    def length(self, taken: int | None) -> int | None:
-        """Return how many items come of `taken`; None where that is not known.
-
-        Example:
-            >>> Effect("batches", 4).length(9), Effect("batches", 4, partial=False).length(9), Effect("fewer").length(9)
-            (3, 2, None)
-        """
-        if taken is None or self.gives not in ("each", "batches"):
-            return None
-        return taken // self.size + (self.partial and taken % self.size > 0)
+__all__ = ["Effect", "Gives", "Reader", "Stage"]
 
 
 class Stage:
@@ -68,6 +38,7 @@ class Stage:
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
         stats: What it counted in this process.
         loop: The method that iterates: whose code is at work when the stage is.
+        gives, mixes, holds, keeps_place: Its `Effect`, where that does not depend on arguments.
         transport: Where it gets endpoint and token from, if it needs them.
     """
 
@@ -81,6 +52,10 @@ class Stage:
     seed_per_instance: ClassVar[bool] = False
     hidden: ClassVar[bool] = False
     loop: ClassVar[str] = "_items"
+    gives: ClassVar[Gives] = "unknown"
+    mixes: ClassVar[bool] = False
+    holds: ClassVar[bool] = False
+    keeps_place: ClassVar[bool] = True
     epoch_seed: EpochSeed | None = None
     stats: StageStats
     transport: StageTransport | None = None
@@ -90,10 +65,7 @@ class Stage:
         return ""
 
     def identity(self) -> str:
-        """Return the arguments that say which items come, and in which order: a state fits only a stage with the same.
-
-        Not those that may change from run to run, such as error policies and threads.
-        """
+        """Return the arguments that say which items come, in which order: a state fits only a stage with the same."""
         return self.arguments()
 
     def describe(self) -> str:
@@ -102,11 +74,15 @@ class Stage:
 
     def effect(self) -> Effect:
         """Return what the stage does to items, and so to their number."""
-        return Effect()
+        return Effect(self.gives, mixes=self.mixes, holds=self.holds, keeps_place=self.keeps_place)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
         return MemoryBound()
+
+    def count_named(self) -> int:
+        """Return how many objects it names without having seen them, by templates."""
+        return 0
 
     def busy_with(self) -> dict[str, Any]:
         """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""
@@ -127,9 +103,7 @@ class Stage:
     def load_state(self, state: StageState, below: int) -> None:
         """Take up what was saved, for the next iteration.
 
-        Args:
-            state: What `save_state` gave, and how many items the stage held: they come after those of stages below.
-            below: How many items the stages below held: they come first, and have passed this stage before.
+        The `below` items that the stages below held come first, and have passed this stage before; then its own.
         """
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, IterableWrapper, Mapper, Shuffler
-
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect, Stage
+from torchdata_ais.stage.datapipes import Batcher, Collator, Filter, IterableWrapper, Mapper, Shuffler
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, is_sharding, name_of, parents
 from torchdata_ais.stage.stats import StageStats
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.place import note_place, place_in
+from torchdata_ais.stage.contract import Effect, Gives
+from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import Pipe, at_work
+from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 
 __all__ = ["DROPPED", "EachItem"]
@@ -26,8 +27,7 @@ class EachItem(Pipe[Any]):
     """
 
     resumable = True
-    gives: ClassVar[Literal["each", "fewer"]] = "each"
-    keeps_place: ClassVar[bool] = True
+    gives: ClassVar[Gives] = "each"
 
     def __init__(self, source: Any, on_error: OnError, max_errors: float | None) -> None:
         super().__init__(source)
@@ -45,8 +45,8 @@ class EachItem(Pipe[Any]):
         return []
 
     def effect(self) -> Effect:
-        gives = self.gives if self._policy.on_error == "raise" else "fewer"
-        return Effect(gives, keeps_place=self.keeps_place)
+        effect = super().effect()
+        return effect if self._policy.on_error == "raise" else effect._replace(gives="fewer")
 
     def busy_with(self) -> dict[str, Any]:
         return place_in(self._busy)
@@ -67,7 +67,7 @@ class EachItem(Pipe[Any]):
             try:
                 result = one(item)
             except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
-                note_place(error, item, self.functional_name)
+                note_place(error, item, self, at_work(self._source))
                 if not self._policy.goes_on(error, stats, self.functional_name):
                     return
                 continue

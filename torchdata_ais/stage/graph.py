@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from torch.utils.data.graph import traverse_dps
+from torchdata_ais.stage.datapipes import traverse_dps
 
 __all__ = ["all_pipes"]
 

@@ -1,25 +1,22 @@
-"""The ground all stages stand on: the only module that touches torch's DataPipe machinery.
-
-torch core ships the DataPipe base class, its registry of functional names and the sharding filter; torchdata's
-classes of the same name are the same objects. Everything this package needs of them is imported here, so that a
-change in torch is met in one place.
-"""
+"""The ground all stages stand on: their base class, and how they get their functional names."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from torch.utils.data.datapipes.datapipe import IterDataPipe
-from torch.utils.data.datapipes.iter import IterableWrapper
-from torch.utils.data.datapipes.iter.sharding import ShardingFilterIterDataPipe as ShardingFilter
-
-from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.arguments import checked, did_you_mean
+from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.below_plan import refusal
 from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.datapipes import Filter, IterableWrapper, IterDataPipe, Mapper, ShardingFilter
 from torchdata_ais.stage.meter import measured
+from torchdata_ais.stage.origin import note_place, trimmed
 from torchdata_ais.stage.pickled import MARK, unmarked
+from torchdata_ais.stage.sending import check_sendable
 from torchdata_ais.stage.stats import StageStats
 
 if TYPE_CHECKING:
@@ -32,6 +29,7 @@ __all__ = [
     "Pipe",
     "ShardingFilter",
     "as_pipe",
+    "at_work",
     "below_plan",
     "check_below_plan",
     "check_source",
@@ -49,7 +47,7 @@ _FOREIGN: dict[str, type] = {}
 """Functional names of ours that another package registered first -> its class."""
 
 
-_STAYS = ("_live", "_busy", "stats")
+_STAYS = ("_live", "_busy", "_left", "stats")
 """What belongs to one process: a copy of a stage runs nothing, and has counted nothing."""
 
 
@@ -70,6 +68,7 @@ class Pipe(Methods[T_co], Stage):
 
     _live: Any = None
     _busy: Any = None
+    _left: dict[str, Any] | None = None
     _source: IterDataPipe[Any]
 
     def __init__(self, source: Any = None) -> None:
@@ -80,6 +79,11 @@ class Pipe(Methods[T_co], Stage):
             check_source(self._source)
             if (error := _refused(self._source, type(self).functional_name)) is not None:
                 raise error
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "__init__" in vars(cls):
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
 
     picture: ClassVar[Callable[[Any], str]] = repr
     """What notebooks show; `torchdata_ais.observe.draw` gives a table here."""
@@ -94,38 +98,20 @@ class Pipe(Methods[T_co], Stage):
     def __iter__(self) -> Iterator[T_co]:
         try:
             yield from self._items()
-        except AISError as error:
-            # It says what and where by itself: the way it came up through all stages would hide that in 60 lines.
-            raise error.with_traceback(None)  # noqa: B904 - the same error, with the cause it has
+        except Exception as error:  # noqa: BLE001 - raised again
+            note_place(error, None, None, at_work(self))
+            raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         finally:
-            self._busy = None  # who has ended holds no item
-
-    def __len__(self) -> int:
-        """How many items come, where that is known before: below ``.read_samples()``."""
-        source = vars(self).get("_source")
-        length = self.effect().length(len(source)) if source is not None and below_plan(source) else None
-        if length is None:
-            raise TypeError(f"how many items {self.describe()} gives is not known before they have come")
-        return length
-
-    def __bool__(self) -> bool:
-        return True  # or a pipe would be asked for its length
-
-    def __getattr__(self, name: str) -> Any:
-        # How stages are chained: those that cannot stand below a plan are not even made.
-        error = _refused(self, name) if name in IterDataPipe.functions else None
-        if error is None:
-            return super().__getattr__(name)
-
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise error
-
-        return refuse
+            if self._busy is not None:
+                self._left = self.busy_with()
+                self._busy = None  # who has ended holds no item
 
     def __getstate__(self) -> Any:
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS}
         state.update([MARK])
         hook = IterDataPipe.getstate_hook
+        if hook is None:
+            check_sendable(self.describe(), state.values())
         return hook(state) if hook is not None else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -135,7 +121,63 @@ class Pipe(Methods[T_co], Stage):
     def __repr__(self) -> str:
         return self.describe()
 
-    __str__ = __repr__
+    text: ClassVar[Callable[[Any], str]] = repr
+    """What `print` shows; `torchdata_ais.observe.draw` gives the whole chain here."""
+
+    def __str__(self) -> str:
+        return type(self).text(self)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        """How many items come, where that is known before: below ``.read_samples()``."""
+        source = vars(self).get("_source")
+        length = self.effect().length(len(source)) if source is not None and below_plan(source) else None
+        if length is not None:
+            return length
+        raise TypeError(
+            f"{type(self).__name__} instance doesn't have valid length: how many items come is known when they have "
+            "come. .with_length(n) declares it; ais_loader(pipe, epoch_steps=n) has one. To split data, give each "
+            'part its own shards, "train-{000..089}.tar" and "train-{090..099}.tar", or split an index of them'
+        )
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} is a stream: it has no item {index!r}. next(iter(pipe)) gives the first, "
+            ".slice_samples(n) the first n; to reach samples by number, make a SampleIndex of the shards"
+        )
+
+    if not TYPE_CHECKING:  # checkers know the stages by `Methods`, and see a wrong name themselves
+
+        def __getattr__(self, name: str) -> Any:
+            maker = IterDataPipe.functions.get(name)
+            if maker is not None and (error := _refused(self, name)) is not None:
+                return functools.partial(_refuse, error)  # what cannot stand below a plan is not even made
+            if isinstance(maker, _Maker):
+                return functools.update_wrapper(lambda *given, **named: maker(self, *given, **named), maker)
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                raise NoStageError(type(self).__name__, name) from None
+
+        def shuffle(self, *arguments: Any, **named: Any) -> IterDataPipe[Any]:
+            """Mix shards, by torch's stage of that name. Samples are mixed by ``.shuffled(n)``."""
+            if (error := _refused(self, "shuffle")) is not None:
+                raise error
+            reads = any(isinstance(stage, Pipe) and stage.reads for stage in upstream(self))
+            todo = "mix samples with .shuffled(1000), behind .group_samples() and before .decode()"
+            if arguments:
+                count = ", ".join(map(repr, arguments))
+                what = f".shuffle({count}): torch's .shuffle() mixes shards, before .load_tar(), and takes no number"
+                raise UsageError.at(what, todo=todo if reads else f"write .shuffle(), and {todo}")
+            if reads:
+                warnings.warn(
+                    "torch's .shuffle() behind .load_tar() holds up to 10,000 items in memory, and no checkpoint "
+                    f"can save them: {todo}",
+                    stacklevel=2,
+                )
+            return IterDataPipe.functions["shuffle"](self, **named)
 
 
 # torch has made its own of the generator above: it counts items, and sees to one iterator at a time. What is
@@ -169,10 +211,30 @@ def stage(name: str) -> Callable[[P], P]:
                 stacklevel=2,
             )
             return cls
-        IterDataPipe.functions[name] = _Maker(cls)
+        IterDataPipe.functions[name] = _Maker(cls, name)
         return cls
 
     return register
+
+
+_ELSEWHERE = {
+    "repeat": "repeated", "cycle": "repeated", "take": "slice_samples", "limit": "slice_samples",
+    "slice": "slice_samples", "head": "slice_samples", "islice": "slice_samples", "map_samples": "map_sample",
+    "apply": "map_sample", "mix": "mix_random", "unbatch_samples": "unbatched", "print": "info",
+    "shuffle_samples": "shuffled", "group": "group_samples", "webdataset": "group_samples",
+}  # fmt: skip
+"""What stages are called in other libraries -> here."""
+
+
+class NoStageError(AttributeError):
+    """A pipe has no such stage or attribute. Asked for by `hasattr`, it never makes its text."""
+
+    def __str__(self) -> str:
+        kind, name = self.args
+        hint = f"Did you mean {_ELSEWHERE[name]}?" if name in _ELSEWHERE else ""
+        return f"{kind!r} object has no attribute or stage {name!r}. " + (
+            hint or did_you_mean(name, IterDataPipe.functions) or "dir(pipe) has the names of all stages"
+        )
 
 
 class _Maker:
@@ -182,9 +244,16 @@ class _Maker:
     as in ``.map_dict(cls=int)``.
     """
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type, name: str) -> None:
         self.args = (kind,)
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = kind.__module__
         self.__doc__ = kind.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        _, *behind_source = inspect.signature(self.args[0]).parameters.values()
+        return inspect.Signature(behind_source, return_annotation=self.args[0].__name__)
 
     def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
         return self.args[0](source, *arguments, **named)
@@ -221,6 +290,10 @@ def check_below_plan(tail: IterDataPipe[Any]) -> None:
                 f"{name_of(pipe)} joins several pipes below .read_samples(): the plan of one does not hold for several",
                 todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
             )
+
+
+def _refuse(error: UsageError, *_: Any, **__: Any) -> NoReturn:
+    raise error
 
 
 def _refused(source: IterDataPipe[Any], name: str) -> UsageError | None:
@@ -268,6 +341,27 @@ def parents(pipe: Any) -> list[IterDataPipe[Any]]:
         )
         found.extend(item for item in items if isinstance(item, IterDataPipe))
     return found
+
+
+def at_work(source: IterDataPipe[Any]) -> dict[str, Any]:
+    """Return ``url`` and ``key`` of the sample that is at work in `source` or above it.
+
+    ``{}`` where that is not known, or where a stage on the way holds others, too.
+    """
+    while True:
+        if isinstance(source, Pipe):
+            place = source.busy_with() or source._left or {}
+            if place.get("key") is not None:
+                return place
+            effect = source.effect()
+            if not source.hidden and (effect.holds or effect.gives not in ("each", "fewer", "batches")):
+                return {}
+        elif not isinstance(source, (Mapper, Filter)):
+            return {}
+        above = parents(source)
+        if len(above) != 1:
+            return {}
+        source = above[0]
 
 
 def upstream(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:

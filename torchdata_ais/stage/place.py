@@ -1,14 +1,14 @@
-"""A sample's place in the data set, through stages that make new dicts; and in errors of user functions."""
+"""A sample's place in the data set, through stages that make new dicts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from torchdata_ais.errors import AISError, UsageError, noted
+from torchdata_ais.errors import UsageError
 from torchdata_ais.samples import Sample
 
-__all__ = ["keep_place", "note_place", "place_in", "place_of", "require_dict"]
+__all__ = ["keep_place", "place_in", "place_of", "require_dict"]
 
 
 def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
@@ -25,17 +25,6 @@ def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
     if result.place < 0:
         result.place = sample.place
     return result
-
-
-def note_place(error: Exception, item: Any, stage: str) -> None:
-    """Add to the traceback of an error of a user's function by which stage, and with which sample, it was called.
-
-    The error keeps its class and arguments. Python 3.10 does not print notes, but the counts of a stage do.
-    """
-    if not isinstance(error, AISError):
-        fields = item if isinstance(item, Mapping) else {}
-        known = [f"{name} {fields[field]!r}" for name, field in _NAMES if field in fields]
-        noted(error, f"in .{stage}()" + (f", in the sample with {', '.join(known)}" if known else ""))
 
 
 def place_of(sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,14 +54,11 @@ def place_in(item: Any) -> dict[str, Any]:
     return {"url": item.get("__url__"), "key": item["__key__"]}
 
 
-_NAMES = (("key", "__key__"), ("url", "__url__"))
-
-
 def require_dict(sample: Any, stage: str) -> dict[str, Any]:
     """Return `sample`; raise `UsageError` if it is no dict."""
     if isinstance(sample, dict):
         return sample
     raise UsageError.at(
-        f"{stage} was given an item of type {type(sample).__name__}, not a dict",
+        f"{stage}() was given an item of type {type(sample).__name__}, not a dict",
         todo=f"put .{stage}() before .to_tuple() and .batched(), behind .group_samples()",
     )

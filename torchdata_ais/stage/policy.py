@@ -92,7 +92,7 @@ class ErrorPolicy:
 
     def _too_many(self, stats: StageStats, stage: str) -> str:
         count = sum(stats.skipped.values())
-        return f"{stage} met {count} errors in {stats.items} items, over max_errors={self.max_errors}"
+        return f"{stage}() met {count} errors in {stats.items} items, over max_errors={self.max_errors}"
 
     def __repr__(self) -> str:
         name = (

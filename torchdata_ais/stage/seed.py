@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import xxhash
-from torch.utils.data.datapipes.iter import Shuffler
 
+from torchdata_ais.stage.datapipes import Shuffler
 from torchdata_ais.stage.pipe import IterDataPipe, upstream
 from torchdata_ais.state import SeedState
 

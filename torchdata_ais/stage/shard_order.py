@@ -12,8 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data.datapipes.iter import Collator, Mapper
-
+from torchdata_ais.stage.datapipes import Collator, Mapper
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents
 from torchdata_ais.state import ReaderState
 

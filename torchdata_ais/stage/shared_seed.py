@@ -47,7 +47,7 @@ class SharedSeed(Pipe[Any]):
         return self
 
     def effect(self) -> Effect:
-        """Return what the stage does to items: nothing."""
+        """Return that nothing is done to items."""
         return Effect("each")
 
     def _items(self) -> Iterator[Any]:

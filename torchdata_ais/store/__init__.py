@@ -9,6 +9,7 @@ from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, 
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_url
 from torchdata_ais.store.listing import list_objects, options_with
+from torchdata_ais.store.nearby import with_neighbours
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
 from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
 from torchdata_ais.store.pace import Pace, pace_of
@@ -48,4 +49,5 @@ __all__ = [
     "read_batch",
     "read_range",
     "resolve_options",
+    "with_neighbours",
 ]

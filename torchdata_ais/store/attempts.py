@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from torchdata_ais.errors import StallError, TransportError
+from torchdata_ais.errors import ConnectError, StallError, TransportError
 from torchdata_ais.redaction import clean, quiet
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.options import Retry
@@ -22,6 +22,21 @@ _log = logging.getLogger("torchdata_ais")
 _MIB = 1 << 20
 _SLACK_S = 2.0
 _WATCH_S = 1.0
+_QUIET_S = 60.0
+_MOST_SAID = 1000
+
+
+_said: dict[str, float] = {}
+"""What was said as a warning -> when: many shards are read from a node that is gone."""
+
+
+def _first_of(what: str) -> bool:
+    """Return whether `what` was not said in the last minute."""
+    now, before = time.monotonic(), _said.get(what, -_QUIET_S)
+    if len(_said) > _MOST_SAID:
+        _said.clear()
+    _said[what] = now if now - before >= _QUIET_S else before
+    return now - before >= _QUIET_S
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: the reader was closed
@@ -169,7 +184,13 @@ class Attempts:
                 reason += f"; the server asks to wait {failed.after_s:g} s"
             raise self._error(failed, reason, offset) from quiet(failed.__cause__)
         self.retries += 1
-        _log.info("%s: %s; trying again in %.1f s", self._name, failed.what, pause)
+        text = f"{self._name}: {failed.what}; trying again in %.1f s"
+        if failed.kind is ConnectError and _first_of(failed.what):
+            # Whoever looks at a program that stands still sees at once what it waits for.
+            text += f", {self._retry.attempts - self._failures} times at most"
+            _log.warning(text, pause)
+        else:
+            _log.info(text, pause)
         with self.waiting():
             if self._cancel.wait(pause):
                 raise Cancelled

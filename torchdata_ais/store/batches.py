@@ -17,6 +17,7 @@ from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, retried
 from torchdata_ais.store.batch_archive import Asked, NotAsAskedError, entries_of
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import is_page, not_aistore, refused
+from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.request import send
@@ -184,7 +185,7 @@ def read_batch(
                 if len(missing) > len(absent):
                     raise
             finally:
-                _let_go(response)
+                let_go(response)
         return BatchAnswer(tuple(missing), tuple(absent))
 
     where = Location("object", "", first.bucket, first.provider, first.namespace).uri
@@ -245,10 +246,3 @@ def _refusal(
     return BatchAnswer(
         tuple(missing), tuple(absent), answered_as_asked=False, supported=redirected, reason=failed.what
     )
-
-
-def _let_go(response: BaseHTTPResponse) -> None:
-    """Give the connection back if the body was read to its end, else close it."""
-    if not response.closed:
-        response.close()
-    response.release_conn()

@@ -55,6 +55,10 @@ def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
     return found
 
 
+def _broken_off(where: str) -> Failed:
+    return Failed(ReadError, f"the body broke off at byte {where}", _NODE, says_byte=True)
+
+
 class HTTPReader(Reader):
     """Reads one object or web file, for one thread at a time.
 
@@ -207,7 +211,7 @@ class HTTPReader(Reader):
             edge = self._start if position < self._start else self._offset
             data = self._read1(response, min(self._options.block_bytes, edge - position))
             if not data:
-                raise Failed(ReadError, f"the body broke off at byte {position}", _NODE, says_byte=True)
+                raise _broken_off(f"{position}")
             if again is not None and position >= self._start:
                 again.update(data)
             position += len(data)
@@ -230,12 +234,7 @@ class HTTPReader(Reader):
             attempts.progress(size)
             yield data
         if self.facts.size is not None and self._offset < self.facts.size:
-            raise Failed(
-                ReadError,
-                f"the body broke off at byte {self._offset} of {self.facts.size}",
-                _NODE,
-                says_byte=True,
-            )
+            raise _broken_off(f"{self._offset} of {self.facts.size}")
         if plain is not None:
             plain.close()  # or urllib3, which does not know that it was read, would take it for broken off
 
@@ -260,12 +259,7 @@ class HTTPReader(Reader):
                 raise Cancelled from error
             self._attempts.check_interrupted(error)
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
-            raise Failed(
-                ReadError,
-                f"the body broke off at byte {self._offset}{size_text} ({root(error)})",
-                _NODE,
-                says_byte=True,
-            ) from error
+            raise _broken_off(f"{self._offset}{size_text} ({root(error)})") from error
         finally:
             self._attempts.waited(time.monotonic() - begin)
 

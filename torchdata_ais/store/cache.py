@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import xxhash
 from filelock import FileLock, Timeout
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais.arguments import check_number, checked_options
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.store.facts import Hash, hash_named, hash_of_length
 from torchdata_ais.store.objects import head_object
@@ -59,6 +59,7 @@ class Kept(NamedTuple):
     proven: bool
 
 
+@checked_options
 @dataclass(frozen=True)
 class ObjectCache:
     """Objects kept in a folder, shared by all processes of this user that name it.
@@ -177,19 +178,16 @@ class ObjectCache:
 
     @contextmanager
     def _locked(self, path: Path, url: ObjectURL) -> Iterator[None]:
-        lock = FileLock(path.with_suffix(".lock"))
         try:
-            lock.acquire(timeout=self.wait_s)
+            lock = FileLock(path.with_suffix(".lock")).acquire(timeout=self.wait_s)
         except Timeout:
             raise StallError.at(
                 f"another process has been downloading the object into {self.folder} for {self.wait_s:g} s",
                 todo="look for a hanging process with that cache folder, or use another folder",
                 url=str(url),
             ) from None
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def _download(self, url: ObjectURL, path: Path, options: StoreOptions) -> FileIO:
         """Fetch the object, give its file the name `path`, and return it open at its first byte."""

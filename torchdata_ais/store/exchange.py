@@ -45,6 +45,9 @@ _SMALL = 64 << 10  # more than this, or for longer than _SOON_S, is not read of 
 _SOON_S = 2.0
 _TRANSIENT = {408, 409, 425, 429}
 _PERMANENT_5XX = {501, 505, 507}
+_BETWEEN_NODES = re.compile(
+    r'[A-Z][a-z]+ "https?://[^"]*": '
+)  # as Go writes that a request of its own failed
 _LONGEST_WAIT_S = 86_400.0  # a server that asks to wait longer means nothing by it
 
 
@@ -85,7 +88,9 @@ def send_once(
         raise Failed(
             ConnectError,
             f"no connection to {host}: {root(error)}",
-            "check that the cluster is up and that cluster= or AIS_ENDPOINT is right",
+            "check that the cluster is up and that cluster= or AIS_ENDPOINT is right"
+            if "/v1/" in url
+            else f"check the URL: is {host} right, and is its server up?",
         ) from error
     except fault.ReadTimeoutError as error:
         raise Failed(
@@ -187,8 +192,14 @@ def refusal(status: int, message: str, options: StoreOptions, after_s: float | N
 
 def _meaning(status: int, message: str, options: StoreOptions, after_s: float | None) -> Failed:
     what = f"the server answered {status} ({message})"
-    if status == 400 and "no storage targets" in message:  # what a proxy says while they are down or restart
+    # What a proxy says while its targets are down or restart, or while one does not answer the proxy's own request.
+    if status == 400 and ("no storage targets" in message or _BETWEEN_NODES.match(message)):
         return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)
+    if "backend is missing" in message or (status == 501 and "provider" in message):
+        todo = (
+            "the cluster cannot reach that provider: add its backend, or copy the data into an ais:// bucket"
+        )
+        return Failed(NotFoundError if status == 404 else ReadError, what, todo, again=False)
     if status in (404, 410):
         return Failed(NotFoundError, what, "check the spelling of bucket and object", again=False)
     if status in (401, 403):

@@ -7,7 +7,7 @@ from typing import Any
 
 from urllib3.response import BaseHTTPResponse
 
-__all__ = ["StrictResponse", "plain_body"]
+__all__ = ["StrictResponse", "let_go", "plain_body", "strict_body"]
 
 _INTERIM = 32  # answers before the answer: 100 Continue, 102 Processing, 103 Early Hints
 
@@ -73,13 +73,38 @@ class StrictResponse(HTTPResponse):
         self.length = left - len(data)
         return data
 
+    def read_whole(self, size: int) -> bytes:
+        """Return the next `size` bytes, however they are framed; fewer only at the end of the body.
 
-def plain_body(response: BaseHTTPResponse) -> StrictResponse | None:
-    """Return what stands under a response whose body is a known number of bytes as they are, or None.
+        Raises:
+            HTTPException: It broke off before.
+        """
+        data: bytes = self.read(size)
+        if len(data) < size and self.length:
+            raise IncompleteRead(data, size - len(data))
+        return data
 
-    Its blocks can be read without urllib3's layers, a dozen calls each, that bodies of other kinds need.
+
+def strict_body(response: BaseHTTPResponse) -> StrictResponse | None:
+    """Return what stands under a response, or None if it is none of ours.
+
+    It is read without urllib3's layers, a dozen calls each time. urllib3 does not know that it was read: give the
+    response back with `let_go`.
     """
     plain = getattr(response, "_original_response", None)
-    if isinstance(plain, StrictResponse) and not plain.chunked and plain.length and plain.fp is not None:
+    return plain if isinstance(plain, StrictResponse) else None
+
+
+def let_go(response: BaseHTTPResponse) -> None:
+    """Give the connection of a response back if the body was read to its end, else close it."""
+    if not response.closed:
+        response.close()
+    response.release_conn()
+
+
+def plain_body(response: BaseHTTPResponse) -> StrictResponse | None:
+    """Return the `strict_body` of a response if that is a known number of bytes as they are, else None."""
+    plain = strict_body(response)
+    if plain is not None and not plain.chunked and plain.length and plain.fp is not None:
         return plain
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import itertools
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torchdata_ais.shard_names import INDEX_FOLDER, is_shard
 from torchdata_ais.store.options import StoreOptions, resolve_options
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call_once
+from torchdata_ais.store.sdk_names import etl_config, is_bucket, is_group
 from torchdata_ais.urls import Location, ObjectURL, bucket_place, expand_template, parse_url, redact
 
 __all__ = ["list_objects", "options_with"]
@@ -117,16 +117,10 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         text = source if isinstance(source, str) else str(source)
         parts = _UNION.split(text) if type(source) is str else [text]
         return itertools.chain.from_iterable(_of_text(part, wanted, options) for part in parts)
-    if "aistore.sdk" in sys.modules:
-        from aistore.sdk import Bucket
-        from aistore.sdk.multiobj import ObjectGroup
-
-        # A subclass with a listing of its own is asked for it, like any other source.
-        method = getattr(type(source), "list_urls", None)
-        if isinstance(source, Bucket) and method is Bucket.list_urls:
-            return _of_bucket(_place_of(source), wanted, options_with(source.client, options))
-        if isinstance(source, ObjectGroup) and method is ObjectGroup.list_urls:
-            return _of_group(source, wanted, options)
+    if is_bucket(source):
+        return _of_bucket(_place_of(source), wanted, options_with(source.client, options))
+    if is_group(source):
+        return _of_group(source, wanted, options)
     if not hasattr(source, "list_urls"):
         raise UsageError.at(
             f"an object of type {type(source).__name__} is no source",
@@ -213,9 +207,7 @@ def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         raise UsageError.at(f"template= needs a bucket, not a {type(source).__name__}", todo="leave it out")
     etl = wanted.etl
     if etl is None and wanted.etl_params:
-        from aistore.sdk.etl import ETLConfig
-
-        etl = ETLConfig(name=wanted.etl_params["etl_name"])
+        etl = etl_config(wanted.etl_params["etl_name"])
     urls = call_once(
         lambda: sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str), options, _describe(source)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -15,11 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from typing_extensions import Self
 
+from torchdata_ais.arguments import checked_options
 from torchdata_ais.errors import UsageError
 from torchdata_ais.redaction import hide
 from torchdata_ais.urls import redact
 
-__all__ = ["Endpoint", "Retry", "StoreOptions", "resolve_options"]
+__all__ = ["Endpoint", "Retry", "StoreOptions", "basic", "login_in", "resolve_options"]
 
 
 class Endpoint(str):
@@ -51,6 +53,28 @@ class Endpoint(str):
         return type(self), (str(self), self.login)
 
 
+def login_in(text: str) -> tuple[str, str]:
+    """Return user name and password of what stands before the ``@`` of an address.
+
+    Example:
+        >>> login_in("me:p%40ss")
+        ('me', 'p@ss')
+    """
+    name, _, password = text.partition(":")
+    return unquote(name), unquote(password)
+
+
+def basic(name: str, password: str) -> str:
+    """Return the value of the header for a user name and password.
+
+    Example:
+        >>> basic("me", "pass")
+        'Basic bWU6cGFzcw=='
+    """
+    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
+
+
+@checked_options
 @dataclass(frozen=True)
 class Retry:
     """When a request is tried again, and for how long.
@@ -91,6 +115,7 @@ class Retry:
         return full * random.uniform(0.5, 1.0)
 
 
+@checked_options
 @dataclass(frozen=True)
 class StoreOptions:
     """Everything the store needs to know besides a URL.
@@ -294,7 +319,6 @@ def _clean_endpoint(endpoint: str) -> Endpoint:
         )
     user, at, host = parts.netloc.rpartition("@")
     if at:
-        name, _, password = user.partition(":")
-        login = (unquote(name), unquote(password))
+        login = login_in(user)
         endpoint = parts._replace(netloc=host).geturl()
     return Endpoint(endpoint, login)

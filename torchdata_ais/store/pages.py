@@ -11,7 +11,7 @@ import xxhash
 
 from torchdata_ais.errors import ReadError
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.sdk import asking, sdk_client
+from torchdata_ais.store.sdk import asking, sdk_bucket, sdk_client
 from torchdata_ais.urls import Location
 
 __all__ = ["Entry", "list_bucket"]
@@ -107,27 +107,26 @@ class _Listing:
         return [self._found[name] for name in sorted(self._found)]
 
 
-def list_bucket(place: Location, prefix: str, options: StoreOptions) -> list[Entry]:
+def list_bucket(
+    place: Location, prefix: str, options: StoreOptions, *, first_page: bool = False
+) -> list[Entry]:
     """Return the objects of a bucket whose names begin with `prefix`, by name.
 
     Args:
         place: The bucket, with its endpoint.
         prefix: The beginning of the names wanted.
         options: Retry policy and timeouts. Its deadline is that of the whole listing.
+        first_page: Ask for no further page.
 
     Raises:
         ConnectError, AuthError, NotFoundError, StallError: The cluster cannot be asked, or not within the deadline.
         ReadError: Somebody else answers; or what is listed cannot be: the message names the entry.
     """
-    from aistore.sdk.types import Namespace
-
     uri = replace(place, name=prefix).uri
     options = replace(options, endpoint=place.endpoint)
     listing = _Listing(f"listing {uri}", prefix)
-    space_uuid, _, space = place.namespace.removeprefix("@").partition("#")
-    namespace = Namespace(uuid=space_uuid, name=space) if place.namespace else None
     with sdk_client(options) as client, asking(options, listing.name, uri) as ask:
-        bucket = client.bucket(place.bucket, provider=place.provider, namespace=namespace)
+        bucket = sdk_bucket(client, place)
         uuid = token = ""
         while True:
             page = ask(
@@ -137,6 +136,6 @@ def list_bucket(place: Location, prefix: str, options: StoreOptions) -> list[Ent
             )
             listing.add(page)
             uuid, token = page.uuid, page.continuation_token
-            if not token:
+            if not token or first_page:
                 return listing.entries()
             listing.check_going_on(uuid, token)

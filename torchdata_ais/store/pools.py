@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 import threading
-from base64 import b64encode
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -26,7 +25,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.redaction import RedactingFilter, hide
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.framing import StrictResponse
-from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.options import StoreOptions, basic, login_in
 
 __all__ = ["pool_for", "proxy_for", "report_sockets"]
 
@@ -41,7 +40,7 @@ class _Connection(HTTPConnection):
 
     def _new_conn(self) -> socket.socket:
         sock = super()._new_conn()
-        Cancel.report(sock)
+        Cancel.report(sock)  # a proxy may drip its answer to CONNECT
         return sock
 
     def request(self, *args: Any, **kwargs: Any) -> None:
@@ -49,22 +48,11 @@ class _Connection(HTTPConnection):
         super().request(*args, **kwargs)
 
 
-class _TLSConnection(HTTPSConnection):
-    response_class = StrictResponse
-
-    def _new_conn(self) -> socket.socket:
-        sock = super()._new_conn()
-        Cancel.report(sock)  # a proxy may drip its answer to CONNECT
-        return sock
-
+class _TLSConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
         Cancel.report(self.sock)
         self.is_verified = True  # skip_verify was asked for: no InsecureRequestWarning for each request
-
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        Cancel.report(self.sock)
-        super().request(*args, **kwargs)
 
 
 class _Pool(HTTPConnectionPool):
@@ -75,12 +63,8 @@ class _Pool(HTTPConnectionPool):
         super()._put_conn(conn)
 
 
-class _TLSPool(HTTPSConnectionPool):
+class _TLSPool(_Pool, HTTPSConnectionPool):
     ConnectionCls = _TLSConnection
-
-    def _put_conn(self, conn: Any) -> None:
-        Cancel.let_go()
-        super()._put_conn(conn)
 
 
 _managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
@@ -126,8 +110,7 @@ def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib
         headers = None
         if parts.username:
             # Not urllib3.make_headers: it knows Latin-1 only.
-            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            headers = {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+            headers = {"Proxy-Authorization": basic(*login_in(parts.netloc.rpartition("@")[0]))}
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
     report_sockets(manager)
     return manager

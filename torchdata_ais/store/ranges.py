@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import re
 from contextlib import nullcontext
-from http.client import HTTPException
 
-from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.errors import ObjectChangedError, ReadError, StallError, UsageError
+from torchdata_ais.errors import ObjectChangedError, ReadError, UsageError
 from torchdata_ais.store.attempts import Attempts, Failed, retried
 from torchdata_ais.store.body import facts_of
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import UNREADABLE, drain, is_marked, is_page, not_aistore, refused, root
+from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_facts, open_error
+from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.request import send
+from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url, redact
 
 __all__ = ["read_range"]
@@ -99,7 +99,7 @@ def read_range(
                 raise Failed(ReadError, f"{len(data)} bytes came of {expected}", "look at that node")
             return data
         finally:
-            response.close()
+            let_go(response)
 
     data = retried(get, options.retry, place.uri, redact(target), cancel)
     if stats is not None:
@@ -167,25 +167,7 @@ def _body(
     response: BaseHTTPResponse, skip: int, length: int, attempts: Attempts, options: StoreOptions
 ) -> bytes:
     """Return `length` bytes of the body after the first `skip`, or as many as there are."""
-    data = bytearray()
-    try:
-        while len(data) < length:
-            attempts.expect(attempts.bound(options.stall_timeout))
-            piece = response.read1(_PIECE)
-            attempts.check_interrupted()
-            if not piece:
-                break
-            dropped = min(skip, len(piece))
-            skip -= dropped
-            data += memoryview(piece)[dropped:]
-    except (fault.ReadTimeoutError, TimeoutError) as error:
-        raise Failed(
-            StallError, f"no byte came for too long after {len(data)}", "look at the load of the node"
-        ) from error
-    except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
-        attempts.check_interrupted(error)
-        what = f"the body broke off after {len(data)} bytes ({root(error)})"
-        raise Failed(ReadError, what, "look at that node") from error
-    finally:
-        attempts.expect()
-    return bytes(memoryview(data)[:length])
+    body = WholeBody(response, options, attempts)
+    while skip and (dropped := body.take(min(skip, _PIECE))):
+        skip -= len(dropped)
+    return body.take(length)

@@ -1,4 +1,4 @@
-"""The AIStore SDK, held at arm's length: imported when needed, with our retries, errors in our words."""
+"""The AIStore SDK, held at arm's length: with our retries, errors in our words. `sdk_names` imports it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, S
 from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, Series, series
 from torchdata_ais.store.exchange import UNREADABLE, message_in, not_aistore, refusal, root
-from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.options import StoreOptions, basic
 from torchdata_ais.store.pools import proxy_for
-from torchdata_ais.store.tokens import basic
+from torchdata_ais.store.sdk_names import api_error, client_of, namespace_of, session_of, set_token
 from torchdata_ais.urls import Location
 
 __all__ = ["Asking", "asking", "call", "call_once", "job_id_in", "make_bucket", "sdk_bucket", "sdk_client"]
@@ -43,29 +43,21 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
     The SDK's own retries wait for minutes against an endpoint that is not there, and repeat requests to a
     node that is gone; `call` repeats them by the policy of `options` instead.
     """
-    from aistore.sdk import Client
-    from aistore.sdk.retry_config import RetryConfig
-    from tenacity import Retrying, stop_after_attempt
-    from urllib3 import Retry
-
     from torchdata_ais.store.adapter import BoundedAdapter
 
-    once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
-        client = Client(
+        client = client_of(
             str(options.endpoint),
             skip_verify=options.skip_verify,
             ca_cert=options.ca_cert,
             client_cert=options.client_cert,
             timeout=(options.connect_timeout or 0, options.first_byte_timeout or 0),
-            retry_config=once,
             token=options.token,
             max_pool_size=options.pool_size,
         )
-    # Where we have none, the SDK would take that of the environment, as it stands there.
-    client._request_client.token = options.token
-    session = client._request_client.session_manager.session
+    set_token(client, options.token)
+    session = session_of(client)
     if options.login:
         session.auth = _Login(*options.login)
     # With its trust in the environment, requests would let REQUESTS_CA_BUNDLE override ca_cert.
@@ -154,11 +146,7 @@ def make_bucket(client: Any, place: Location, options: StoreOptions) -> None:
 
 def sdk_bucket(client: Any, place: Location) -> Any:
     """Return the SDK's object for the bucket of `place`."""
-    from aistore.sdk.types import Namespace
-
-    uuid, _, name = place.namespace.removeprefix("@").partition("#")
-    namespace = Namespace(uuid=uuid, name=name) if place.namespace else None
-    return client.bucket(place.bucket, provider=place.provider, namespace=namespace)
+    return client.bucket(place.bucket, provider=place.provider, namespace=namespace_of(place.namespace))
 
 
 def job_id_in(text: object, options: StoreOptions) -> str:
@@ -194,7 +182,6 @@ def _translated(options: StoreOptions) -> Iterator[None]:
     """Turn what the SDK raises into `Failed`."""
     import msgspec
     import requests
-    from aistore.sdk.errors import APIRequestError
     from urllib3.exceptions import HTTPError
 
     where = options.endpoint or "the cluster"
@@ -203,7 +190,7 @@ def _translated(options: StoreOptions) -> Iterator[None]:
         yield
     except (AISError, Failed, Cancelled):  # ours already
         raise
-    except APIRequestError as error:
+    except api_error() as error:
         failed = refusal(error.status_code, message_in(str(error.message)), options)
         raise failed from error
     except requests.exceptions.SSLError as error:

@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from io import FileIO
-from types import TracebackType
 
 from typing_extensions import Self
 
@@ -332,9 +331,7 @@ class BlockSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

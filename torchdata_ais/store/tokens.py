@@ -8,9 +8,8 @@ import logging
 import os
 import threading
 import time
-from base64 import b64encode
 from contextlib import suppress
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.exceptions import LocationParseError
@@ -18,10 +17,10 @@ from urllib3.util import parse_url
 
 from torchdata_ais.redaction import hide
 from torchdata_ais.store.attempts import Failed
-from torchdata_ais.store.exchange import refused, send_once
-from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.exchange import UNREADABLE, refused, send_once
+from torchdata_ais.store.options import StoreOptions, basic, login_in
 
-__all__ = ["authorization", "basic", "login_of", "origin"]
+__all__ = ["authorization", "login_of", "origin"]
 
 _log = logging.getLogger("torchdata_ais")
 _MAP_TIMEOUT_S = 10.0
@@ -93,23 +92,12 @@ def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict
         return url, None, {}  # what cannot be taken apart is not sent
     login = None
     if parts.auth is not None:
-        name, _, password = parts.auth.partition(":")
-        login = (unquote(name), unquote(password))
+        login = login_in(parts.auth)
         hide(login[1])
         url = parts._replace(auth=None).url
     elif options.login and origin(url) == origin(options.endpoint):
         login = options.login
     return url, origin(url), {"Authorization": basic(*login)} if login else {}
-
-
-def basic(name: str, password: str) -> str:
-    """Return the value of the header for a user name and password.
-
-    Example:
-        >>> basic("me", "pass")
-        'Basic bWU6cGFzcw=='
-    """
-    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
 
 
 def _cluster(home: str, wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
@@ -145,14 +133,6 @@ def _fetch_map(base: str, options: StoreOptions) -> frozenset[_Origin]:
                 node_origin = origin(address) if address else None
                 if node_origin is not None:
                     nodes.add(node_origin)
-    except (
-        Failed,
-        urllib3.exceptions.HTTPError,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ) as error:
+    except (Failed, urllib3.exceptions.HTTPError, OSError, *UNREADABLE) as error:
         _log.warning("the cluster map of %s cannot be read (%s): redirects get no token", base, error)
     return frozenset(nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from http.client import HTTPException
 from io import BytesIO
 
@@ -13,6 +14,7 @@ from torchdata_ais.errors import ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import UNREADABLE, root
+from torchdata_ais.store.framing import strict_body
 from torchdata_ais.store.options import StoreOptions
 
 __all__ = ["WholeBody"]
@@ -29,7 +31,8 @@ class WholeBody:
     """
 
     def __init__(self, response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts) -> None:
-        self._response = response
+        strict = strict_body(response)
+        self._read: Callable[[int], bytes] = response.read if strict is None else strict.read_whole
         self._attempts = attempts
         self._stall_s = attempts.bound(options.stall_timeout)
         self._deadline_s = options.retry.deadline
@@ -59,7 +62,7 @@ class WholeBody:
             raise Failed(StallError, what, todo, again=False)
         attempts.expect(self._stall_s)
         try:
-            data: bytes = self._response.read(size, decode_content=False)
+            data = self._read(size)
             attempts.check_interrupted()
         except (fault.ReadTimeoutError, TimeoutError) as error:
             what = f"no byte came for too long after {self.size}"

@@ -7,42 +7,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from torchdata_ais.codecs import (
-    IMAGE_EXTENSIONS,
-    IMAGE_SPECS,
-    Continue,
-    basichandlers,
-    build_decoder,
-    gzfilter,
-    handle_extension,
-    imagehandler,
-    torch_audio,
-    torch_video,
-)
+from torchdata_ais.codecs import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
+from torchdata_ais.codecs import IMAGE_SPECS, build_decoder
+from torchdata_ais.codecs import Continue as Continue
+from torchdata_ais.codecs import basichandlers as basichandlers
+from torchdata_ais.codecs import gzfilter as gzfilter
+from torchdata_ais.codecs import handle_extension as handle_extension
+from torchdata_ais.codecs import imagehandler as imagehandler
+from torchdata_ais.codecs import torch_audio as torch_audio
+from torchdata_ais.codecs import torch_video as torch_video
 from torchdata_ais.codecs.fields import FIELD_KINDS
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
 from torchdata_ais.webdataset.left_out import explaining
-
-__all__ = [
-    "IMAGE_EXTENSIONS",
-    "Continue",
-    "Decoder",
-    "DecodingError",
-    "ImageHandler",
-    "basichandlers",
-    "decoders",
-    "gzfilter",
-    "handle_extension",
-    "imagehandler",
-    "imagespecs",
-    "pytorch_weights_only",
-    "torch_audio",
-    "torch_loads",
-    "torch_video",
-    "unpickle_loads",
-]
 
 DecodingError = DecodeError
 ImageHandler = imagehandler

@@ -15,17 +15,15 @@ from urllib.parse import quote, urlsplit
 
 from typing_extensions import Unpack
 
-from torchdata_ais.errors import NEVER_SKIPPED, UsageError
+from torchdata_ais.errors import UsageError
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.store.cache import delete_oldest
 from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
-from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.left_out import explaining
-
-__all__ = ["FileCache", "LRUCleanup", "StreamingOpen", "url_to_cache_name"]
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
@@ -59,17 +57,7 @@ class StreamingOpen:
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open one shard after the other."""
-        for item in urls:
-            url = named_by(item)
-            try:
-                opened = self._open(url)
-            except NEVER_SKIPPED:
-                raise
-            except Exception as error:  # noqa: BLE001 - the handler decides
-                if not self.handler(error):
-                    return
-                continue
-            yield opened
+        return handled(map(named_by, urls), self._open, self.handler, "url_opener")
 
     def get_file(self, url: str) -> str | None:
         """Return the file with the shard; None for a shard that is in none."""

@@ -11,11 +11,7 @@ import torch
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.listed import listed
-from torchdata_ais.stage.policy import ErrorPolicy
-from torchdata_ais.stage.stats import StageStats
-from torchdata_ais.webdataset.handlers import Handler, reraise_exception
-
-__all__ = ["batched", "combine_values", "default_collation_fn"]
+from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
 
 
 def default_collation_fn(
@@ -88,20 +84,7 @@ def batched(
         handler: Called with what `collation_fn` raises; True gives up that batch.
     """
     lists = listed(data, batchsize, partial)
-    return lists if collation_fn is None else _collated(lists, collation_fn, handler)
-
-
-def _collated(
-    lists: Iterator[list[Any]], collation_fn: Callable[[list[Any]], Any], handler: Handler
-) -> Iterator[Any]:
+    if collation_fn is None:
+        return lists
     check_function(collation_fn, 1, "batched(collation_fn=)")
-    policy, stats = ErrorPolicy(handler), StageStats()
-    for rows in lists:
-        stats.items += 1
-        try:
-            batch = collation_fn(rows)
-        except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
-            if not policy.goes_on(error, stats, "batched"):
-                return
-            continue
-        yield batch
+    return handled(lists, collation_fn, handler, "batched")

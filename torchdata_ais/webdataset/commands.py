@@ -22,8 +22,6 @@ from torchdata_ais.webdataset import utils
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.printing import NotUnderstood, source_of
 
-__all__ = ["EXPLANATION", "Command", "direct_url", "named_by", "readable", "refuse_local_file", "shown"]
-
 EXPLANATION = (
     "a command of a shell is not run: a list of shards is data, and what stands in it could be anything;"
     " nor does a command say whether it got all the bytes"

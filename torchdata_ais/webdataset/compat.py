@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, IterableDataset
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.currying import without_example
@@ -24,27 +25,14 @@ from torchdata_ais.webdataset.shardlists import (
 )
 from torchdata_ais.webdataset.shuffling import detshuffle as _detshuffle
 from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
-from torchdata_ais.webdataset.tariterators import tarfile_to_samples
+from torchdata_ais.webdataset.tariterators import SampleNames, tarfile_to_samples
 from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
-
-__all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
 
 logger = logging.getLogger("torchdata_ais")
 
 _FILTERS = (
-    *(
-        "map",
-        "map_dict",
-        "map_tuple",
-        "to_tuple",
-        "rename",
-        "rename_keys",
-        "extract_keys",
-        "select",
-        "decode",
-    ),
-    *("xdecode", "associate", "info", "slice", "rsample", "batched", "unbatched", "listed", "unlisted"),
-    *("log_keys", "detshuffle"),
+    "map map_dict map_tuple to_tuple rename rename_keys extract_keys select decode xdecode associate info slice rsample"
+    " batched unbatched listed unlisted log_keys detshuffle"
 )
 
 
@@ -84,7 +72,7 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in _FILTERS:
+for _name in _FILTERS.split():
     setattr(FluidInterface, _name, _method(_name))
 
 
@@ -187,7 +175,8 @@ class WebDataset(DataPipeline, FluidInterface):
 
     _adds_split = False
 
-    def __init__(
+    @checked
+    def __init__(  # type: ignore[misc]  # cache_dir= has a name of its own here
         self,
         urls: Any,
         handler: Handler = reraise_exception,
@@ -206,7 +195,7 @@ class WebDataset(DataPipeline, FluidInterface):
         empty_check: bool = True,
         verbose: bool = False,
         seed: Any = None,
-        **loading: Any,
+        **loading: Unpack[SampleNames],
     ) -> None:
         super().__init__()
         if mode not in (None, "resampled"):
@@ -225,7 +214,7 @@ class WebDataset(DataPipeline, FluidInterface):
             if size > 0:
                 self.append(_detshuffle(size, seed=seed) if detshuffle else _shuffle(size, seed=seed))
         if cache_dir is not None and cache_size != 0:
-            loading |= _cache(cache_dir, cache_size)
+            loading.update(_cache(cache_dir, cache_size))
         self.append(
             tarfile_to_samples(
                 handler=handler,
@@ -282,7 +271,7 @@ class EmptyCheck:
 check_empty = EmptyCheck()
 
 
-def _cache(folder: Any, size: float) -> dict[str, Any]:
+def _cache(folder: Any, size: float) -> SampleNames:
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise UsageError.at(f"the folder {path} for the cache does not exist", todo="make it first")

@@ -11,23 +11,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torchdata_ais.arguments import check_call
 from torchdata_ais.stage.pipe import as_pipe
+from torchdata_ais.stage.sending import check_sendable
 from torchdata_ais.webdataset.utils import run_seed
-
-__all__ = [
-    "AlikeRandomStage",
-    "Filter",
-    "FilterFunction",
-    "RandomStage",
-    "Stage",
-    "Through",
-    "pipelinefilter",
-    "through",
-]
 
 
 class Stage:
     """A filter with all its arguments but the source; picklable if they are."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        check_sendable(str(getattr(self.f, "__name__", self.f)), state.values())
+        return state
 
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.f = f
@@ -97,6 +93,8 @@ class Filter:
         """Return the stage: `f` with all its arguments but the source."""
         if isinstance(self.f, Through):
             self.f.check(*args, **named)
+        else:
+            check_call(self.f, (None, *args), named)
         return self.stage(self.f, args, named)
 
 
@@ -113,21 +111,20 @@ def pipelinefilter(f: Callable[..., Any]) -> Filter:
     return Filter(f)
 
 
+Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
+"""Changes the arguments of a stage, as a function of (positional, named); returns the positional ones."""
+
+
 class Through:
     """A stage of `torchdata_ais.pipes` as a function of an iterator; ``handler=`` is its ``on_error=``.
 
     Args:
         kind: Class of the pipe.
         name: What the stage is called.
-        prepare: Changes the arguments, as a function of (positional, named), before the pipe gets them.
+        prepare: Changes the arguments before the pipe gets them.
     """
 
-    def __init__(
-        self,
-        kind: Callable[..., Any],
-        name: str,
-        prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]] | None = None,
-    ) -> None:
+    def __init__(self, kind: Callable[..., Any], name: str, prepare: Prepare | None = None) -> None:
         self.kind = kind
         self.__name__ = name
         self.__doc__ = without_example(kind)
@@ -153,7 +150,7 @@ class Through:
 def through(
     kind: Callable[..., Any],
     name: str,
-    prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]] | None = None,
+    prepare: Prepare | None = None,
     stage: type[Stage] = Stage,
 ) -> tuple[Through, Filter]:
     """Return a stage of `torchdata_ais.pipes` as a plain function, and as the filter that is made of it."""

@@ -15,52 +15,17 @@ from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.pipes.listed import listed as lists_of
 from torchdata_ais.pipes.to_tuple import first_field
 from torchdata_ais.webdataset import collation
-from torchdata_ais.webdataset.currying import (
-    AlikeRandomStage,
-    FilterFunction,
-    RandomStage,
-    pipelinefilter,
-    through,
-)
-from torchdata_ais.webdataset.handlers import reraise_exception
+from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage, through
+from torchdata_ais.webdataset.currying import FilterFunction as FilterFunction
+from torchdata_ais.webdataset.currying import pipelinefilter as pipelinefilter
+from torchdata_ais.webdataset.handlers import reraise_exception as reraise_exception
 from torchdata_ais.webdataset.left_out import explaining
-from torchdata_ais.webdataset.shuffling import detshuffle, pick, shuffle, shuffled
-from torchdata_ais.webdataset.utils import PipelineStage, identity
-
-__all__ = [
-    "Cached",
-    "FilterFunction",
-    "MissingKeyError",
-    "associate",
-    "batched",
-    "decode",
-    "default_collation_fn",
-    "detshuffle",
-    "extract_keys",
-    "getfirst",
-    "identity",
-    "info",
-    "listed",
-    "log_keys",
-    "map",
-    "map_dict",
-    "map_tuple",
-    "pick",
-    "pipelinefilter",
-    "rename",
-    "rename_keys",
-    "reraise_exception",
-    "resampled",
-    "rsample",
-    "select",
-    "shuffle",
-    "slice",
-    "to_tuple",
-    "transform_with",
-    "unbatched",
-    "unlisted",
-    "xdecode",
-]
+from torchdata_ais.webdataset.shuffling import detshuffle as detshuffle
+from torchdata_ais.webdataset.shuffling import pick as pick
+from torchdata_ais.webdataset.shuffling import shuffle as shuffle
+from torchdata_ais.webdataset.shuffling import shuffled
+from torchdata_ais.webdataset.utils import PipelineStage
+from torchdata_ais.webdataset.utils import identity as identity
 
 default_collation_fn = collation.default_collation_fn
 

@@ -16,8 +16,6 @@ from torch.utils.data import IterableDataset
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import expand_template
 
-__all__ = ["DirectoryShardList"]
-
 _CLAIMED = re.compile(r"\._(\d+)_$")
 
 

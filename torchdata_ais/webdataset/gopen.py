@@ -16,8 +16,6 @@ from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.webdataset.commands import EXPLANATION, Command, direct_url, refuse_local_file, shown
 from torchdata_ais.webdataset.left_out import explaining
 
-__all__ = ["gopen", "gopen_file", "rewrite_url"]
-
 
 class _Blocks(io.RawIOBase):
     def __init__(self, source: BlockSource) -> None:

@@ -8,20 +8,13 @@ stages do not ask any handler about them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
 from torchdata_ais.errors import NEVER_SKIPPED
 from torchdata_ais.redaction import clean
-
-__all__ = [
-    "Handler",
-    "ignore_and_continue",
-    "ignore_and_stop",
-    "reraise_exception",
-    "warn_and_continue",
-    "warn_and_stop",
-]
+from torchdata_ais.stage.policy import ErrorPolicy
+from torchdata_ais.stage.stats import StageStats
 
 Handler = Callable[[Exception], bool]
 
@@ -53,6 +46,20 @@ def warn_and_stop(exn: Exception) -> bool:
     """Warn with the whole text of the error, and end the stream."""
     _warn(exn)
     return False
+
+
+def handled(items: Iterable[Any], make: Callable[[Any], Any], handler: Handler, stage: str) -> Iterator[Any]:
+    """Yield what `make` makes of each item, without those whose errors the handler of a stage passes over."""
+    policy, stats = ErrorPolicy(handler), StageStats()
+    for item in items:
+        stats.items += 1
+        try:
+            made = make(item)
+        except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
+            if not policy.goes_on(error, stats, stage):
+                return
+            continue
+        yield made
 
 
 def _raise_wrong_call(exn: Exception) -> None:

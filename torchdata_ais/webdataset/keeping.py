@@ -11,8 +11,6 @@ from torchdata_ais.store import Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 from torchdata_ais.webdataset.handlers import Handler
 
-__all__ = ["FileKeeper", "kept_web_files"]
-
 logger = logging.getLogger("torchdata_ais")
 
 

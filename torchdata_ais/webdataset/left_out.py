@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["REASONS", "explaining"]
+from torchdata_ais.arguments import did_you_mean
 
 _SCHEMES = (
     "a table that any import can change decides what a URL runs;"
@@ -114,6 +115,8 @@ def explaining(module: str) -> Callable[[str], NoReturn]:
 
     def missing(name: str) -> NoReturn:
         why = f", on purpose: {reasons[name]}" if name in reasons else ""
+        hint = "" if why or name.startswith("_") else did_you_mean(name, dir(sys.modules.get(module)))
+        why = why or (hint and f". {hint}")
         raise AttributeError(f"module {module!r} has no {name!r}{why}")
 
     return missing

@@ -11,8 +11,6 @@ from torchdata_ais import pipes
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.utils import run_seed
 
-__all__ = ["MockDataset", "RandomMix", "RoundRobin"]
-
 
 class RoundRobin(IterableDataset[Any]):
     """Take one item of each dataset in turn.

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.datapipes import IterDataPipe
+from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.stage.seed import seed_shufflers
 from torchdata_ais.store import ClusterNames, StoreOptions
@@ -22,8 +24,6 @@ from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
 from torchdata_ais.webdataset.tariterators import tarfile_samples
 from torchdata_ais.webdataset.utils import PipelineStage, Place, passes, pytorch_worker_info, run_seed
-
-__all__ = ["DataPipeline"]
 
 
 class DataPipeline(IterableDataset[Any]):
@@ -58,10 +58,8 @@ class DataPipeline(IterableDataset[Any]):
 
     _adds_split = True
 
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__()
-        if named:
-            raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(named)}")
         self.pipeline: list[Any] = []
         for arg in args:
             if isinstance(arg, list) and (self.pipeline or _holds_stages(arg)):
@@ -133,12 +131,15 @@ class DataPipeline(IterableDataset[Any]):
     # Iterating.
 
     def __iter__(self) -> Iterator[Any]:
-        if self._goes_on:
-            yield from self._next_epoch()
-        elif self.nsamples > 0:
-            yield from islice(self.iterator(), self.nsamples)
-        else:
-            yield from self.iterator()
+        try:
+            if self._goes_on:
+                yield from self._next_epoch()
+            elif self.nsamples > 0:
+                yield from islice(self.iterator(), self.nsamples)
+            else:
+                yield from self.iterator()
+        except Exception as error:  # noqa: BLE001 - raised again
+            raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
 
     def iterator1(self) -> Iterator[Any]:
         """Return an iterator over one pass."""

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import IterDataPipe
-
+from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.shardlists import (
     SimpleShardList,
@@ -18,8 +17,6 @@ from torchdata_ais.webdataset.shardlists import (
 from torchdata_ais.webdataset.shuffling import shuffle
 from torchdata_ais.webdataset.tariterators import tarfile_samples
 from torchdata_ais.webdataset.utils import Place
-
-__all__ = ["SPLITS", "function_of", "plan"]
 
 logger = logging.getLogger("torchdata_ais")
 

@@ -8,8 +8,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["NotUnderstood", "source_of"]
-
 logger = logging.getLogger("torchdata_ais")
 
 _WEB = ("http://", "https://")

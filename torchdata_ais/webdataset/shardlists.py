@@ -20,31 +20,10 @@ from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.currying import Through
-from torchdata_ais.webdataset.filters import resampled
-from torchdata_ais.webdataset.folder import DirectoryShardList
+from torchdata_ais.webdataset.filters import resampled as resampled
+from torchdata_ais.webdataset.folder import DirectoryShardList as DirectoryShardList
 from torchdata_ais.webdataset.left_out import explaining
-from torchdata_ais.webdataset.utils import (
-    Place,
-    loader_seed,
-    pytorch_worker_info,
-    pytorch_worker_seed,
-)
-
-__all__ = [
-    "DirectoryShardList",
-    "MSSource",
-    "ResampledShardList",
-    "ResampledShards",
-    "SimpleShardList",
-    "expand_source",
-    "expand_urls",
-    "non_empty",
-    "resampled",
-    "shardspec",
-    "single_node_only",
-    "split_by_node",
-    "split_by_worker",
-]
+from torchdata_ais.webdataset.utils import Place, loader_seed, pytorch_worker_info, pytorch_worker_seed
 
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -151,6 +130,9 @@ class SimpleShardList(IterableDataset[dict[str, str]]):
             random.Random(self.seed).shuffle(urls)
         for url in urls:
             yield {"url": url}
+
+
+ShardList = SimpleShardList
 
 
 @dataclass

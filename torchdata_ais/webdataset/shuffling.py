@@ -6,12 +6,11 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.shuffled import Reservoir, shuffled_through
 from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage
 from torchdata_ais.webdataset.utils import PipelineStage
-
-__all__ = ["detshuffle", "pick", "shuffle", "shuffled"]
 
 
 def pick(buf: list[Any], rng: random.Random) -> Any:
@@ -80,6 +79,7 @@ class shuffle(RandomStage, PipelineStage):  # noqa: N801 - webdataset's name
 
     f = staticmethod(shuffled)
 
+    @checked
     def __init__(
         self,
         bufsize: int = 1000,
@@ -119,6 +119,7 @@ class detshuffle(shuffle, AlikeRandomStage):  # noqa: N801 - webdataset's name
         True
     """
 
+    @checked
     def __init__(self, bufsize: int = 1000, initial: int = 100, seed: Any = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, seed=seed)
         self.epoch = epoch

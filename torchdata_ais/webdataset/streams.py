@@ -14,8 +14,6 @@ from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler
 
-__all__ = ["ShardStream", "readable_runs", "stream_in"]
-
 _BLOCK_BYTES = 256 << 10
 
 

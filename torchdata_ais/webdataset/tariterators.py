@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
 from typing import Any, Literal
 
+from typing_extensions import Unpack
+
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.reading.open_shard import ShardOptions
+from torchdata_ais.pipes.load_tar import LoadTarNames
+from torchdata_ais.reading.open_shard import Safety, ShardOptions
 from torchdata_ais.samples import Run, Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
-from torchdata_ais.store import ClusterNames, cluster_options
+from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, cluster_options
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
@@ -21,16 +24,25 @@ from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
-__all__ = [
-    "base_plus_ext",
-    "group_by_keys",
-    "tar_file_expander",
-    "tar_file_iterator",
-    "tarfile_samples",
-    "tarfile_to_samples",
-    "url_opener",
-    "valid_sample",
-]
+
+class LoadingNames(LoadTarNames, total=False):
+    """Arguments of `torchdata_ais.AISFileLoader` that webdataset does not have."""
+
+    open_shards: int
+    prefetch_bytes: int | None
+    retry: Retry | None
+    max_errors: float | None
+    cluster: Cluster
+    safety: Safety | None
+    cache: ObjectCache | None
+
+
+class SampleNames(LoadingNames, total=False):
+    """Further arguments of `tarfile_samples`, for `WebDataset`."""
+
+    adjacent: Literal["error", "split"]
+    require: str
+    keeper: FileKeeper | None
 
 
 def tarfile_samples(
@@ -43,7 +55,7 @@ def tarfile_samples(
     require: str = "",
     local_path: bool = False,
     keeper: FileKeeper | None = None,
-    **loading: Any,
+    **loading: Unpack[LoadingNames],
 ) -> Iterator[Sample]:
     """Yield the samples of shards, only whole ones.
 
@@ -67,11 +79,11 @@ def tarfile_samples(
     """
     names: dict[str, str] = {}
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
-    if loading.get("cache_dir") is not None:
-        keeper = keeper or FileKeeper(os.fspath(loading["cache_dir"]), loading.get("cache_bytes", 10 << 30))
-        where = {
-            name: loading[name] for name in ("cluster", *ClusterNames.__annotations__) if name in loading
-        }
+    folder = loading.get("cache_dir")
+    if folder is not None:
+        keeper = keeper or FileKeeper(os.fspath(folder), loading.get("cache_bytes", 10 << 30))
+        named: dict[str, Any] = {**loading}
+        where = {name: named[name] for name in ("cluster", *ClusterNames.__annotations__) if name in named}
         shards = kept_web_files(shards, keeper, cluster_options(**where), names, handler)
     first = next(shards, None)
     if first is None:

@@ -14,20 +14,6 @@ from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.world import known_ranks
 
-__all__ = [
-    "PipelineStage",
-    "Place",
-    "enforce_security",
-    "guess_batchsize",
-    "identity",
-    "lookup_sym",
-    "make_seed",
-    "pytorch_worker_info",
-    "pytorch_worker_seed",
-    "repeatedly",
-    "run_seed",
-]
-
 enforce_security = os.environ.get("WDS_SECURE", "0") not in ("", "0")
 """Whether `gopen` and `tarfile_samples` refuse local files, as in webdataset; shells and pickles are always refused."""
 

@@ -13,8 +13,6 @@ from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.writing import ShardWriter as _ShardWriter
 from torchdata_ais.writing import TarWriter as _TarWriter
 
-__all__ = ["ShardWriter", "TarWriter", "make_encoder", "numpy_dumps", "torch_dumps"]
-
 
 class TarWriter(_TarWriter):
     """Write samples to one tar shard: `torchdata_ais.TarWriter`, which says all; a ``pipe:`` is refused."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchdata_ais.errors import AISError, LoaderError, noted
 from torchdata_ais.redaction import clean
+from torchdata_ais.stage.origin import trimmed
 
 __all__ = ["Failure"]
 
@@ -43,7 +44,7 @@ class Failure:
             error: The exception that was caught.
             where: Which process, and what it was doing, as in "in worker process 0".
         """
-        told = traceback.TracebackException(type(error), error, error.__traceback__)
+        told = traceback.TracebackException(type(error), error, trimmed(error).__traceback__)
         told.__notes__ = None  # they go on their own
         try:
             pickled_type = pickle.dumps(type(error))

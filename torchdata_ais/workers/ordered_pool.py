@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from typing_extensions import Self
@@ -116,9 +115,7 @@ class OrderedPool(Generic[_T, _R]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

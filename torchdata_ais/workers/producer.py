@@ -10,6 +10,8 @@ from typing import Any
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.meter import iterate
+from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import at_work
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.counts import Counts
 from torchdata_ais.workers.failure import Failure
@@ -254,6 +256,8 @@ class Producer:
             outlet.put(Kind.END, last)
 
     def _fail(self, error: BaseException, doing: str = "") -> None:
+        if isinstance(error, Exception) and not doing:
+            note_place(error, None, None, at_work(self._pipe))
         self._iterator = None
         self._report(now=True)
         failure = Failure.of(error, f"in {self._name}{doing}")

@@ -6,9 +6,8 @@ import select
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data.datapipes.datapipe import IterDataPipe
-
 from torchdata_ais.errors import LoaderError, UsageError, WorkerDiedError
+from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 
 __all__ = ["Dispatched", "WorkerItems"]

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from torch.utils.data.datapipes.datapipe import IterDataPipe
-
 from torchdata_ais.errors import StallError
 from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.stage.pipe import Pipe, upstream
 
 __all__ = ["Watchdog", "where"]

@@ -1,5 +1,6 @@
 from .conversion import Conversion as Conversion
 from .conversion import Edit as Edit
+from .conversion import SourceOptions as SourceOptions
 from .conversion import convert as convert
 from .manifest import Manifest as Manifest
 from .manifest import ShardInfo as ShardInfo

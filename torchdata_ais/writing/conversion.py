@@ -6,7 +6,7 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,25 +15,32 @@ from typing import Any, Literal
 
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import option, taken
+from torchdata_ais.arguments import checked, option, taken
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, given_options
 from torchdata_ais.urls import parse_url
 from torchdata_ais.workers.ordered_pool import OrderedPool
 from torchdata_ais.writing._transform import Edit, EditNames, Outcome, Transform
 from torchdata_ais.writing.image_folder import image_folder
-from torchdata_ais.writing.inputs import ShardSource, Source, find_shards, is_table, shards_in
+from torchdata_ais.writing.inputs import (
+    ShardSource,
+    Source,
+    SourceNames,
+    SourceOptions,
+    find_shards,
+    is_table,
+    shards_in,
+)
 from torchdata_ais.writing.manifest import ShardInfo
 from torchdata_ais.writing.prepare import prepare
 from torchdata_ais.writing.shard_writer import PackedInto, ShardWriter
 from torchdata_ais.writing.table import table
 
-__all__ = ["Conversion", "Edit", "convert"]
+__all__ = ["Conversion", "Edit", "SourceOptions", "convert"]
 
 _CHUNK_ITEMS = 32
 _CHUNK_BYTES = 8 << 20
 
-Kind = Literal["auto", "images", "table", "shards"]
 OnError = Literal["raise", "warn", "skip"]
 Progress = Callable[[int, int, str], object]
 
@@ -61,8 +68,8 @@ class Conversion:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-class ConvertNames(EditNames, PackedInto, total=False):
-    """Parts of ``edit=`` and ``cluster=``, and arguments of `ShardWriter`."""
+class ConvertNames(SourceNames, EditNames, PackedInto, total=False):
+    """Parts of ``source_options=``, ``edit=`` and ``cluster=``, and arguments of `ShardWriter`."""
 
     manifest: str | None
     maxcount: int
@@ -75,15 +82,13 @@ class ConvertNames(EditNames, PackedInto, total=False):
     format: Any
 
 
+@checked
 def convert(
     source: Any,
     target: str,
     *,
-    kind: Kind = "auto",
+    source_options: SourceOptions | None = None,
     edit: Edit | None = None,
-    columns: Mapping[str, str] | None = None,
-    root: str | os.PathLike[str] | None = None,
-    shuffle: bool = False,
     seed: int = 0,
     processes: int = 1,
     start_method: str | None = None,
@@ -115,12 +120,9 @@ def convert(
         source: See above.
         target: The pattern of the shards: ``out/train-%06d.tar``, ``ais://bucket/train-%06d.tar``. A missing local
             folder is made.
-        kind: What `source` is, where its name does not tell: ``"images"``, ``"table"``, ``"shards"``.
+        source_options: `SourceOptions`: what `source` is, where its name does not tell, and in which order it is taken.
         edit: `Edit`: what to make of each sample; None copies them.
-        columns: What to call the columns of a table: ``{"image_path": "jpg"}``.
-        root: What the paths in a table are relative to; default its folder.
-        shuffle: Put images or rows into a random order first, so that each shard holds some of every class.
-        seed: For `shuffle` and `rng`.
+        seed: For ``shuffle`` and ``rng``.
         processes: How many processes load, decode, map and encode; 1 is this one alone. (Reading shards, and all
             writing, is done by this process: more of them help where there is something to compute.)
         start_method: How they start; None is Python's default. ``spawn`` and ``forkserver`` need functions that can
@@ -132,8 +134,9 @@ def convert(
             encoded, log the first of each kind, and go on. A source shard that is not sound always raises.
         progress: Called now and then with what is done, the total, and the unit (``image``, ``row``, ``shard``).
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Single parts of `edit`, by their names (``select decode map rng fields keys encoder allow_pickle
-            quality``), and further arguments of `ShardWriter`: ``manifest maxcount maxsize post compress mtime ...``.
+        **named: Single parts of `source_options` (``kind columns root shuffle``) and of `edit` (``select decode map rng
+            fields keys encoder allow_pickle quality``), by their names, and further arguments of `ShardWriter`:
+            ``manifest maxcount maxsize post compress mtime ...``.
 
     Raises:
         UsageError: The arguments cannot work, or there are shards of this pattern already.
@@ -156,11 +159,12 @@ def convert(
             f"processes={processes!r}, on_error={on_error!r}", todo="see help(convert) for the values"
         )
     writer: dict[str, Any] = {**named}
+    how = option(SourceOptions, source_options, writer)
     edit = option(Edit, edit, writer)
     given = given_options(cluster, **taken(writer, ClusterNames))
     store = partial(cluster_options, given)
-    found = _open(source, kind, store, columns, root)
-    if shuffle:
+    found = _open(source, how, store)
+    if how.shuffle:
         found.shuffle(random.Random(f"{seed}/shuffle").shuffle)
     transform = edit.transform(found.load, seed)
     prepare(target, store, new=not (resume or overwrite))
@@ -171,7 +175,7 @@ def convert(
         encoder=False,
         **writer,
     ) as shards:
-        order = {"source": found.digest, "shuffle": shuffle, "seed": seed}
+        order = {"source": found.digest, "shuffle": how.shuffle, "seed": seed}
         counts = _take_up(shards, order, found.notes)
         at = (shards.resume_at() or {}).get("at")
         is_copy = isinstance(found, ShardSource) and edit.is_copy
@@ -196,31 +200,24 @@ def convert(
     )
 
 
-def _open(
-    source: Any,
-    kind: Kind,
-    store: Callable[[], StoreOptions],
-    columns: Mapping[str, str] | None,
-    root: str | os.PathLike[str] | None,
-) -> Source:
+def _open(source: Any, how: SourceOptions, store: Callable[[], StoreOptions]) -> Source:
     """Return the source of this kind, or of the kind that its name suggests."""
+    kind = how.kind
     if kind == "auto" and isinstance(source, str | os.PathLike) and Path(source).is_dir():
         kind = "shards" if shards_in(source) else "images"
     elif kind == "auto":
         kind = "table" if is_table(source) else "shards"
-    if kind != "table" and (columns or root):
+    if kind != "table" and (how.columns or how.root):
         raise UsageError.at("columns= and root= are for tables", todo='pass kind="table", or leave them out')
     if kind == "images":
         return image_folder(source)
     if kind == "table":
         name = os.fspath(source)
-        base = None if root is None else os.fspath(root)
+        base = None if how.root is None else os.fspath(how.root)
         remote = _is_remote(name) or (base is not None and _is_remote(base))
-        return table(name, store() if remote else StoreOptions(), root=base, columns=columns)
-    if kind == "shards":
-        found = find_shards(source, store)
-        return ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
-    raise UsageError.at(f"kind={kind!r}", todo='use "auto", "images", "table" or "shards"')
+        return table(name, store() if remote else StoreOptions(), root=base, columns=how.columns)
+    found = find_shards(source, store)
+    return ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
 
 
 def _is_remote(name: str) -> bool:

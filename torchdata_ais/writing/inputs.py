@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import xxhash
 
@@ -16,9 +17,58 @@ from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 from torchdata_ais.writing._read import read_samples
 
-__all__ = ["ListSource", "ShardSource", "Source", "find_shards", "is_table", "read_bytes", "shards_in"]
+__all__ = [
+    "ListSource",
+    "ShardSource",
+    "Source",
+    "SourceNames",
+    "SourceOptions",
+    "find_shards",
+    "is_table",
+    "read_bytes",
+    "shards_in",
+]
+
+Kind = Literal["auto", "images", "table", "shards"]
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+
+
+class SourceNames(TypedDict, total=False):
+    """The single names of `SourceOptions`."""
+
+    kind: Kind
+    columns: Mapping[str, str] | None
+    root: str | os.PathLike[str] | None
+    shuffle: bool
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What `torchdata_ais.writing.convert` reads, and in which order.
+
+    Attributes:
+        kind: ``"images"``, ``"table"`` or ``"shards"``; ``"auto"`` goes by the name.
+        columns: What to call the columns of a table: ``{"image_path": "jpg"}``.
+        root: What the paths in a table are relative to; default its folder.
+        shuffle: Put images or rows into a random order first, so that each shard holds some of every class.
+
+    Raises:
+        UsageError: A kind that there is not.
+
+    Example:
+        >>> SourceOptions("table", columns={"image_path": "jpg"}).shuffle
+        False
+    """
+
+    kind: Kind = "auto"
+    columns: Mapping[str, str] | None = None
+    root: str | os.PathLike[str] | None = None
+    shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("auto", "images", "table", "shards"):
+            raise UsageError.at(f"kind={self.kind!r}", todo='use "auto", "images", "table" or "shards"')
 
 
 class Source(ABC):

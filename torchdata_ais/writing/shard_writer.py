@@ -6,18 +6,17 @@ import io
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import xxhash
-from typing_extensions import Self, Unpack
+from typing_extensions import Unpack
 
-from torchdata_ais.arguments import taken
+from torchdata_ais.arguments import checked, taken
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.urls import redact
-from torchdata_ais.writing._options import check_format
 from torchdata_ais.writing._replay import Replay, finished_shards
+from torchdata_ais.writing._writer import Writer, check_format
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
@@ -40,7 +39,7 @@ class PackedInto(PackingNames, ClusterNames, total=False):
     index: bool | str
 
 
-class ShardWriter:
+class ShardWriter(Writer):
     """Write samples to a series of tar shards, each of which appears when it is whole.
 
     A shard is finished when the next sample would make it hold more than `maxcount` samples or more than `maxsize`
@@ -105,6 +104,7 @@ class ShardWriter:
         [('s-000.tar', 2, 10240), ('s-001.tar', 1, 10240)]
     """
 
+    @checked
     def __init__(
         self,
         pattern: str,
@@ -307,17 +307,6 @@ class ShardWriter:
         archive, self._archive = self._archive, None
         if archive is not None:
             archive.discard()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
 
     def _name(self, number: int) -> str:
         try:

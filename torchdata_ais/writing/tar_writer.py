@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self, Unpack
+from typing_extensions import Unpack
 
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
-from torchdata_ais.writing._options import check_format
+from torchdata_ais.writing._writer import Writer, check_format
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.packing import SamplePacker
@@ -20,7 +19,7 @@ from torchdata_ais.writing.targets import open_target
 __all__ = ["TarWriter"]
 
 
-class TarWriter:
+class TarWriter(Writer):
     """Write samples to one tar shard.
 
     The shard appears under its name when it is closed, and only if it is whole: an exception in the ``with`` body
@@ -132,14 +131,3 @@ class TarWriter:
     def discard(self) -> None:
         """Give the shard up; nothing appears under its name."""
         self._archive.discard()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,9 @@ from .problem import ReplyError, not_implemented
 from .reply import Reply
 from .routes import Call, route
 from .store import Bucket
+
+_PROPS: dict[str, Any] = json.loads(Path(__file__).with_name("bucket_props.json").read_text())
+"""AIStore's defaults. What is switched off there does not exist here."""
 
 
 @route("proxy", "GET", "buckets", "list", sdk="Cluster.list_buckets")
@@ -116,42 +120,5 @@ def _summary(call: Call, prefix: str, *, present: bool) -> dict[str, Any]:
 
 
 def _props_header(bucket: Bucket) -> tuple[str, str]:
-    """AIStore's defaults. What is switched off there does not exist here."""
-    disabled_rate = {"interval": "1m", "max_tokens": 1000, "enabled": False}
-    props = {
-        "backend_bck": {"name": "", "provider": "", "namespace": {"uuid": "", "name": ""}},
-        "write_policy": {"data": "immediate", "md": "immediate"},
-        "provider": "ais",
-        "Renamed": "",
-        "checksum": {
-            "type": "xxhash2",
-            "validate_cold_get": False,
-            "validate_warm_get": False,
-            "validate_obj_move": False,
-            "enable_read_range": False,
-        },
-        "extra": {"aws": {}, "gcp": {}, "oci": {}},
-        "rate_limit": {
-            "backend": {**disabled_rate, "num_retries": 3},
-            "frontend": {**disabled_rate, "burst_size": 375},
-        },
-        "ec": {
-            "compression": "never",
-            "bundle_multiplier": 2,
-            "burst_buffer": 512,
-            "objsize_limit": 262144,
-            "data_slices": 2,
-            "parity_slices": 2,
-            "enabled": False,
-            "disk_only": False,
-        },
-        "chunks": {"objsize_limit": "0B", "max_monolithic_size": "1TiB", "chunk_size": "1GiB"},
-        "mirror": {"copies": 2, "burst_buffer": 512, "enabled": False},
-        "lru": {"dont_evict_time": "2h0m", "capacity_upd_time": "10m", "batch_size": 32768, "enabled": False},
-        "access": str((1 << 64) - 1),
-        "features": "0",
-        "bid": str(bucket.bid | 1 << 63),
-        "created": str(bucket.created_ns),
-        "versioning": {"enabled": True, "validate_warm_get": False, "synchronize": False},
-    }
+    props = {**_PROPS, "bid": str(bucket.bid | 1 << 63), "created": str(bucket.created_ns)}
     return "Ais-Bucket-Props", json.dumps(props, separators=(",", ":"))

@@ -1,0 +1,57 @@
+"""DataLoader2 under every torchdata, and pipes without torch's: the same samples in the same order."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchdata_ais.dataloader2 import torchdata_names
+
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
+
+HERE = Path(__file__).parent
+ORDERS = HERE / "dataloader2_orders.json"
+"""What `dataloader2_orders.py` printed under torchdata 0.9.0, with torch 2.15."""
+
+
+def printed(program: str, *arguments: str) -> Any:
+    command = [sys.executable, str(HERE / program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=HERE.parents[1])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [[], ["torchdata"], ["torchdata.dataloader2", "torchdata.datapipes"]],
+    ids=["as it is", "none", "0.10"],
+)
+def test_promise_4_the_order_is_that_of_torchdata_0_9(hidden: list[str]) -> None:
+    answer = printed("dataloader2_orders.py", *hidden)
+    assert answer["home"] == ("torchdata_ais" if hidden or torchdata_names.OWN else "torchdata")
+    expected = json.loads(ORDERS.read_text())["orders"]
+    assert answer["orders"].keys() == expected.keys()
+    for name, orders in expected.items():
+        assert answer["orders"][name] == orders, name
+
+
+def test_promise_4_the_order_is_the_same_without_datapipes_in_torch(tmp_path: Path) -> None:
+    for number in range(6):
+        with tarfile.open(tmp_path / f"s-{number}.tar", "w") as shard:
+            for index in range(number % 3 + 2):
+                member = tarfile.TarInfo(f"{number}{index}.txt")
+                member.size = 2
+                shard.addfile(member, io.BytesIO(f"{number}{index}".encode()))
+    torchs, ours = (printed("without_datapipes.py", str(tmp_path), *more) for more in ([], ["hidden"]))
+    assert (torchs.pop("own"), ours.pop("own")) == (False, True)
+    plain = ours["orders"]["plain"]
+    assert all(sorted(set(items)) == items and len(items) == 18 for items in plain)  # every sample once
+    assert ours == torchs

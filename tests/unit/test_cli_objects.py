@@ -1,0 +1,183 @@
+"""The commands for buckets, objects and members: ls, put, get, cat, cp, rm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from torchdata_ais.cli import app
+from torchdata_ais.cli._words import as_typed, remedy_as_typed
+from torchdata_ais.local import FlipBit, LocalCluster
+from torchdata_ais.testing import shard_bytes
+
+Run = Callable[..., Any]
+MEMBERS = {"a/1.txt": b"one", "a/1.bin": b"\xff\x00", "b.txt": b"two"}
+
+
+@pytest.fixture
+def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def pets(ais_client: Any) -> Iterator[str]:
+    """A bucket with two shards, one compressed, and an object whose name looks like a member of a shard."""
+    bucket = ais_client.bucket("cli-objects").create()
+    for name, content in {
+        "t/s-0.tar": shard_bytes(MEMBERS),
+        "t/s-1.tar.gz": gzip.compress(shard_bytes(MEMBERS)),
+        "odd.tar/x.txt": b"no member",
+    }.items():
+        bucket.object(name).get_writer().put_content(content)
+    yield "ais://cli-objects"
+    bucket.delete(missing_ok=True)
+    ais_client.bucket("cli-copy").delete(missing_ok=True)
+
+
+@pytest.mark.parametrize("shard", ["t/s-0.tar", "t/s-1.tar.gz"])
+def test_members_are_listed_shown_fetched_and_copied(run: Run, pets: str, shard: str, tmp_path: Path) -> None:
+    rows = json.loads(run("ls", "--json", f"{pets}/{shard}/").stdout)
+    assert [(row["url"].removeprefix(f"{pets}/{shard}/"), row["size"]) for row in rows] == [
+        ("a/1.txt", 3), ("a/1.bin", 2), ("b.txt", 3)
+    ]  # fmt: skip
+    assert run("cat", f"{pets}/{shard}/a/1.bin", f"{pets}/{shard}/b.txt").stdout_bytes == b"\xff\x00two"
+    assert run("get", f"{pets}/{shard}/a/1.txt").exit_code == 0
+    assert (tmp_path / "1.txt").read_bytes() == b"one"
+    assert run("get", f"{pets}/{shard}/a/1.txt").stdout == "wrote 0 files, 0 B: 1.txt; 1 there already\n"
+    assert run("cp", f"{pets}/{shard}/b.txt", "ais://cli-copy/").exit_code == 0
+    assert run("cat", "ais://cli-copy/b.txt").stdout == "two"
+    missing = run("cat", f"{pets}/{shard}/none")
+    assert missing.exit_code == 1
+    assert f"torchdata-ais ls {pets}/{shard}/ shows its members" in missing.stderr
+
+
+def test_an_object_comes_before_a_member_of_its_name(run: Run, pets: str) -> None:
+    assert run("cat", f"{pets}/odd.tar/x.txt").stdout == "no member"
+    assert run("ls", f"{pets}/odd.tar/").stdout == f"       9 B  {pets}/odd.tar/x.txt\n"
+    assert run("rm", f"{pets}/odd.tar/x.txt").exit_code == 0
+
+
+def test_get_leaves_what_is_there_and_replaces_only_when_told(run: Run, pets: str, tmp_path: Path) -> None:
+    assert run("get", f"{pets}/t/s-", "out").exit_code == 0
+    (tmp_path / "out" / "s-0.tar").write_bytes(b"other")
+    (tmp_path / "out" / "s-1.tar.gz").unlink()
+    refused = run("get", f"{pets}/t/s-", "out")
+    assert refused.exit_code == 2
+    assert "There is a file out/s-0.tar already" in refused.stderr
+    assert not (tmp_path / "out" / "s-1.tar.gz").exists(), "looked at before anything is fetched"
+    assert run("get", "--overwrite", f"{pets}/t/s-", "out").stdout.startswith("wrote 2 files")
+    assert (tmp_path / "out" / "s-0.tar").read_bytes() == shard_bytes(MEMBERS)
+    (tmp_path / "out" / "s-0.tar").unlink()
+    (tmp_path / "out" / "s-0.tar").mkdir()
+    assert "Name another target" in run("get", "--overwrite", f"{pets}/t/s-0.tar", "out").stderr
+
+
+def test_a_damaged_body_leaves_no_file(
+    run: Run, pets: str, tmp_path: Path, ais_cluster: Any, ais_faults: Any
+) -> None:
+    assert isinstance(ais_cluster, LocalCluster)
+    ais_faults.add(FlipBit(600), object="t/s-0.tar")
+    refused = run("get", f"{pets}/t/s-0.tar", "x.tar")
+    assert refused.exit_code == 1
+    assert "checksum" in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../up.txt", "/x.txt", "a//b"])
+def test_names_that_lead_out_of_the_folder_are_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from torchdata_ais.cli._objects import Found, target_names
+    from torchdata_ais.errors import UsageError
+    from torchdata_ais.urls import ObjectURL
+
+    with pytest.raises(UsageError, match="no name that is safe"):
+        target_names([Found(ObjectURL("http://h:1/v1/objects/b/x?provider=ais"), name)], True, "out/")
+
+
+def test_put_stores_what_is_missing_and_replaces_only_when_told(run: Run, pets: str, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"1")
+    (folder / "b").write_bytes(b"2")
+    assert run("put", "files/a", f"{pets}/f/").exit_code == 0
+    assert run("put", "files", f"{pets}/f/").stdout == f"stored 1 object, 1 B, in {pets}; 1 there already\n"
+    (folder / "a").write_bytes(b"3")
+    (folder / "c").write_bytes(b"4")
+    refused = run("put", "files", f"{pets}/f/")
+    assert refused.exit_code == 2
+    assert f"url: {pets}/f/a" in refused.stderr
+    assert run("ls", f"{pets}/f/c").exit_code == 1, "looked at before anything is stored"
+    told = json.loads(run("put", "--json", "--overwrite", "files", f"{pets}/f/").stdout)
+    assert (told["stored"], told["there"], told["size"]) == (2, 1, 2)
+    assert run("cat", f"{pets}/f/a").stdout == "3"
+
+
+def test_cp_keeps_names_from_the_last_slash_on(run: Run, pets: str) -> None:
+    assert run("cp", f"{pets}/t/s-", "ais://cli-copy/old/").exit_code == 0
+    assert [line.split()[-1] for line in run("ls", "ais://cli-copy").stdout.splitlines()] == [
+        "ais://cli-copy/old/s-0.tar",
+        "ais://cli-copy/old/s-1.tar.gz",
+    ]
+    assert "; 2 there already" in run("cp", f"{pets}/t/s-{{0.tar,1.tar.gz}}", "ais://cli-copy/old/").stdout
+    assert run("cp", f"{pets}/t/s-0.tar", "ais://cli-copy/old/s-1.tar.gz").exit_code == 2
+    assert run("cp", "--overwrite", f"{pets}/t/s-0.tar", "ais://cli-copy/old/s-1.tar.gz").exit_code == 0
+
+
+def test_rm_of_many_wants_a_yes(run: Run, pets: str) -> None:
+    refused = run("rm", "-r", f"{pets}/t/")
+    assert refused.exit_code == 2
+    assert "Nobody is here to ask about 2 objects" in refused.stderr
+    assert len(run("ls", f"{pets}/t/").stdout.splitlines()) == 2
+    assert run("rm", "-r", f"{pets}/t/", "--yes").exit_code == 0
+    assert run("ls", f"{pets}/t/").exit_code == 1
+    assert run("rm", "-ry", pets).stdout == f"removed 1 object, 9 B, and 1 bucket: {pets}\n"
+    assert pets not in run("ls").stdout
+
+
+def test_ls_of_an_empty_bucket_is_no_error(run: Run, ais_bucket: Any) -> None:
+    result = run("ls", f"ais://{ais_bucket.name}")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "0 objects, 0 B\n")
+    assert f"ais://{ais_bucket.name}" in run("ls", "ais://").stdout.splitlines()
+    assert run("ls", "s3://").stdout == ""
+    assert run("ls", "x3://").exit_code == 2
+
+
+OPTIONS = {"overwrite": "--overwrite", "resume": "--resume", "manifest": "--manifest", "only": "--only"}
+
+
+@pytest.mark.parametrize(
+    ("said", "typed"),
+    [
+        (
+            "Remove them, write elsewhere, or pass resume=True with manifest=, or overwrite=True",
+            "Remove them, write elsewhere, or pass --resume with --manifest, or --overwrite",
+        ),
+        ("Write it again; if its writer never adds the marker, pass require_end=False", "Write it again"),
+        ("Sort the shard (tar --sort=name), or take such runs with group_samples(adjacent='split')",
+         "Sort the shard (tar --sort=name)"),
+        ('Use on_error="skip" to go on, or name the fields to decode with only=',
+         "Name the fields to decode with --only"),
+        ("See help(convert) for the values", ""),
+        ("Name the field with columns={'file_name': 'jpg'}", "Pass --column file_name=jpg"),
+        ("Set AIS_AUTHN_TOKEN, or pass cluster=StoreOptions(endpoint, token)", "Set AIS_AUTHN_TOKEN"),
+        ("Check that the cluster is up and that cluster= or AIS_ENDPOINT is right",
+         "Check that the cluster is up and that --endpoint or AIS_ENDPOINT is right"),
+        ("Use columns, rows", "Use columns, rows"),
+    ],
+)  # fmt: skip
+def test_remedies_are_what_can_be_typed(said: str, typed: str) -> None:
+    assert remedy_as_typed(said, OPTIONS) == typed
+
+
+def test_http_addresses_of_objects_are_said_by_their_names() -> None:
+    url = "http://127.0.0.1:51080/v1/objects/pets/a%20b.tar?provider=ais"
+    assert as_typed(f"reading {url}, twice", {}) == "reading ais://pets/a b.tar, twice"

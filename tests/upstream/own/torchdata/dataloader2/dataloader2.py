@@ -1,0 +1,1 @@
+from torchdata_ais.dataloader2.own.loader import READING_SERVICE_STATE_KEY_NAME, SERIALIZED_DATAPIPE_KEY_NAME

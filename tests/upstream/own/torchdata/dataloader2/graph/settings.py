@@ -1,0 +1,1 @@
+from torchdata_ais.dataloader2.graph import set_graph_random_seed

@@ -1,0 +1,1 @@
+from torchdata_ais.dataloader2 import WorkerInfo

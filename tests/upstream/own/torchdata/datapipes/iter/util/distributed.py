@@ -1,0 +1,1 @@
+from torchdata_ais.errors import StallError as PrefetchTimeoutError

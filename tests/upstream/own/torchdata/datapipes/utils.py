@@ -1,0 +1,1 @@
+to_graph = None  # draws with graphviz; `torchdata_ais.draw` is ours

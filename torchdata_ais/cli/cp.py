@@ -1,0 +1,84 @@
+"""``torchdata-ais cp``: objects and members to other names."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
+from torchdata_ais.errors import UsageError
+
+
+def cp(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.",
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="DST", help="ais://bucket/name; ais://bucket/ or ais://bucket/prefix/ to keep names."
+        ),
+    ],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace objects that hold something else.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Copy an object, a member of a shard, or all objects of a prefix to other names; the bucket is made if missing.
+
+    The bytes pass through this machine and are checked. Objects that are there with the same bytes are left as they
+    are, so the same command goes on after an interrupt. Names are kept from the last slash of the prefix on.
+
+    Examples:
+        torchdata-ais cp ais://pets/train-000.tar ais://small/
+        torchdata-ais cp ais://pets/train- ais://copy/old/
+        torchdata-ais cp ais://pets/train-000.tar/cat/0001.jpg ais://pets/cover.jpg
+    """
+    with reported(debug, "aistore.sdk", "rich.progress", command=cp, again=same_command):
+        from torchdata_ais.cli._bucket import Bucket, new_bucket
+        from torchdata_ais.cli._objects import blocks_of, find, is_member, object_place, target_names
+        from torchdata_ais.cli._progress import moved_bytes
+
+        place, _ = object_place(target), object_place(source)
+        options = options_for(endpoint, place.endpoint)
+        if is_member(target, options):
+            raise UsageError.at(
+                "a shard is not changed in place", todo="write a new one: torchdata-ais convert", url=target
+            )
+        found = find(source, options)
+        folder = not place.name or place.name.endswith("/")
+        names = [place.name + name for name in target_names(found, folder, target)]
+        bucket = Bucket.of(place, options)
+        with new_bucket(bucket):
+            there = bucket.holds(
+                [(name, one.url) for one, name in zip(found, names, strict=True)], overwrite=overwrite
+            )
+            total = sum(
+                one.url.size or 0 for one, name in zip(found, names, strict=True) if name not in there
+            )
+            stored = 0
+            with moved_bytes("cp", total) as moved:
+                for one, name in zip(found, names, strict=True):
+                    if name not in there:
+                        with blocks_of(one, options) as blocks:
+                            stored += bucket.put_blocks(name, blocks, moved)
+        count = len(names) - len(there)
+        if as_json:
+            rows = [
+                {"url": one.uri, "target": f"{bucket.uri}/{name}", "stored": name not in there}
+                for one, name in zip(found, names, strict=True)
+            ]
+            echo_json({"stored": count, "there": len(there), "size": stored, "objects": rows}, indent=1)
+            return
+        echo(
+            f"stored {counted(count, 'object')}, {size_text(stored)}, in {bucket.uri}"
+            + (f"; {len(there)} there already" if there else "")
+        )

@@ -1,0 +1,138 @@
+"""``torchdata-ais get``: objects and members into files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
+from torchdata_ais.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torchdata_ais.cli._objects import Found
+    from torchdata_ais.store import StoreOptions
+
+_BLOCK = 1 << 20
+
+
+def get(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.",
+        ),
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="PATH", help="A file, or a folder; one that ends with / is made.")
+    ] = ".",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that hold something else.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Fetch an object, a member of a shard, or all objects of a prefix into files.
+
+    Files appear when they are whole. Those that are there with the same bytes are left as they are, so the same command
+    goes on after an interrupt. Names are kept from the last slash of the prefix on.
+
+    Examples:
+        torchdata-ais get ais://pets/train-000.tar
+        torchdata-ais get ais://pets/train- shards/
+        torchdata-ais get ais://pets/train-000.tar/cat/0001.jpg cat.jpg
+    """
+    with reported(debug, "aistore.sdk", "rich.progress", command=get, again=same_command):
+        from torchdata_ais.cli._objects import blocks_of, find, target_names
+        from torchdata_ais.cli._progress import moved_bytes
+
+        options = options_for(endpoint)
+        found = find(url, options)
+        folder = (
+            target.endswith("/") or Path(target).is_dir() or (len(found) > 1 and not Path(target).exists())
+        )
+        paths = [Path(target, name) for name in target_names(found, folder, target)]
+        both = list(zip(found, paths, strict=True))
+        missing = [(one, path) for one, path in both if not _is_there(one, path, overwrite, options)]
+        if not folder and not paths[0].parent.is_dir():
+            raise NotFoundError.at(
+                f"there is no folder {paths[0].parent}",
+                todo=f"make it, or write {paths[0].parent}/ to have it made",
+            )
+        written = 0
+        with moved_bytes("get", sum(one.url.size or 0 for one, _ in missing)) as moved:
+            for one, path in missing:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with blocks_of(one, options) as blocks:
+                    written += _write(path, blocks, moved)
+        _say(found, paths, {path for _, path in missing}, written, as_json=as_json)
+
+
+def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) -> bool:
+    """Whether a file holds the bytes of the object already.
+
+    Raises:
+        UsageError: It holds something else, which is not to be overwritten.
+    """
+    from torchdata_ais.cli._objects import blocks_of, same_bytes
+
+    if not path.exists():
+        return False
+    if path.is_file():
+        with path.open("rb") as file:
+            if found.member:
+                with blocks_of(found, options) as blocks:
+                    same: bool | None = all(
+                        file.read(len(block)) == block for block in blocks
+                    ) and not file.read(1)
+            else:
+                same = same_bytes(found.url, iter(lambda: file.read(_BLOCK), b""), path.stat().st_size)
+        if same:
+            return True
+        if overwrite:
+            return False
+    todo = "pass overwrite=True, or name another target" if path.is_file() else "name another target"
+    raise UsageError.at(
+        f"there is a file {path} already, and it is not known to be the same", todo=todo, url=found.uri
+    )
+
+
+def _write(path: Path, blocks: Iterator[bytes], moved: Callable[[int], None]) -> int:
+    """Write a file that appears when it is whole; return its size."""
+    from torchdata_ais.store.naming import naming
+
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    size = 0
+    try:
+        with naming(str(path)), part.open("xb") as file:
+            for block in blocks:
+                file.write(block)
+                size += len(block)
+                moved(len(block))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return size
+
+
+def _say(found: list[Found], paths: list[Path], new: set[Path], written: int, *, as_json: bool) -> None:
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {"url": one.uri, "path": str(path), "size": path.stat().st_size, "written": path in new}
+            for one, path in zip(found, paths, strict=True)
+        ]
+        echo_json({"written": len(new), "there": len(paths) - len(new), "files": rows}, indent=1)
+        return
+    there = len(paths) - len(new)
+    where = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
+    echo(
+        f"wrote {counted(len(new), 'file')}, {size_text(written)}: {where}"
+        + (f"; {there} there already" if there else "")
+    )

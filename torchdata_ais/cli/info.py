@@ -1,0 +1,120 @@
+"""``torchdata-ais info``: what a data set holds."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_of, reported, size_text
+from torchdata_ais.errors import NotFoundError, SampleError, ShardError
+
+if TYPE_CHECKING:
+    from torchdata_ais.cli._summary import Summary
+    from torchdata_ais.index import IndexedSamples
+    from torchdata_ais.store import StoreOptions
+
+
+def info(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="ais://bucket/prefix, ais://bucket/train-{000..099}.tar, a local folder or pattern.",
+        ),
+    ],
+    look: Annotated[
+        int,
+        typer.Option(
+            help="With an index: look into so many samples, for classes and sizes of pictures.", min=0
+        ),
+    ] = 200,
+    read: Annotated[bool, typer.Option("--read", help="Read all shards, even if there is an index.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    endpoint: Endpoint = "",
+    debug: Debug = False,
+) -> None:
+    """Show how many samples a data set has, its fields and their bytes, its classes, and the sizes of its pictures.
+
+    All samples are counted out of the index where there is one (torchdata-ais index makes it), and some of them are
+    read for classes and pictures. Without an index all shards are read.
+
+    Examples:
+        torchdata-ais info ais://pets/train-
+        torchdata-ais info --json --look 1000 ais://pets/train-
+        torchdata-ais info --read '/data/train-*.tar'
+    """
+    with reported(debug, "aistore.sdk", "rich.progress", command=info), ExitStack() as stack:
+        from torchdata_ais.cli._summary import Summary
+        from torchdata_ais.store import StoreOptions
+
+        options = options_of([url], endpoint) or StoreOptions()
+        summary = Summary()
+        index = None if read else _index(url, options)
+        if index is None:
+            _read(url, options, summary, stack)
+            source = "read"
+        else:
+            summary.count_index(index)
+            summary.look_into(index.take(_spread(len(index), look)), options)
+            source = f"index, proof {index.proof}"
+        stack.close()
+        stale = index is not None and _is_stale(url, index, options)
+        if as_json:
+            echo_json({"url": url, "source": source, "stale": stale, **summary.as_dict()}, indent=1)
+            return
+        echo(
+            f"{url}: {counted(summary.samples, 'sample')} in {counted(summary.shards, 'shard')},"
+            f" {size_text(summary.bytes)} ({source})",
+            *summary.lines(),
+        )
+        if stale:
+            echo(
+                "note: shards were changed, added or removed since: torchdata-ais index brings it up to date",
+                err=True,
+            )
+
+
+def _index(url: str, options: StoreOptions) -> IndexedSamples | None:
+    from torchdata_ais.index import IndexedSamples
+
+    try:
+        return IndexedSamples.open(url, cluster=options if options.endpoint else None)
+    except NotFoundError:
+        return None
+
+
+def _is_stale(url: str, index: IndexedSamples, options: StoreOptions) -> bool:
+    """Whether the listing has other shards than the index."""
+    from torchdata_ais.indexing.listing import listed_shards
+    from torchdata_ais.urls import parse_url
+
+    now = {(parse_url(one).uri, one.size, one.checksum) for one in listed_shards(url, options)}
+    return now != {(row.name, row.size, row.checksum) for row in index.shards}
+
+
+def _spread(samples: int, wanted: int) -> list[int]:
+    """Return numbers of samples, evenly from the first to the last."""
+    count = min(samples, wanted)
+    return [number * samples // count for number in range(count)]
+
+
+def _read(url: str, options: StoreOptions, summary: Summary, stack: ExitStack) -> None:
+    """Read all shards, as training would."""
+    from torchdata_ais.cli._progress import progress
+    from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+    from torchdata_ais.store import list_objects
+
+    shards = list_objects(url, options=options)
+    advance = stack.enter_context(progress("info", "shard", len(shards)))
+    for shard in shards:
+        try:
+            for sample in TarSampleGrouper(AISFileLoader([shard], cluster=options)):
+                summary.count(sample)
+                summary.look(sample)
+        except (ShardError, SampleError) as error:
+            raise error.noting("torchdata-ais lint finds all that is bad") from error
+        summary.shards += 1
+        advance(1)

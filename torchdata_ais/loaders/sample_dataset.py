@@ -1,0 +1,123 @@
+"""`SampleDataset`: the samples of an index by number, for torch's `DataLoader` and its samplers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+from torch.utils.data import Dataset
+from typing_extensions import Unpack
+
+from torchdata_ais.arguments import check_function
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.index import IndexedSamples
+from torchdata_ais.reading.by_index import IndexedReader
+from torchdata_ais.reading.listed import compare_with_listing
+from torchdata_ais.reading.open_shard import Safety
+from torchdata_ais.reading.requests import Wanted
+from torchdata_ais.reading.samples import naming_index, sample_of, url_of_shard
+from torchdata_ais.samples import Sample, pack_place
+from torchdata_ais.stage.transport import StageTransport
+from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
+
+__all__ = ["SampleDataset"]
+
+
+class SampleDataset(Dataset[Any]):
+    """The samples of an index as a map-style dataset: ``len(dataset)``, ``dataset[i]``, any sampler of torch.
+
+    A batch is one read: `DataLoader` with ``batch_size=`` asks for all of its samples at once (``__getitems__``). The
+    dataset pickles, and works in workers of any start method. Shards that nobody has read (`SampleIndex.proof`) are
+    compared with a listing when it is made.
+
+    Args:
+        index: A `SampleIndex`, or the place of a stored one, as `SampleIndex.open` takes it.
+        transform: Called with each `Sample`, whose fields are bytes; what it returns is the item. `Decoder` is one.
+        cluster: As for `load_tar`; default what the index was opened with. So are `retry` and version 0.1's names.
+        prefetch_bytes: What is asked for at a time, of a batch.
+        safety: As for `load_tar`: ``max_sample_bytes`` counts here.
+        cache: As for `load_tar`: whole shards are kept, and read from there.
+
+    Memory:
+        A batch of `DataLoader`: its samples, and ``prefetch_bytes + max(sample)`` while they are read; 8 bytes a shard
+        and a selected sample for the index.
+
+    Raises:
+        IndexError: There is no such sample.
+        SampleIndexError: A shard, or a sample in it, is not what was indexed.
+        ObjectChangedError: A shard is another one than was indexed.
+        TransportError: As for `load_tar`.
+        SampleError: As the stream would.
+
+    Example:
+        >>> from torch.utils.data import DataLoader
+        >>> from torchdata_ais import Decoder, SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> dataset = SampleDataset(SampleIndex.build(example_shards(counts=(3, 2))), Decoder())
+        >>> len(dataset), dataset[-1]["cls"]
+        (5, 4)
+        >>> [batch["cls"].tolist() for batch in DataLoader(dataset, batch_size=2)]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(
+        self,
+        index: IndexedSamples | str | os.PathLike[str],
+        transform: Callable[[Sample], Any] | None = None,
+        *,
+        cluster: Cluster = None,
+        prefetch_bytes: int | None = None,
+        retry: Retry | None = None,
+        safety: Safety | None = None,
+        cache: ObjectCache | None = None,
+        **named: Unpack[ClusterNames],
+    ) -> None:
+        given = given_options(cluster, **named)
+        if isinstance(index, (str, os.PathLike)):
+            index = IndexedSamples.open(index, cluster=given)
+        if not isinstance(index, IndexedSamples):
+            raise UsageError.at(
+                f"SampleDataset was given an item of type {type(index).__name__}, not an index",
+                todo="pass SampleIndex.open(...) or its place; a Mixture is read by AISSampleReader",
+            )
+        if transform is not None:
+            check_function(transform, 1, "transform=")
+        self.index = index
+        self.transform = transform
+        self._transport = StageTransport(given, prefetch_bytes=prefetch_bytes, retry=retry)
+        compare_with_listing(index, self._transport.resolve_over(index.options))
+        self._safety = safety or Safety()
+        self._cache = cache
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, number: SupportsIndex) -> Any:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[SupportsIndex]) -> list[Any]:
+        """Return some samples, in the order asked for, in one read; one may be asked for twice."""
+        options = self._transport.resolve_over(self.index.options)
+        reader = IndexedReader(
+            [options], options.prefetch_bytes, self._safety.max_sample_bytes, cache=self._cache
+        )
+        wanted = [Wanted(reference) for reference in self.index.take([self._place(one) for one in numbers])]
+        items = []
+        for one, found in reader.read([wanted]):
+            if isinstance(found, AISError):
+                raise naming_index(found, self.index, one.reference)
+            sample = sample_of(found, url_of_shard(one.reference.shard.name, options.endpoint))
+            sample.place = pack_place(one.reference.number, found.offset)
+            items.append(sample if self.transform is None else self.transform(sample))
+        return items
+
+    def _place(self, number: SupportsIndex) -> int:
+        """Return the number from the beginning of one that may count from the end."""
+        place = number.__index__()
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"sample {place} of {len(self)}")
+        return place % len(self)
+
+    def __repr__(self) -> str:
+        return f"SampleDataset({self.index!r})"

@@ -1,0 +1,58 @@
+"""Pipes on their way to other processes: functions that cannot be pickled are told with a remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+from torchdata_ais.errors import AISError, UsageError
+
+__all__ = ["check_sendable", "explained"]
+
+_TODO = (
+    "use functions defined at the top level of a module, functools.partial, or"
+    ' pip install "torchdata-ais[lambda]" for lambdas'
+)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise `UsageError` where what is pickled inside has a function that cannot be."""
+    try:
+        yield
+    except AISError:
+        raise
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if "pickle" not in str(error).lower() and "local object" not in str(error).lower():
+            raise
+        why = str(error)
+    else:
+        return
+    raise UsageError.at(f"the pipe cannot be sent to worker processes: {why}", todo=_TODO) from None
+
+
+def check_sendable(stage: str, values: Iterable[Any]) -> None:
+    """Raise `UsageError` if a process is being started that is sent such a function: pickle does not say whose it is.
+
+    Args:
+        stage: What to call their owner.
+        values: Functions, or collections of them, among all else.
+    """
+    if get_spawning_popen() is None or importlib.util.find_spec("dill") is not None:
+        return
+    for value in values:
+        parts = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, (list, tuple))
+            else [value]
+        )
+        for part in parts:
+            name = str(getattr(part, "__qualname__", "") or type(part).__qualname__)
+            if callable(part) and ("<locals>" in name or "<lambda>" in name):
+                raise UsageError.at(f"{name} of {stage} cannot be sent to worker processes", todo=_TODO)
