@@ -141,7 +141,9 @@ def explain(
     if isinstance(planned, AISSampleReader):
         return _planned(pipe, planned, max(1, num_workers), world, global_batch)
     if global_batch is not None:
-        raise UsageError.at("global_batch= of a stream", todo="begin the pipe with .read_samples(), or leave it out")
+        raise UsageError.at(
+            "global_batch= of a stream", todo="begin the pipe with .read_samples(), or leave it out"
+        )
     readers = [stage for stage in upstream(pipe) if stage_of(stage).reads]
     if not readers:
         raise UsageError.at("no stage of the pipe reads anything", todo="put .load_tar() behind .list_ais()")

@@ -85,7 +85,9 @@ class PlannedRun:
             f"order: {self.order}",
         ]
         if self.repeated:
-            lines.append(f"remainder: {self.repeated} samples come twice in an epoch, so that all ranks step alike")
+            lines.append(
+                f"remainder: {self.repeated} samples come twice in an epoch, so that all ranks step alike"
+            )
         return [*lines, self.state]
 
 
@@ -129,7 +131,9 @@ def planned_run(
         global_batch=batch,
         batch=(batch // ranks, -(-batch // ranks)),
         repeated=epoch.slots.repeated(),
-        traffic=traffic_of(run, epoch, workers, lambda positions: reader.looked_up(run, positions), window, _group),
+        traffic=traffic_of(
+            run, epoch, workers, lambda positions: reader.looked_up(run, positions), window, _group
+        ),
         proof="bytes" if all(index.proof == "bytes" for index in mixture.sources) else "headers",
         order=_order(sources.shuffle, sources.tail),
         state="checkpoints: the same small state on all ranks, at every batch, for any number of ranks and workers"

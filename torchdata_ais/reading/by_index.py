@@ -21,7 +21,7 @@ from typing import NamedTuple
 from torchdata_ais.errors import AISError, ReadError, SampleIndexError
 from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.reading.pieces import run_in
-from torchdata_ais.reading.requests import Request, Wanted, chunks_in, requests_for, together
+from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
 from torchdata_ais.samples import Run
 from torchdata_ais.store import (
     Cancel,
@@ -40,7 +40,6 @@ from torchdata_ais.urls import ObjectURL, parse_url
 
 __all__ = ["IndexedReader"]
 
-_THREADS = 16
 _LIVENESS_S = 1.0
 
 logger = logging.getLogger("torchdata_ais")
@@ -163,7 +162,7 @@ class IndexedReader:
                 remote.append(request)
         with self._ready:
             self._tasks.extend(_Task(chunk, requests) for requests in together(remote, self._group_of))
-            missing = min(_THREADS - len(self._threads), len(self._tasks) - self._idle)
+            missing = min(THREADS - len(self._threads), len(self._tasks) - self._idle)
             for _ in range(missing):
                 thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
                 self._threads.append(thread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from torchdata_ais.plan import Epoch, Run
 from torchdata_ais.plan.hashing import Integers
-from torchdata_ais.reading.requests import Request, Wanted, chunks_in, requests_for, together
+from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
 
 __all__ = ["Traffic", "traffic_of"]
 
@@ -26,12 +27,14 @@ class Traffic(NamedTuple):
         ranges: Ranges of shards.
         requests: In so many requests, several ranges in one where the cluster takes that.
         bytes: Of these ranges.
+        connections: How many of them a worker has under way at the same time, at most.
         exact: Whether all of it was counted, or some workers' part, and the rest estimated from it.
     """
 
     ranges: int
     requests: int
     bytes: int
+    connections: int
     exact: bool
 
 
@@ -56,19 +59,29 @@ def traffic_of(
     instances, planned = run.ranks * workers, epoch.slots.length
     exact = planned <= _MOST_SAMPLES
     chosen = range(instances) if exact else range(0, instances, -(-instances // _WORKERS))
-    ranges = requests = size = looked = 0
+    ranges = requests = size = looked = connections = 0
     for instance in chosen:
         rank, worker = instance // workers, instance % workers
         steps = range(epoch.step + worker, epoch.end, workers)
         most = len(steps) if exact else 1 + _MOST_SAMPLES // _WORKERS * run.ranks // epoch.slots.global_batch
-        looked += len(steps[:most])
+        ahead: deque[tuple[int, int]] = deque()
         for chunk in chunks_in(_looked_up(run, rank, steps[:most], look_up), window_bytes):
+            looked += len(chunk)
             asked = requests_for(chunk)
             ranges += len(asked)
             size += sum(request.length for request in asked)
-            requests += sum(1 for _ in together(asked, group_of))
-    times = 1.0 if exact else len(epoch.slots) * run.ranks / looked
-    return Traffic(round(ranges * times), round(requests * times), round(size * times), exact)
+            sent = sum(1 for _ in together(asked, group_of))
+            requests += sent
+            ahead.append((sum(request.length for request in asked), sent))
+            while len(ahead) > 1 and sum(held for held, _ in ahead) > window_bytes:
+                ahead.popleft()
+            connections = max(connections, sum(sent for _, sent in ahead))
+    slots = epoch.slots
+    given = min(slots.length, len(slots) * slots.global_batch) + slots.repeated()
+    times = 1.0 if exact else given / looked
+    return Traffic(
+        round(ranges * times), round(requests * times), round(size * times), min(connections, THREADS), exact
+    )
 
 
 def _looked_up(run: Run, rank: int, steps: range, look_up: LookUp) -> Iterator[Sequence[Wanted]]:

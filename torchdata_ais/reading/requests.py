@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torchdata_ais.index import SampleReference, ShardRow
 
-__all__ = ["CHUNKS", "Request", "Wanted", "chunks_in", "chunks_of", "requests_for", "together"]
+__all__ = ["THREADS", "Request", "Wanted", "chunks_in", "chunks_of", "requests_for", "together"]
 
 _GAP = (
     16 << 10
@@ -20,8 +20,9 @@ _MOST_AT_ONCE = (
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a request of its own
 _MOST_SAMPLES = 512  # in a chunk
-CHUNKS = 8
-"""Chunks of a window: so many are under way at the same time."""
+_CHUNKS = 8  # of a window: so many are under way at the same time
+THREADS = 16
+"""Requests of a process that are under way at the same time, at most."""
 
 
 class Wanted(NamedTuple):
@@ -113,7 +114,7 @@ def chunks_of(wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int) ->
 
 def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
     """Yield what is wanted in the chunks in which a window of so many bytes asks for it."""
-    return chunks_of(wanted, max(1, window_bytes // CHUNKS), _MOST_SAMPLES)
+    return chunks_of(wanted, max(1, window_bytes // _CHUNKS), _MOST_SAMPLES)
 
 
 def together(
