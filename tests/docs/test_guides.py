@@ -123,11 +123,11 @@ def test_names_of_the_package_in_the_guides_exist() -> None:
         "Retry": torchdata_ais.Retry,
     }
     from torchdata_ais.codecs import build_decoder
+    from torchdata_ais.loaders.loader import LoaderNames
     from torchdata_ais.pipes.load_tar import LoadTarNames
-    from torchdata_ais.world import RankNames
 
     extra = set(inspect.signature(build_decoder).parameters)
-    extra |= LoadTarNames.__annotations__.keys() | RankNames.__annotations__.keys()
+    extra |= LoadTarNames.__annotations__.keys() | LoaderNames.__annotations__.keys()
     checked = 0
     for guide in GUIDES:
         for name, argument in re.findall(r"\b(\w+)\((?:\.\.\.,\s*)?(\w+)=", guide.read_text()):

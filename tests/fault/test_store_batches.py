@@ -406,6 +406,15 @@ def test_a_server_that_knows_no_batches_is_told_apart(code: int) -> None:
     assert "invalid request URI" in got.reason
 
 
+def test_a_proxy_that_does_not_reach_a_target_is_asked_again() -> None:
+    what = 'Post \\"http://10.0.0.1:51081/v1/ml/moss/b/noxid/x/2?provider=ais&tid=t\\": dial tcp: connection refused'
+    gone = then(status(400, body=f'{{"tcode":"Error","message":"{what}","status":400}}'.encode()))
+    got, found, requests = read(gone, gone, serve)
+    assert (got, found, len(requests)) == (BatchAnswer(), RIGHT, 3)
+    with pytest.raises(ReadError, match=r"connection refused.*Start the storage targets"):
+        read(gone)
+
+
 def test_a_target_that_refuses_does_know_them() -> None:
     with RawServer(then(status(400, body=b'{"message":"not satisfiable range"}'))) as target:
         location = f"{target.endpoint}/v1/ml/moss/b/gbt-x/y/2?provider=ais"

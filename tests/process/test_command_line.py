@@ -209,8 +209,8 @@ def test_objects_and_members_go_the_whole_way(
             1,
             "no member 'none.jpg'. torchdata-ais ls ais://pets/shard-000.tar/",
         ),
-        ("get ais://pets/shard-000.tar no/such/x.tar", 1, "no/such: there is no such folder"),
-        ("get ais://pets/shard-000.tar taken", 2, "taken is there already"),
+        ("get ais://pets/shard-000.tar no/such/x.tar", 1, "There is no folder no/such. Make it"),
+        ("get ais://pets/shard-000.tar taken", 2, "There is a file taken already"),
         ("get ais://pets/shard- taken", 2, "3 objects cannot have one name"),
         ("put taken ais://pets/shard-000.tar", 2, "Pass --overwrite, or choose other names"),
         ("put taken --bogus ais://pets/", 2, "No such option: --bogus"),
@@ -270,7 +270,7 @@ def test_pipes_that_close_and_disks_that_are_full(env: dict[str, str], shards: P
             "No space left on device: 'standard output'",
         ),
         ("torchdata-ais --help > /dev/full", "No space left on device"),
-        ("torchdata-ais cat ais://pets/shard-000.tar >&-", "standard output is closed"),
+        ("torchdata-ais cat ais://pets/shard-000.tar >&-", "Standard output is closed"),
         ("ulimit -f 4; torchdata-ais get ais://pets/shard-000.tar big.tar", "big.tar"),
     ]:
         done = shell(f"trap '' XFSZ; {line}", env, tmp_path)
@@ -361,7 +361,7 @@ def test_the_shell_completes_commands_and_options(env: dict[str, str], tmp_path:
         }
         return shell("torchdata-ais", env, tmp_path, **asked).stdout.split()
 
-    assert offered("torchdata-ais in") == ["inspect", "index"]
+    assert offered("torchdata-ais in") == ["info", "inspect", "index"]
     assert "--sheet" in offered("torchdata-ais inspect --")
     assert "complete" in shell("torchdata-ais --show-completion bash", env, tmp_path).stdout
 

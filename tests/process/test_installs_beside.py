@@ -22,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _an_index() -> None:
-    if run("download", "--no-deps", "--dest", "/dev/null", "--dry-run", "aistore==1.23.0").returncode not in (0, 2):
+    if run("index", "versions", "aistore").returncode:
         pytest.skip("pip reaches no index of packages")
 
 
@@ -33,7 +33,9 @@ def _an_index() -> None:
 )
 def test_it_installs_beside(others: list[str], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done = run("install", "--dry-run", "--quiet", "--ignore-installed", "--report", str(report), str(ROOT), *others)
+    done = run(
+        "install", "--dry-run", "--quiet", "--ignore-installed", "--report", str(report), str(ROOT), *others
+    )
     assert done.returncode == 0, done.stderr
     chosen: dict[str, Any] = {
         one["metadata"]["name"].lower(): one["metadata"]["version"]

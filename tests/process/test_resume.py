@@ -143,7 +143,8 @@ def test_changed_data_names_the_object(urls: list[str], changed: list[int], says
 
 
 def test_a_stage_outside_the_whitelist_is_named_when_state_is_asked_for(urls: list[str]) -> None:
-    pipe = make_pipe(urls).shuffle()
+    with pytest.warns(UserWarning, match=r"\.shuffled\(1000\)"):
+        pipe = make_pipe(urls).shuffle()
     with ais_loader(pipe) as loader:
         assert sorted(sum(rows(loader), [])) == list(range(TOTAL))
         with pytest.raises(StateError, match="may hold items"):

@@ -15,7 +15,7 @@ import torch
 from service_pipes import Diary, NotReplicable, Tagged, numbers, uneven
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais.dataloader2 import DataLoader2, graph
+from torchdata_ais.dataloader2 import DataLoader2, cut, torchdata_names
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers import process
@@ -73,9 +73,10 @@ def test_pipes_with_threads_of_their_own_can_be_paused_at_any_moment() -> None:
 
 
 def test_a_look_ahead_pipe_that_was_not_iterated_yet_can_be_paused() -> None:
-    graph.pause(pickle.loads(pickle.dumps(IterableWrapper(range(3)).prefetch(10))))
+    cut.pause(pickle.loads(pickle.dumps(IterableWrapper(range(3)).prefetch(10))))
 
 
+@pytest.mark.skipif(torchdata_names.OWN, reason="ours has no such state")
 def test_a_look_ahead_thread_that_is_about_to_end_is_not_waited_for() -> None:
     """The state in which torchdata's own pause waits for ever: exhausted, resumed, the thread not gone yet."""
     pipe = IterableWrapper(range(3)).prefetch(10)
@@ -89,7 +90,7 @@ def test_a_look_ahead_thread_that_is_about_to_end_is_not_waited_for() -> None:
     pipe.thread.start()
     pipe.prefetch_data.paused = False
     try:
-        graph.pause(pipe)
+        cut.pause(pipe)
     finally:
         ending.set()
     assert list(items) == [1, 2]

@@ -195,7 +195,7 @@ def test_a_second_sharding_filter_is_refused_before_a_process_starts(workers: in
 
 
 def reset_to_123(pipe: Any, info: Any, seeds: Any) -> Any:
-    from torchdata_ais.dataloader2.torchdata_names import set_graph_random_seed
+    from torchdata_ais.dataloader2.graph import set_graph_random_seed
 
     seeds.seed(123)
     return set_graph_random_seed(pipe, seeds)

@@ -178,9 +178,7 @@ def test_a_batch_larger_than_the_data_is_refused_where_the_remainder_is_dropped(
 
 
 def test_a_step_or_epoch_before_what_is_known_is_an_error() -> None:
-    run = Run(
-        Sources((20,)), 0, [RunSegment(0, 0, 0, 4, ONE, (0,)), RunSegment(7, 28, 1, 2, ONE, (28,))]
-    )
+    run = Run(Sources((20,)), 0, [RunSegment(0, 0, 0, 4, ONE, (0,)), RunSegment(7, 28, 1, 2, ONE, (28,))])
     with pytest.raises(IndexError, match="step 6 lies before step 7"):
         run.epoch_of(6)
     with pytest.raises(IndexError, match="epoch 0 lies before epoch 1"):

@@ -71,7 +71,7 @@ def test_get_leaves_what_is_there_and_replaces_only_when_told(run: Run, pets: st
     (tmp_path / "out" / "s-1.tar.gz").unlink()
     refused = run("get", f"{pets}/t/s-", "out")
     assert refused.exit_code == 2
-    assert "out/s-0.tar is there already" in refused.stderr
+    assert "There is a file out/s-0.tar already" in refused.stderr
     assert not (tmp_path / "out" / "s-1.tar.gz").exists(), "looked at before anything is fetched"
     assert run("get", "--overwrite", f"{pets}/t/s-", "out").stdout.startswith("wrote 2 files")
     assert (tmp_path / "out" / "s-0.tar").read_bytes() == shard_bytes(MEMBERS)

@@ -109,6 +109,20 @@ class TestPrefetch:
             gc.collect()
         until(lambda: not look_aheads())
 
+    @pytest.mark.parametrize("end", ["close", "pause"])
+    def test_what_keeps_full_takes_one_more_wherever_it_ends(self, end: str) -> None:
+        """As ranks under fullsync must: else one would wait for the other."""
+        for _ in range(20):
+            source = Counted(9)
+            ahead = prefetch_module.LookAhead(source, 1, keeps_full=True)
+            assert ahead.get() == 0
+            if end == "pause":
+                ahead.pause()
+                assert source.taken <= 2
+            ahead.close()
+            assert ahead.join(20)
+            assert source.taken == 2
+
     def test_a_copy_is_fresh(self) -> None:
         pipe = Prefetcher(IterableWrapper(range(5)), 2)
         next(iter(pipe))

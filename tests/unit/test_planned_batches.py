@@ -159,9 +159,7 @@ def test_samples_that_cannot_be_decoded_are_left_out_of_their_batch_alone(
     tmp_path: Path, threads: int
 ) -> None:
     path = tmp_path / "s.tar"
-    path.write_bytes(
-        shard_bytes({f"{n:03d}.cls": b"x" if n in (3, 4, 17) else b"%d" % n for n in range(30)})
-    )
+    path.write_bytes(shard_bytes({f"{n:03d}.cls": b"x" if n in (3, 4, 17) else b"%d" % n for n in range(30)}))
     pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error="skip", threads=threads)
     got = [numbers(batch) for batch in pipe.to_tuple("cls").batched(4)]
     assert got[:2] == [[0, 1, 2], [5, 6, 7]]
@@ -195,7 +193,7 @@ def test_a_stage_that_gives_more_makes_its_batch_larger(index: SampleIndex) -> N
 def test_an_error_policy_that_ends_the_epoch_keeps_what_came_before(tmp_path: Path) -> None:
     path = tmp_path / "s.tar"
     path.write_bytes(shard_bytes({f"{n:03d}.cls": b"x" if n == 6 else b"%d" % n for n in range(30)}))
-    pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error=lambda error: False)  # noqa: ARG005
+    pipe = AISSampleReader(SampleIndex.build(str(path))).decode(on_error=lambda error: False)
     assert [numbers(batch) for batch in pipe.to_tuple("cls").batched(4)] == [[0, 1, 2, 3], [4, 5]]
 
 
@@ -281,7 +279,10 @@ def test_batches_that_a_stage_below_leaves_out_are_noticed(index: SampleIndex) -
     def some(batch: Any) -> Any:
         return batch if numbers(batch)[0] % 2 else None
 
-    with ais_loader(plain(index).map_sample(some)) as loader, pytest.raises(UsageError, match="batches came of"):
+    with (
+        ais_loader(plain(index).map_sample(some)) as loader,
+        pytest.raises(UsageError, match="batches came of"),
+    ):
         list(loader)
 
 
@@ -439,7 +440,10 @@ def test_bad_input_is_refused_in_words(index: SampleIndex, sources: list[SampleI
         (lambda: AISSampleReader(index, tail="cut"), "tail='cut'"),  # type: ignore[arg-type]
         (lambda: AISSampleReader(index, epoch_steps=0), "epoch_steps=0"),
         (lambda: len(ais_loader(plain(index, 100), tail="drop")), "larger than the epoch"),
-        (lambda: list(ais_loader(plain(index), global_batch=2, rank=0, world_size=3)), "leaves a rank without"),
+        (
+            lambda: list(ais_loader(plain(index), global_batch=2, rank=0, world_size=3)),
+            "leaves a rank without",
+        ),
         (lambda: ais_loader(plain(index), global_batch=0), "global_batch"),
         (lambda: ais_loader(plain(index), epoch_steps="pad"), "take equal steps anyway"),
         (lambda: ais_loader(plain(index)).samples_of(-1), "step -1"),

@@ -18,7 +18,8 @@ from torchdata_ais.urls import parse_url
 
 # Where more than the name of an argument differs.
 _PHRASES = [
-    (r", or pass cluster=StoreOptions\(endpoint, token\)", ""),
+    (r", or (in a program )?pass cluster=StoreOptions\(endpoint, token\)", ""),
+    (r", cluster= or --endpoint", " or --endpoint"),
     (r"\bcluster= or --endpoint", "--endpoint"),
     (r"\bcluster=", "--endpoint"),
     (

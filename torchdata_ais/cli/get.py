@@ -63,7 +63,7 @@ def get(
         missing = [(one, path) for one, path in both if not _is_there(one, path, overwrite, options)]
         if not folder and not paths[0].parent.is_dir():
             raise NotFoundError.at(
-                f"{paths[0].parent}: there is no such folder",
+                f"there is no folder {paths[0].parent}",
                 todo=f"make it, or write {paths[0].parent}/ to have it made",
             )
         written = 0
@@ -99,7 +99,9 @@ def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) 
         if overwrite:
             return False
     todo = "pass overwrite=True, or name another target" if path.is_file() else "name another target"
-    raise UsageError.at(f"{path} is there already, and is not known to be the same", todo=todo, url=found.uri)
+    raise UsageError.at(
+        f"there is a file {path} already, and it is not known to be the same", todo=todo, url=found.uri
+    )
 
 
 def _write(path: Path, blocks: Iterator[bytes], moved: Callable[[int], None]) -> int:

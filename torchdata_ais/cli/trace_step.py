@@ -96,12 +96,10 @@ def _mixed(opened: list[IndexedSamples], weights: str, stop: Literal["first", "a
     from torchdata_ais.errors import UsageError
     from torchdata_ais.index import Mixture
 
-    numbers: list[float] = []
-    for word in weights.split(","):
-        try:
-            numbers.append(int(word) if word.strip().isdecimal() else float(word))
-        except ValueError:
-            raise UsageError.at(f"--weights {weights}", todo="pass numbers such as 0.7,0.3") from None
+    try:
+        numbers = [int(word) if word.strip().isdecimal() else float(word) for word in weights.split(",")]
+    except ValueError:
+        raise UsageError.at(f"--weights {weights}", todo="pass numbers such as 0.7,0.3") from None
     if len(numbers) != len(opened):
         raise UsageError.at(f"--weights {weights} for {len(opened)} indexes", todo="pass one weight an index")
     return Mixture(dict(zip(opened, numbers, strict=True)), stop)

@@ -75,7 +75,7 @@ def _integer(data: bytes, _: FieldTable) -> int:
         raise DecodeError.at(
             f"the {len(data)} bytes are no whole number: {kind}",
             todo="name text .txt where the shards are written; or leave the field out with only= and number the "
-            "names by .map_dict(cls=...); or use on_error='skip'",
+            'names by .map_dict(cls=...); or use on_error="skip"',
         ) from None
 
 

@@ -40,6 +40,13 @@ __all__ = ["AISLoader", "ais_loader"]
 _log = logging.getLogger("torchdata_ais")
 
 
+class LoaderNames(RankNames, total=False):
+    """The arguments of a loader that are about ranks, and about what they share out by index; see `ais_loader`."""
+
+    global_batch: int | None
+    tail: Tail | None
+
+
 class AISLoader:
     """Runs `pipe` over workers and ranks: an iterable of batches, a context manager. One `iter` is one epoch.
 
@@ -63,12 +70,12 @@ class AISLoader:
         on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
-        global_batch: Samples a step over all ranks, for pipes that read by index (``.read_samples()``); default what
-            the pipe batches, for each rank. The order of an epoch is then a function of (data, seed, epoch,
-            global batch) alone, and ranks take equal steps.
-        tail: For such pipes, what becomes of a remainder; see `AISSampleReader`.
-        **ranks: ``rank=``, ``world_size=``: this rank, and how many ranks share out the data (1 for a loader of this
-            process alone); default what torch.distributed says at the first iteration. ``store=``: a store of
+        **named: For pipes that read by index (``.read_samples()``) ``global_batch=``: samples a step over all ranks;
+            default what the pipe batches, for each rank. The order of an epoch is then a function of (data, seed,
+            epoch, global batch) alone, and ranks take equal steps. ``tail=``: what becomes of a remainder; see
+            `AISSampleReader`.
+            For ranks ``rank=``, ``world_size=``: this rank, and how many ranks share out the data (1 for a loader of
+            this process alone); default what torch.distributed says at the first iteration. ``store=``: a store of
             torch.distributed by which the ranks compare what they read (each loader of a run in turn may use the
             same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``: how long to wait
             for a rank that has not begun. ``mesh=``: the slice of a `DeviceMesh` that shares out the data
@@ -112,9 +119,7 @@ class AISLoader:
         stall_after: float | None = None,
         on_stats: Callable[[Stats], object] | None = None,
         stats_every: float = 60.0,
-        global_batch: int | None = None,
-        tail: Tail | None = None,
-        **ranks: Unpack[RankNames],
+        **named: Unpack[LoaderNames],
     ) -> None:
         if not isinstance(pipe, IterDataPipe):
             raise UsageError.at(
@@ -123,6 +128,8 @@ class AISLoader:
             )
         if stats_every <= 0:
             raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
+        ranks: dict[str, Any] = {**named}
+        global_batch, tail = ranks.pop("global_batch", None), ranks.pop("tail", None)
         self._world_options = WorldOptions(**ranks)
         planned = check_planned(pipe)
         self._steps = PlannedSteps(epoch_steps) if planned is not None else steps_named(epoch_steps)

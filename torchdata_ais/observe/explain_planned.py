@@ -78,8 +78,8 @@ class PlannedRun:
                 f" proof {one.proof}, index {one.digest}"
                 for number, one in enumerate(self.sources)
             ),
-            f"steps: {self.steps} on each of {ranks} ranks, with {workers} workers each; {each} samples a batch,"
-            f" {self.global_batch} over all ranks",
+            f"steps: {self.steps} on each of {ranks} ranks, with {workers} workers each; "
+            + f"{each} samples a batch, {self.global_batch} over all ranks",
             f"requests: {about}{self.traffic.ranges} ranges an epoch, in {self.traffic.requests} requests"
             + ("" if self.proof == "bytes" else ", and a listing of the shards before the first"),
             f"order: {self.order}",

@@ -41,6 +41,7 @@ from torchdata_ais.urls import ObjectURL, parse_url
 __all__ = ["IndexedReader"]
 
 _LIVENESS_S = 1.0
+_CLOSE_S = 1.0
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -148,6 +149,9 @@ class IndexedReader:
             self._ready.notify_all()
             for cancel in self._cancels:
                 cancel.cancel()
+        due = time.monotonic() + _CLOSE_S
+        for thread in self._threads:  # forking with threads is for none: they are gone in a moment
+            thread.join(max(0.0, due - time.monotonic()))
 
     def _ask(self, chunk: _Chunk) -> None:
         """Have the bytes of a chunk fetched; those in files are read when it is their turn."""

@@ -7,10 +7,11 @@ different from the defaults, and nothing else is looked up in it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchdata_ais.redaction import clean
 from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.effect import Effect, Gives
 
 if TYPE_CHECKING:
     from torchdata_ais.stage.seed import EpochSeed
@@ -19,39 +20,6 @@ if TYPE_CHECKING:
     from torchdata_ais.state import GeneratorState, Part, ReaderState, StageState
 
 __all__ = ["Effect", "Gives", "Reader", "Stage"]
-
-
-Gives = Literal["each", "fewer", "more", "batches", "unknown"]
-
-
-class Effect(NamedTuple):
-    """What a stage does to the items it takes in.
-
-    Attributes:
-        gives: One item for each, fewer, more, batches of `size`, or nothing that is known.
-        size, partial: Items of a batch, and whether the last one may be smaller.
-        mixes: Whether the order changes.
-        holds: Whether items are held back between two that are given out.
-        keeps_place: Whether items still know their place in the data set.
-    """
-
-    gives: Gives = "unknown"
-    size: int = 1
-    partial: bool = True
-    mixes: bool = False
-    holds: bool = False
-    keeps_place: bool = True
-
-    def length(self, taken: int | None) -> int | None:
-        """Return how many items come of `taken`; None where that is not known.
-
-        Example:
-            >>> Effect("batches", 4).length(9), Effect("batches", 4, partial=False).length(9), Effect("fewer").length(9)
-            (3, 2, None)
-        """
-        if taken is None or self.gives not in ("each", "batches"):
-            return None
-        return taken // self.size + (self.partial and taken % self.size > 0)
 
 
 class Stage:
@@ -97,10 +65,7 @@ class Stage:
         return ""
 
     def identity(self) -> str:
-        """Return the arguments that say which items come, and in which order: a state fits only a stage with the same.
-
-        Not those that may change from run to run, such as error policies and threads.
-        """
+        """Return the arguments that say which items come, in which order: a state fits only a stage with the same."""
         return self.arguments()
 
     def describe(self) -> str:
@@ -138,9 +103,7 @@ class Stage:
     def load_state(self, state: StageState, below: int) -> None:
         """Take up what was saved, for the next iteration.
 
-        Args:
-            state: What `save_state` gave, and how many items the stage held: they come after those of stages below.
-            below: How many items the stages below held: they come first, and have passed this stage before.
+        The `below` items that the stages below held come first, and have passed this stage before; then its own.
         """
 
 

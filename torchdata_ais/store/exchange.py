@@ -45,6 +45,9 @@ _SMALL = 64 << 10  # more than this, or for longer than _SOON_S, is not read of 
 _SOON_S = 2.0
 _TRANSIENT = {408, 409, 425, 429}
 _PERMANENT_5XX = {501, 505, 507}
+_BETWEEN_NODES = re.compile(
+    r'[A-Z][a-z]+ "https?://[^"]*": '
+)  # as Go writes that a request of its own failed
 _LONGEST_WAIT_S = 86_400.0  # a server that asks to wait longer means nothing by it
 
 
@@ -189,7 +192,8 @@ def refusal(status: int, message: str, options: StoreOptions, after_s: float | N
 
 def _meaning(status: int, message: str, options: StoreOptions, after_s: float | None) -> Failed:
     what = f"the server answered {status} ({message})"
-    if status == 400 and "no storage targets" in message:  # what a proxy says while they are down or restart
+    # What a proxy says while its targets are down or restart, or while one does not answer the proxy's own request.
+    if status == 400 and ("no storage targets" in message or _BETWEEN_NODES.match(message)):
         return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)
     if "backend is missing" in message or (status == 501 and "provider" in message):
         todo = (

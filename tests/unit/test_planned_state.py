@@ -1,0 +1,315 @@
+"""The state of a run by index: small, equal on all ranks, good for any topology; what it does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed.checkpoint as dcp
+
+from torchdata_ais import AISSourceLister, SampleIndex, ais_loader, merge_states
+from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.index import Mixture
+from torchdata_ais.local import LocalCluster
+from torchdata_ais.pipes import AISSampleReader
+from torchdata_ais.testing import shard_bytes, write_shard
+
+SIZES = (13, 40, 21, 9)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[SampleIndex]:
+    folder = tmp_path_factory.mktemp("state")
+    return [SampleIndex.build(source_shard(folder, number, size)) for number, size in enumerate(SIZES)]
+
+
+def source_shard(folder: Path, source: int, size: int) -> str:
+    members = {f"{source}-{n:03d}.cls": b"%d" % (1000 * source + n) for n in range(size)}
+    return write_shard(folder / f"{source}.tar", members)
+
+
+def pipe_over(source: Any, batch: int = 4, **how: Any) -> Any:
+    return AISSampleReader(source, **{"shuffle": "samples", **how}).decode().to_tuple("cls").batched(batch)
+
+
+def mixture(sources: list[SampleIndex], *weights: int, **how: Any) -> Mixture:
+    return Mixture({index: weight for index, weight in zip(sources, weights, strict=False) if weight}, **how)
+
+
+def numbers(batch: Any) -> list[int]:
+    found: list[int] = batch[0].tolist()
+    return found
+
+
+def some(loader: Any, steps: int) -> list[list[int]]:
+    """Return the next batches, over ends of epochs; what is under way is left as a program that dies leaves it."""
+    got: list[list[int]] = []
+    while len(got) < steps:
+        for batch in loader:
+            got.append(numbers(batch))
+            if len(got) == steps:
+                break
+    return got
+
+
+def of_world(make: Any, ranks: int, state: Any, steps: int, **how: Any) -> tuple[list[set[int]], Any]:
+    """Return the global batches of the next steps on `ranks` ranks, and the state after them."""
+    parts, states = [], []
+    for rank in range(ranks):
+        with ais_loader(make(), rank=rank, world_size=ranks, **how) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            parts.append(some(loader, steps))
+            states.append(loader.state_dict())
+    assert all(one == states[0] for one in states)  # the same on all ranks
+    return [set().union(*map(set, batches)) for batches in zip(*parts, strict=True)], states[-1]
+
+
+def test_promise_5_any_step_from_any_rank_on_any_ranks_the_same_global_batches(
+    sources: list[SampleIndex],
+) -> None:
+    def make() -> Any:
+        return pipe_over(mixture(sources, 1, 4, 2, 1))
+
+    whole, _ = of_world(make, 1, None, 26, global_batch=12)
+    got: list[set[int]] = []
+    state = None
+    for ranks, steps in ((2, 1), (3, 6), (1, 2), (6, 5), (4, 3), (2, 9)):
+        batches, state = of_world(make, ranks, json.loads(json.dumps(state)), steps, global_batch=12)
+        got += batches
+        assert len(json.dumps(state)) < 1000
+    assert got == whole
+
+
+def test_promise_5_a_state_at_every_step_of_an_epoch(sources: list[SampleIndex]) -> None:
+    with ais_loader(pipe_over(sources[1], 7)) as loader:
+        whole = some(loader, 13)
+    for step in range(13):
+        with ais_loader(pipe_over(sources[1], 7)) as loader:
+            some(loader, step)
+            state = loader.state_dict()
+        with ais_loader(pipe_over(sources[1], 7)) as loader:
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+            assert some(loader, 13 - step) == whole[step:]
+
+
+def test_a_state_taken_before_the_first_batch_and_after_the_last(sources: list[SampleIndex]) -> None:
+    with ais_loader(pipe_over(sources[0])) as loader:
+        first = loader.state_dict()
+        epoch = [numbers(batch) for batch in loader]
+        after = loader.state_dict()
+        following = [numbers(batch) for batch in loader]
+    for state, expected, number in ((first, epoch, 0), (after, following, 1)):
+        with ais_loader(pipe_over(sources[0])) as loader:
+            loader.load_state_dict(state)
+            assert [numbers(batch) for batch in loader] == expected
+            assert loader.epoch == number
+
+
+# What may change
+
+
+CHANGES: dict[str, tuple[tuple[int, ...], int, set[str]]] = {
+    "weights": ((4, 1, 1, 2), 5, {"weights"}),
+    "a source removed": ((1, 4, 2, 0), 5, {"sources"}),
+    "a source removed and another batch": ((1, 0, 2, 1), 7, {"sources", "batch"}),
+    "batch": ((1, 4, 2, 1), 9, {"batch"}),
+    "weights and batch": ((1, 1, 1, 1), 3, {"weights", "batch"}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("stop", ["first", "never"])
+def test_promise_5_what_is_allowed_to_change_loses_and_repeats_nothing(
+    sources: list[SampleIndex], name: str, stop: Any
+) -> None:
+    weights, batch, allow = CHANGES[name]
+    how = {"epoch_steps": 6} if stop == "never" else {}
+    with ais_loader(pipe_over(mixture(sources, 1, 4, 2, 1, stop=stop), 5, **how)) as loader:
+        got = some(loader, 4)
+        state = loader.state_dict()
+    changed = pipe_over(mixture(sources, *weights, stop=stop), batch, **how)
+    with ais_loader(changed) as loader:
+        for missing in allow:
+            with pytest.raises(StateError, match=rf"(?i)allow=\{{'{missing}'\}}"):
+                loader.load_state_dict(state, allow=allow - {missing})
+        loader.load_state_dict(state, allow=allow)
+        got += some(loader, 30)
+        again = loader.state_dict()
+    assert len(json.dumps(again)) < 1000 + 64 * 4
+    with ais_loader(pipe_over(mixture(sources, *weights, stop=stop), batch, **how)) as loader:
+        loader.load_state_dict(again)  # the change is in the state now
+        got += some(loader, 11)
+    seen = Counter(number for one in got for number in one)
+    assert sum(seen.values()) == 45 * 5 - 41 * 5 + sum(map(len, got[4:]))
+    for source, size in enumerate(SIZES):
+        counts = [seen[1000 * source + number] for number in range(size)]
+        assert max(counts) - min(counts) <= 1  # all of a source before any again: none lost, none twice
+
+
+def test_promise_5_sources_come_and_go_and_come_back(sources: list[SampleIndex]) -> None:
+    state, got = None, []
+    for weights in ((3, 1, 0, 0), (3, 1, 2, 0), (3, 0, 2, 1), (3, 1, 2, 1)):
+        pipe = pipe_over(mixture(sources, *weights, stop="never"), 5, epoch_steps=9)
+        with ais_loader(pipe) as loader:
+            if state is not None:
+                loader.load_state_dict(state, allow={"sources"})
+            got += some(loader, 7)
+            state = loader.state_dict()
+    seen = Counter(number for one in got for number in one)
+    assert sum(seen.values()) == 4 * 7 * 5
+    for source, size in enumerate(SIZES):
+        counts = [seen[1000 * source + number] for number in range(size)]
+        assert max(counts) - min(counts) <= 1
+
+
+# What is refused
+
+
+def test_promise_5_a_state_of_something_else_is_refused_and_named(
+    sources: list[SampleIndex], tmp_path: Path
+) -> None:
+    with ais_loader(pipe_over(mixture(sources, 1, 1), 4)) as loader:
+        some(loader, 3)
+        state = loader.state_dict()
+    shard = source_shard(tmp_path, 7, 20)
+    stream: Any = AISSourceLister(shard).load_tar().group_samples().decode().to_tuple("cls").batched(4)
+    with ais_loader(stream) as loader:
+        next(iter(loader))
+        of_stream = loader.state_dict()
+        with pytest.raises(StateError, match="of reading by index, not of streams"):
+            loader.load_state_dict(state)
+    both = mixture(sources, 1, 1)
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (pipe_over(both), {"seed": 1}, "the seed was 0 .* and is 1"),
+        (pipe_over(both, shuffle="runs"), {}, "the order was"),
+        (pipe_over(both, shuffle=None), {}, "the order was"),
+        (pipe_over(both, tail="drop"), {}, "the order was"),
+        (pipe_over(both, epoch_steps=5), {}, "the order was"),
+        (pipe_over(mixture(sources, 1, 1, stop="all")), {}, "the order was"),
+        (pipe_over(SampleIndex.build(shard)), {}, "2 sources.* 2 of them are gone, 1 are new"),
+        (pipe_over(sources[0]), {}, "2 sources"),
+        (pipe_over(mixture(sources, 1, 2)), {}, "weights"),
+        (pipe_over(both, 5), {}, "a global batch of 4, and this loader 5"),
+    ]
+    for pipe, how, says in cases:
+        with ais_loader(pipe, **how) as loader:
+            before = loader.state_dict()
+            with pytest.raises(StateError, match=f"(?i){says}"):
+                loader.load_state_dict(state)
+            assert loader.state_dict() == before  # as it was
+    with ais_loader(pipe_over(both)) as loader:
+        for wrong in (None, [], "x", 3, {}, of_stream, {**state, "step": 2}, {**state, "plan": 2}):
+            with pytest.raises(StateError):
+                loader.load_state_dict(wrong)  # type: ignore[arg-type]
+        for name in state:
+            with pytest.raises(StateError):
+                loader.load_state_dict({key: value for key, value in state.items() if key != name})
+        with pytest.raises(UsageError, match="allow="):
+            loader.load_state_dict(state, allow={"seed"})
+
+
+def test_another_schedule_of_weights_is_a_change_of_weights(sources: list[SampleIndex]) -> None:
+    one, two = sources[:2]
+
+    def over(turn: int) -> Any:
+        schedule = [(0, {one: 1}), (turn, {one: 1, two: 1})]
+        return pipe_over(Mixture(schedule, stop="never"), epoch_steps=50)
+
+    with ais_loader(over(8)) as loader:
+        got = some(loader, 5)
+        state = loader.state_dict()
+    with ais_loader(over(16)) as loader:
+        with pytest.raises(StateError, match=r"allow=\{'weights'\}"):
+            loader.load_state_dict(state)
+        loader.load_state_dict(state, allow={"weights"})
+        got += some(loader, 6)
+    seen = Counter(number for batch in got for number in batch)
+    for source, size in enumerate(SIZES[:2]):
+        counts = [seen[1000 * source + number] for number in range(size)]
+        assert max(counts) - min(counts) <= 1
+
+
+# Who takes it
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_it_is_a_stateful_of_distributed_checkpoint(sources: list[SampleIndex], tmp_path: Path) -> None:
+    with ais_loader(pipe_over(mixture(sources, 1, 2, 1))) as loader:
+        whole = some(loader, 9)
+    with ais_loader(pipe_over(mixture(sources, 1, 2, 1))) as loader:
+        some(loader, 5)
+        assert isinstance(loader, dcp.stateful.Stateful)
+        dcp.save({"data": loader}, checkpoint_id=tmp_path / "checkpoint", no_dist=True)
+    with ais_loader(pipe_over(mixture(sources, 1, 2, 1))) as loader:
+        dcp.load({"data": loader}, checkpoint_id=tmp_path / "checkpoint", no_dist=True)
+        assert some(loader, 4) == whole[5:]
+
+
+def test_states_of_ranks_may_be_merged_as_those_of_streams(sources: list[SampleIndex]) -> None:
+    _, state = of_world(lambda: pipe_over(sources[1]), 2, None, 3, global_batch=8)
+    assert merge_states([state, state]) == state
+
+
+def test_samples_of_a_step_are_those_that_come(sources: list[SampleIndex]) -> None:
+    def keyed() -> Any:
+        reader = AISSampleReader(mixture(sources, 1, 3), shuffle="samples")
+        return reader.to_tuple("__key__").batched(3)
+
+    with ais_loader(keyed(), global_batch=6) as loader:
+        said = [[key for key, _ in loader.samples_of(step)] for step in range(12)]
+        came = [list(keys) for _ in range(2) for (keys,) in loader]
+    assert came[:12] == said
+    assert all(shard.endswith(".tar") for _, shard in ais_loader(keyed()).samples_of(10**6))
+
+
+# What it costs
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        bucket = running.client().bucket("planned").create()
+        for number in range(4):
+            members = {}
+            for n in range(24):
+                members[f"{number}-{n:02d}.cls"] = b"%d" % (100 * number + n)
+                members[f"{number}-{n:02d}.bin"] = bytes(40_000)  # no two are worth one request
+            bucket.object(f"s-{number}.tar").get_writer().put_content(shard_bytes(members))
+        yield running
+
+
+@pytest.mark.parametrize("shuffle", ["samples", None])
+def test_restoring_reads_no_byte_of_what_was_delivered(cluster: LocalCluster, shuffle: Any) -> None:
+    index = SampleIndex.build("ais://planned/s-{0..3}.tar", endpoint=cluster.endpoint)
+
+    def make() -> Any:
+        return pipe_over(index, 4, shuffle=shuffle)
+
+    with ais_loader(make()) as loader:
+        cluster.reset_stats()
+        whole = [numbers(batch) for batch in loader]
+        assert sent(cluster) >= 96 * 40_000
+    with ais_loader(make()) as loader:
+        some(loader, 22)
+        state = loader.state_dict()
+    cluster.reset_stats()
+    with ais_loader(make()) as loader:
+        loader.load_state_dict(state)
+        assert len(loader) == 24
+        assert not data_requests(cluster)  # nothing is asked before the first batch
+        assert [numbers(batch) for batch in loader] == whole[22:]
+    assert 8 * 40_000 <= sent(cluster) <= 8 * 43_000  # two batches
+
+
+def data_requests(cluster: LocalCluster) -> list[Any]:
+    return [one for one in cluster.requests() if "/v1/objects/" in one.url or "/v1/ml" in one.url]
+
+
+def sent(cluster: LocalCluster) -> int:
+    return sum(one.bytes_sent for one in data_requests(cluster))
