@@ -70,6 +70,7 @@ class PlannedRun:
         """Return sentences for people."""
         few, most = self.batch
         each = f"{most}" if few == most else f"{few} to {most}"
+        batches = f"{each} samples a batch, {self.global_batch} over all ranks"
         about = "" if self.traffic.exact else "about "
         lines = [
             f"data: {self.samples} samples an epoch, {about}{bytes_text(self.traffic.bytes)}, proof {self.proof}",
@@ -78,8 +79,7 @@ class PlannedRun:
                 f" proof {one.proof}, index {one.digest}"
                 for number, one in enumerate(self.sources)
             ),
-            f"steps: {self.steps} on each of {ranks} ranks, with {workers} workers each; "
-            + f"{each} samples a batch, {self.global_batch} over all ranks",
+            f"steps: {self.steps} on each of {ranks} ranks, with {workers} workers each; {batches}",
             f"requests: {about}{self.traffic.ranges} ranges an epoch, in {self.traffic.requests} requests"
             + ("" if self.proof == "bytes" else ", and a listing of the shards before the first"),
             f"order: {self.order}",
