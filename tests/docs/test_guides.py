@@ -94,7 +94,7 @@ def test_the_links_and_commands_of_a_guide_exist(guide: Path) -> None:
     text = guide.read_text()
     for target in LINK.findall(text):
         assert (guide.parent / target).exists(), target
-    for command, rest in re.findall(r"torchdata-ais (\w+)([^`\n]*)", text):
+    for command, rest in re.findall(r"torchdata-ais (\w[\w-]*)([^`\n]*)", text):
         shown = CliRunner().invoke(app, [command, "--help"])
         assert shown.exit_code == 0, command
         for option in re.findall(r"--[\w-]+", rest):

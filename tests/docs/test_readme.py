@@ -85,7 +85,7 @@ def test_the_two_commands_stand_there_word_for_word() -> None:
 
 
 def test_every_command_and_option_named_exists() -> None:
-    named = set(re.findall(r"torchdata-ais (\w+)((?: --\w+)*)", TEXT))
+    named = set(re.findall(r"torchdata-ais (\w[\w-]*)((?: --\w+)*)", TEXT))
     assert {command for command, _ in named} >= {"demo", "serve", "ls", "put", "inspect"}
     for command, options in named:
         shown = CliRunner().invoke(app, [command, "--help"])

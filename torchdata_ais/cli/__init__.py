@@ -27,6 +27,8 @@ from torchdata_ais.cli.ls import ls
 from torchdata_ais.cli.put import put
 from torchdata_ais.cli.rm import rm
 from torchdata_ais.cli.serve import serve
+from torchdata_ais.cli.simulate import simulate
+from torchdata_ais.cli.trace_step import trace_step
 from torchdata_ais.interrupt import quit_at_once
 
 __all__ = ["app", "main"]
@@ -35,6 +37,7 @@ _PANELS = {
     "Try it": (demo, serve, doctor),
     "Buckets and objects": (ls, put, get, cat, cp, rm),
     "Shards": (info, inspect, lint, index, bench, convert, dsort),
+    "Runs": (simulate, trace_step),
 }
 
 app = command_line(name="torchdata-ais")

@@ -10,13 +10,16 @@ from typing import Any
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.observe.draw import draw, html
+from torchdata_ais.observe.explain_planned import PlannedRun, planned_run
 from torchdata_ais.observe.html_table import with_lines
+from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.ranks.listing import Listing, list_pipe
 from torchdata_ais.stage.checkpoint import chain_of
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.load_state import url_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
 from torchdata_ais.stage.shard_order import find_sharder, unsharded
+from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.urls import ObjectURL
 
 __all__ = ["Explanation", "explain"]
@@ -40,6 +43,8 @@ class Explanation:
         notes: Sentences: order, memory, checkpoints.
         picture: The stages, as `draw` gives them.
         table: The same for a notebook.
+        plan: Of a pipe that reads by index, what that means: samples, steps, sources. None for a stream. Any worker
+            of such a pipe may read of any shard, and one is idle only if there are fewer steps.
     """
 
     shards: int
@@ -55,6 +60,7 @@ class Explanation:
     shards_each_rank: tuple[int, int] = (0, 0)
     digest: str = ""
     table: str = ""
+    plan: PlannedRun | None = None
 
     def __str__(self) -> str:
         return "\n".join([self.picture, "", *self._lines()])
@@ -63,11 +69,15 @@ class Explanation:
         return with_lines(self.table, self._lines())
 
     def _lines(self) -> list[str]:
+        memory = f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above"
+        if self.plan is not None:
+            told = f"digest: {self.digest}, the same on all ranks that read these indexes alike"
+            return [*self.plan.lines(self.world, self.instances // self.world), memory, told]
         size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
         lines = [
             f"data: {self.shards} shards {size}, {_span(self.shards_each)} for each of {self.instances} workers",
             f"requests: {self.requests} GETs an epoch, and the listing",
-            f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above",
+            memory,
             *self.notes,
         ]
         if self.world > 1:
@@ -93,16 +103,19 @@ def _span(numbers: tuple[int, int]) -> str:
 
 
 @checked
-def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) -> Explanation:
-    """Return what a run of `pipe` would do. Lists the shards, and reads none.
+def explain(
+    pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1, global_batch: int | None = None
+) -> Explanation:
+    """Return what a run of `pipe` would do. Lists the shards, or opens their index, and reads none.
 
     Args:
         pipe: The last stage of a pipe.
         num_workers: Worker processes of each rank; 0 is none.
         world: Ranks.
+        global_batch: As for `ais_loader`, of a pipe that reads by index.
 
     Raises:
-        UsageError: No stage of the pipe reads shards or objects.
+        UsageError: No stage of the pipe reads shards or objects; by index, nothing says what a batch is.
         TransportError: The listing failed.
 
     Example:
@@ -111,6 +124,11 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         >>> run = explain(AISSourceLister(example_shards()).load_tar().group_samples(), num_workers=4)
         >>> run.shards, run.shards_each, run.idle_workers
         (3, (0, 1), 1)
+        >>> from torchdata_ais import AISSampleReader, SampleIndex
+        >>> index = SampleIndex.build(example_shards(counts=(30, 50, 20)))
+        >>> run = explain(AISSampleReader(index, shuffle="samples").batched(4), num_workers=4, world=2)
+        >>> run.plan.samples, run.plan.global_batch, run.plan.steps, run.idle_workers
+        (100, 8, 13, 0)
     """
     if not isinstance(pipe, IterDataPipe):
         raise UsageError.at(
@@ -119,6 +137,13 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         )
     if num_workers < 0 or world < 1:
         raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")
+    planned = check_planned(pipe)
+    if isinstance(planned, AISSampleReader):
+        return _planned(pipe, planned, max(1, num_workers), world, global_batch)
+    if global_batch is not None:
+        raise UsageError.at(
+            "global_batch= of a stream", todo="begin the pipe with .read_samples(), or leave it out"
+        )
     readers = [stage for stage in upstream(pipe) if stage_of(stage).reads]
     if not readers:
         raise UsageError.at("no stage of the pipe reads anything", todo="put .load_tar() behind .list_ais()")
@@ -147,6 +172,28 @@ def explain(pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1) ->
         world=world,
         shards_each_rank=(shards // world, -(-shards // world)),
         digest=listing.digest,
+    )
+
+
+def _planned(
+    pipe: IterDataPipe[Any], reader: AISSampleReader, workers: int, world: int, global_batch: int | None
+) -> Explanation:
+    run = planned_run(pipe, reader, workers, world, global_batch)
+    shards = sum(1 for index in reader.mixture.sources for _ in index.selected())
+    return Explanation(
+        shards=shards,
+        bytes=run.traffic.bytes,
+        instances=world * workers,
+        shards_each=(shards, shards),
+        idle_workers=world * max(0, workers - run.steps),
+        requests=run.traffic.requests,
+        memory_bytes=workers * reader.memory_bound().ahead,
+        picture=draw(pipe),
+        table=html(pipe),
+        world=world,
+        shards_each_rank=(shards, shards),
+        digest=list_pipe(pipe).digest,
+        plan=run,
     )
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from torchdata_ais.errors import AISError, ReadError, SampleIndexError
 from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.reading.pieces import run_in
-from torchdata_ais.reading.requests import Request, Wanted, chunks_of, requests_for
+from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
 from torchdata_ais.samples import Run
 from torchdata_ais.store import (
     Cancel,
@@ -40,13 +40,8 @@ from torchdata_ais.urls import ObjectURL, parse_url
 
 __all__ = ["IndexedReader"]
 
-_CHUNKS = 8  # of the window: so many are under way at the same time
-_MOST_SAMPLES = 512  # in a chunk
-_THREADS = 16
 _LIVENESS_S = 1.0
 _CLOSE_S = 1.0
-_FEW = 8  # ranges for which a batch of them does not pay
-_LARGE = 1 << 20  # bytes of a range that is worth a request of its own
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -119,7 +114,7 @@ class IndexedReader:
         Args:
             wanted: Lists of any length: one is taken when there is room for it.
         """
-        chunks = chunks_of(wanted, max(1, self.window_bytes // _CHUNKS), _MOST_SAMPLES)
+        chunks = chunks_in(wanted, self.window_bytes)
         window: deque[_Chunk] = deque()
         following: _Chunk | None = None
         try:
@@ -170,28 +165,20 @@ class IndexedReader:
             else:
                 remote.append(request)
         with self._ready:
-            self._tasks.extend(_Task(chunk, requests) for requests in self._together(remote))
-            missing = min(_THREADS - len(self._threads), len(self._tasks) - self._idle)
+            self._tasks.extend(_Task(chunk, requests) for requests in together(remote, self._group_of))
+            missing = min(THREADS - len(self._threads), len(self._tasks) - self._idle)
             for _ in range(missing):
                 thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
                 self._threads.append(thread)
                 thread.start()
             self._ready.notify_all()
 
-    def _together(self, requests: Sequence[Request]) -> Iterator[list[Request]]:
-        """Yield what is sent as one: batches of small ranges in one cluster, and what is left."""
-        groups: dict[tuple[str, ...], list[Request]] = defaultdict(list)
-        for request in requests:
-            place, options = _place_of(request.shard.name), self.options[request.source]
-            if self.cache is None and place.kind == "object" and request.length <= _LARGE:
-                groups[(str(request.source), *batch_group(place, options))].append(request)
-            else:
-                yield [request]
-        for group in groups.values():
-            if len(group) >= _FEW and self._pace(group[0]).batches:
-                yield group
-            else:
-                yield from ([request] for request in group)
+    def _group_of(self, request: Request) -> tuple[str, ...] | None:
+        """Return which cluster answers a request in one batch with others; None: it is sent alone."""
+        place, options = _place_of(request.shard.name), self.options[request.source]
+        if self.cache is not None or place.kind != "object" or not self._pace(request).batches:
+            return None
+        return (str(request.source), *batch_group(place, options))
 
     def _pace(self, request: Request) -> Pace:
         return pace_of(_place_of(request.shard.name).endpoint or self.options[request.source].endpoint)

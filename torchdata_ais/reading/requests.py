@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from torchdata_ais.index import SampleReference, ShardRow
 
-__all__ = ["Request", "Wanted", "chunks_of", "requests_for"]
+__all__ = ["THREADS", "Request", "Wanted", "chunks_in", "chunks_of", "requests_for", "together"]
 
 _GAP = (
     16 << 10
@@ -16,6 +17,12 @@ _GAP = (
 _MOST_AT_ONCE = (
     4 << 20
 )  # bytes of neighbours that are asked for at once: the first of them should not wait for all
+_FEW = 8  # ranges for which a batch of them does not pay
+_LARGE = 1 << 20  # bytes of a range that is worth a request of its own
+_MOST_SAMPLES = 512  # in a chunk
+_CHUNKS = 8  # of a window: so many are under way at the same time
+THREADS = 16
+"""Requests of a process that are under way at the same time, at most."""
 
 
 class Wanted(NamedTuple):
@@ -103,3 +110,31 @@ def chunks_of(wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int) ->
         size += one.reference.size
     if chunk:
         yield chunk
+
+
+def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
+    """Yield what is wanted in the chunks in which a window of so many bytes asks for it."""
+    return chunks_of(wanted, max(1, window_bytes // _CHUNKS), _MOST_SAMPLES)
+
+
+def together(
+    requests: Sequence[Request], group_of: Callable[[Request], Hashable | None]
+) -> Iterator[list[Request]]:
+    """Yield what is sent as one: batches of small ranges, and what is left.
+
+    Args:
+        requests: Those of a chunk.
+        group_of: Says which cluster takes a request together with others; None: it is sent alone.
+    """
+    groups: dict[Hashable, list[Request]] = defaultdict(list)
+    for request in requests:
+        group = group_of(request) if request.length <= _LARGE else None
+        if group is None:
+            yield [request]
+        else:
+            groups[group].append(request)
+    for same in groups.values():
+        if len(same) >= _FEW:
+            yield same
+        else:
+            yield from ([request] for request in same)

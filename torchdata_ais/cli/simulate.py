@@ -1,0 +1,109 @@
+"""``torchdata-ais simulate``: what a run of any size would do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._run import Debug, reported, size_text
+from torchdata_ais.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchdata_ais.checking.simulate import Simulation
+
+
+def simulate(
+    shards: Annotated[str, typer.Option(metavar="N", help="Shards: 1000000, or 1e6.")],
+    samples: Annotated[str, typer.Option(metavar="N", help="Samples in all of them.")],
+    ranks: Annotated[int, typer.Option(help="Ranks.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Workers of each rank.", min=0)] = 0,
+    global_batch: Annotated[
+        int | None, typer.Option(help="Samples a step, over all ranks. Default: 256 a rank.", min=1)
+    ] = None,
+    sample_bytes: Annotated[
+        str, typer.Option(metavar="N", help="Bytes of a sample, with the headers of the tar.")
+    ] = "110000",
+    shuffle: Annotated[
+        Literal["samples", "runs", "none"], typer.Option(metavar="HOW", help="samples, runs or none.")
+    ] = "samples",
+    proof: Annotated[
+        Literal["bytes", "headers"],
+        typer.Option(
+            metavar="HOW", help="Of the index: bytes (built by reading) or headers (by the cluster)."
+        ),
+    ] = "bytes",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a training by index would do and need, and what streaming the same shards would cost.
+
+    It is computed by the code that plans real runs; no cluster is asked. Requests of large runs are counted for some
+    workers, and estimated from that for all.
+
+    Examples:
+        torchdata-ais simulate --ranks 10000 --workers 8 --shards 1e6 --samples 1e9
+        torchdata-ais simulate --ranks 64 --workers 4 --shards 2000 --samples 2e6 --global-batch 4096 --shuffle runs
+        torchdata-ais simulate --json --ranks 8 --shards 100 --samples 1e5
+    """
+    with reported(debug, command=simulate):
+        from torchdata_ais.checking.simulate import simulated
+
+        found = simulated(
+            ranks=ranks,
+            workers=workers,
+            shards=_whole("--shards", shards),
+            samples=_whole("--samples", samples),
+            sample_bytes=_whole("--sample-bytes", sample_bytes),
+            global_batch=global_batch,
+            shuffle=None if shuffle == "none" else shuffle,
+            proof=proof,
+        )
+        if as_json:
+            echo_json(asdict(found) | {"traffic": found.traffic._asdict()}, indent=1)
+        else:
+            echo(*_lines(found))
+
+
+def _whole(option: str, text: str) -> int:
+    """Return a whole number that may be written as 1e6."""
+    try:
+        number = float(text)
+        whole = int(text) if text.strip().isdecimal() else int(number)
+    except (ValueError, OverflowError):
+        raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6") from None
+    if whole != number and not text.strip().isdecimal():
+        raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6")
+    return whole
+
+
+def _lines(run: Simulation) -> list[str]:
+    traffic, stream = run.traffic, run.stream
+    about = "" if traffic.exact else "about "
+    rows = [
+        ("", "by index", "as a stream"),
+        ("steps of a rank", f"{run.steps}", _span(stream.steps)),
+        ("samples of a rank's batch", _span(run.batch), ""),
+        ("samples that come twice", f"{run.repeated}", ""),
+        ("idle workers", f"{run.idle_workers}", f"{stream.idle_workers}"),
+        ("requests an epoch", f"{about}{traffic.requests}", f"{stream.requests}"),
+        ("ranges in them", f"{about}{traffic.ranges}", ""),
+        ("bytes an epoch", f"{about}{size_text(traffic.bytes)}", "the same"),
+        ("connections, at most", f"{run.connections}", f"{stream.connections}"),
+        ("pages listed before", f"{run.listing_pages}", f"{stream.listing_pages}"),
+        ("memory of a worker", size_text(run.worker_memory), size_text(stream.worker_memory)),
+        ("state of all ranks", size_text(run.state_bytes), size_text(stream.state_bytes)),
+        ("index read to begin", f"{size_text(run.index_bytes)} a process", ""),
+        ("first batch planned", f"{1000 * run.plan_s:.0f} ms", ""),
+        ("shards in a rank's batch", f"{run.rank_shards}", f"at most {stream.rank_shards}"),
+        ("shards in a global batch", f"{run.batch_shards}", ""),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return [f"{what:<{widths[0]}}  {one:>{widths[1]}}  {other}".rstrip() for what, one, other in rows]
+
+
+def _span(numbers: tuple[int, int]) -> str:
+    fewest, most = numbers
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
