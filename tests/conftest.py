@@ -6,7 +6,7 @@ from hypothesis import settings
 pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
 
 # Programs that tests run in interpreters of their own: importing them for their doctests would run them here.
-collect_ignore_glob = ["*/*_program.py"]
+collect_ignore_glob = ["*/*_program.py", "upstream/own/*"]
 
 # So long torch's DataLoader waits for a worker that has sent it an exception, and only then ends it; of itself, 5 s.
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5

@@ -72,7 +72,7 @@ def test_without_a_cluster_the_message_names_the_variable(run: Run, monkeypatch:
     monkeypatch.delenv("AIS_ENDPOINT")
     result = run("ls", "ais://pets")
     assert result.exit_code == 2
-    assert "Set AIS_ENDPOINT (http://host:51080), or pass --endpoint; torchdata-ais serve" in result.stderr
+    assert "set AIS_ENDPOINT (http://host:51080); torchdata-ais serve" in result.stderr
 
 
 def test_put_stores_a_folder_under_the_paths_in_it(run: Run, ais_bucket: Any, tmp_path: Path) -> None:

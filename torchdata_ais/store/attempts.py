@@ -184,13 +184,13 @@ class Attempts:
                 reason += f"; the server asks to wait {failed.after_s:g} s"
             raise self._error(failed, reason, offset) from quiet(failed.__cause__)
         self.retries += 1
-        text = f"{self._name}: {failed.what}; trying again in %.1f s"
+        text = f"{self._name}: {failed.what}; trying again in {pause:.1f} s"
         if failed.kind is ConnectError and _first_of(failed.what):
             # Whoever looks at a program that stands still sees at once what it waits for.
             text += f", {self._retry.attempts - self._failures} times at most"
-            _log.warning(text, pause)
+            _log.warning("%s", text)  # names may have a % in them
         else:
-            _log.info(text, pause)
+            _log.info("%s", text)
         with self.waiting():
             if self._cancel.wait(pause):
                 raise Cancelled
