@@ -24,7 +24,7 @@ from torchdata_ais.ranks.listing import list_pipe
 from torchdata_ais.ranks.rendezvous import _bucket, _difference, _summary
 from torchdata_ais.ranks.sharding import number_ranks_first, shard_instance
 from torchdata_ais.testing import example_shards, shard_bytes
-from torchdata_ais.world import WorldOptions, instance_of
+from torchdata_ais.world import World, WorldOptions, instance_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -83,7 +83,7 @@ def test_a_copy_of_the_options_has_the_store_here_and_none_elsewhere() -> None:
     packed = pickle.dumps(options)
     assert pickle.loads(packed).find().store is store
     del options
-    assert pickle.loads(packed).find() == (1, 2, None)
+    assert pickle.loads(packed).find() == World(1, 2)
 
 
 NAMES = [f"s-{number}.tar" for number in range(4)]

@@ -49,7 +49,7 @@ def _names(module: str) -> Any:
 @functools.cache
 def check_version() -> None:
     """Raise `MissingLibraryError` if there is no SDK, or one that is too old."""
-    install = f'pip install "aistore>={OLDEST[0]}.{OLDEST[1]}"'
+    install = f'install it: pip install "aistore>={OLDEST[0]}.{OLDEST[1]}"'
     try:
         version = metadata.version("aistore")
     except metadata.PackageNotFoundError as error:
