@@ -1,6 +1,6 @@
 """Promise 5 by index: ranks and workers are killed and begun anew on other topologies; the global order goes on.
 
-4 seeded runs in every run, 100 in ``.ci/run``; ``-m slow`` runs 500.
+3 seeded runs in every run, 100 in ``.ci/run``; ``-m slow`` runs 500.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ pytestmark = [
 
 FORK = multiprocessing.get_context("fork")
 SIZES = (11, 40, 23, 7)
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 
 RUNS = pytest.mark.parametrize(
-    "runs", [4, pytest.param(100, marks=pytest.mark.ci), pytest.param(500, marks=pytest.mark.slow)]
+    "runs", [3, pytest.param(100, marks=pytest.mark.ci), pytest.param(500, marks=pytest.mark.slow)]
 )
 
 Row = tuple[str, int]
@@ -130,6 +130,7 @@ def train(dice: random.Random, job: Job, state: Any, folder: Path, context: str)
     """Run some ranks until they end, or until some or all of them, or their workers, are killed; return their logs."""
     folder.mkdir()
     ranks = dice.randint(1, 3)
+    workers: list[int] = []
     logs = [folder / str(rank) for rank in range(ranks)]
     processes = []
     for rank, log in enumerate(logs):

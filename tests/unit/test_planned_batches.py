@@ -126,6 +126,7 @@ def test_lengths_are_known_before_a_byte_is_read(index: SampleIndex, tail: Any) 
             assert pipe
 
 
+@pytest.mark.filterwarnings("ignore:.*below .read_samples")
 def test_a_pipe_whose_length_is_not_known_says_so_and_is_still_true(index: SampleIndex) -> None:
     reader = AISSampleReader(index)
     assert len(reader) == len(reader.decode()) == len(reader.map(str).map_sample(str)) == TOTAL
@@ -133,7 +134,7 @@ def test_a_pipe_whose_length_is_not_known_says_so_and_is_still_true(index: Sampl
     unknown = (reader.decode(on_error="skip"), reader.rsample(0.5), reader.pipe_through(doubled))
     for pipe in (*unknown, reader.batched(4).unbatched()):
         assert pipe
-        with pytest.raises(TypeError, match="how many items come is known when they have"):
+        with pytest.raises(TypeError, match="known when they have come"):
             len(pipe)
     with pytest.raises(TypeError):
         len(IterableWrapper([{"a": 1}]).map_sample(str))  # a stream: ranks and workers may share it
@@ -256,6 +257,22 @@ def test_a_partial_batch_is_kept_or_dropped_by_the_plan(index: SampleIndex) -> N
         AISSampleReader(index).batched(4, partial=False)
 
 
+@pytest.mark.parametrize("more", ["unbatched", "unlisted", "repeated"])
+def test_stages_that_give_more_than_steps_say_so_when_they_are_made(index: SampleIndex, more: str) -> None:
+    with pytest.warns(UserWarning, match=rf"\.{more}\(\) below .*len\(\) is not known"):
+        getattr(plain(index), more)()
+
+
+def test_batches_may_be_repeated_in_other_orders(index: SampleIndex) -> None:
+    with pytest.warns(UserWarning, match="repeated"):
+        pipe = plain(index).repeated(2)
+    with ais_loader(pipe, seed=3, global_batch=12, rank=0, world_size=1) as loader:
+        got = [number for batch in loader for number in numbers(batch)]
+    assert sorted(got[:TOTAL]) == sorted(got[TOTAL:]) == list(range(TOTAL))
+    assert got[:TOTAL] != got[TOTAL:]
+
+
+@pytest.mark.filterwarnings("ignore:.*below .read_samples")
 def test_what_is_not_one_item_a_step_has_no_length_and_no_state_within_an_epoch(index: SampleIndex) -> None:
     pipe = plain(index).unbatched()
     with ais_loader(pipe) as loader:
@@ -326,9 +343,12 @@ def as_row(sample: Any) -> Any:
     return {"cls": sample["cls"]}  # a plain dict: no sample any more
 
 
-def test_promise_4_draws_for_items_that_are_no_samples_any_more_follow_the_draw(index: SampleIndex) -> None:
+@pytest.mark.parametrize("threads", [0, 2])
+def test_promise_4_draws_for_items_that_are_no_samples_any_more_follow_the_draw(
+    index: SampleIndex, threads: int
+) -> None:
     def make() -> Any:
-        reader = AISSampleReader(index, shuffle="samples").decode().map(as_row)
+        reader = AISSampleReader(index, shuffle="samples").decode(threads=threads).map(as_row)
         return reader.map_sample(with_number, rng=True).to_tuple("cls", "draw").batched(3)
 
     first = draws_of(steps_of(make, 1, 0, 6)[0])

@@ -28,7 +28,9 @@ def test_these_are_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("version", ["1.22.1", "0.9.2", "1.4.23", "1.9"])
 def test_older_ones_are_refused_with_what_to_install(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: version)
-    with pytest.raises(MissingLibraryError, match=r"SDK .* is too old\. Install it: pip install \"aistore>=1\.23\""):
+    with pytest.raises(
+        MissingLibraryError, match=r"SDK .* is too old\. Install it: pip install \"aistore>=1\.23\""
+    ):
         sdk_names.namespace_of("@a#b")
 
 

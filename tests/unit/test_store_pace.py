@@ -163,3 +163,22 @@ def test_a_cluster_has_one_and_a_forked_process_begins_anew() -> None:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert pace.running == 1
+
+
+def test_a_wrong_answer_to_a_batch_counts_for_a_while_the_next_for_twice_as_long() -> None:
+    now = [0.0]
+    pace = Pace(clock=lambda: now[0])
+    assert pace.batches
+    assert pace.pause_batches() == 5
+    assert not pace.batches
+    assert pace.pause_batches() == 0  # it was under way at the same time
+    now[0] = 5.0
+    assert pace.batches
+    assert pace.pause_batches() == 10
+    now[0] = 14.9
+    assert not pace.batches
+    pace.batches = True
+    assert pace.batches
+    pace.batches = False
+    now[0] = 1e9
+    assert not pace.batches

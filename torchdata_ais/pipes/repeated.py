@@ -10,6 +10,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.passes import Passes
 from torchdata_ais.stage.pipe import Pipe, as_pipe, stage
 from torchdata_ais.stage.shared_seed import SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.slots import say_no_steps
 
 __all__ = ["Repeater"]
 
@@ -51,6 +52,7 @@ class Repeater(Pipe[Any]):
     def __init__(self, source: Any, nepochs: int | None = None, nbatches: int | None = None) -> None:
         source = with_shared_seed(as_pipe(source))
         super().__init__(source)
+        say_no_steps(self._source, "repeated")
         for name, value in (("nepochs", nepochs), ("nbatches", nbatches)):
             if value is not None and value < 1 and value != -1:
                 raise UsageError.at(f"{name}={value}", todo="use at least 1, or None for no end")

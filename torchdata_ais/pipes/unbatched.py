@@ -7,6 +7,7 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.slots import say_no_steps
 
 __all__ = ["Unbatcher"]
 
@@ -46,6 +47,7 @@ class Unbatcher(Pipe[Any]):
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
+        say_no_steps(self._source, "unbatched")
 
     def _items(self) -> Iterator[Any]:
         for batch in self._source:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.slots import say_no_steps
 
 __all__ = ["Unlister"]
 
@@ -39,6 +40,7 @@ class Unlister(Pipe[Any]):
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
+        say_no_steps(self._source, "unlisted")
 
     def _items(self) -> Iterator[Any]:
         for items in self._source:

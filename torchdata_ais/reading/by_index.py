@@ -284,10 +284,14 @@ class IndexedReader:
             return list(missing.values())
         if not answer.answered_as_asked:
             with self._ready:
-                first, pace.batches = pace.batches, False
-            if first:
-                level = logging.WARNING if answer.supported else logging.INFO
-                logger.log(level, "samples are asked for one by one from now on: %s", answer.reason)
+                first = pace.batches and not pace.wrong
+                pause = pace.pause_batches()
+                if not answer.supported:
+                    pace.batches = False
+            if pause:
+                level = logging.WARNING if answer.supported and first else logging.INFO
+                how_long = f"for {pause:g} s" if answer.supported else "from now on"
+                logger.log(level, "samples are asked for one by one %s: %s", how_long, answer.reason)
         return list(missing.values())
 
     def _fetched(self, request: Request, chunk: _Chunk, cancel: Cancel | None = None) -> list[Piece]:

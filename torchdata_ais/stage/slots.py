@@ -6,6 +6,7 @@ and never takes from the next: so ``.batched()`` does not count, but asks the st
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ __all__ = [
     "plan_of",
     "planned_above",
     "refuse_below_plan",
+    "say_no_steps",
     "slots_above",
 ]
 
@@ -178,6 +180,17 @@ def refuse_below_plan(pipe: IterDataPipe[Any], what: str, todo: str) -> None:
     """Raise `UsageError` if `pipe` stands below a plan."""
     if planned_above(pipe) is not None:
         raise UsageError.at(f"{what} below .read_samples()", todo=todo)
+
+
+def say_no_steps(source: IterDataPipe[Any], name: str) -> None:
+    """Warn that items below batches that a plan has laid down are no steps any more; called where a stage is made."""
+    batched = any(stage_of(above).effect().gives == "batches" for above in upstream(source))
+    if batched and plan_of(source) is not None:
+        warnings.warn(
+            f".{name}() below .read_samples() and .batched(): its items are no steps of the plan any more, so len() is "
+            "not known, and ais_loader gives a state between epochs only",
+            stacklevel=4,
+        )
 
 
 def plan_of(tail: IterDataPipe[Any]) -> PlannedStage | None:

@@ -15,6 +15,10 @@ from torchdata_ais.store.cancel import Cancel
 __all__ = ["Pace", "pace_of"]
 
 _BUSY = (429, 503)
+_PAUSE_S = (
+    5.0  # without batches after the first that was answered wrongly, twice as long after each further one
+)
+_LONGEST_S = 600.0
 _LOOK_S = 0.2  # how often one who waits looks whether it was cancelled
 
 
@@ -34,7 +38,8 @@ class Pace:
     Attributes:
         limit: How many may run now; the part behind the point grows towards the next one.
         running: How many run now.
-        batches: Whether many ranges may be asked for at once (`read_batch`): False once that was answered wrongly.
+        batches: Whether many ranges may be asked for at once (`read_batch`). Set it to False for a cluster that cannot.
+        wrong: How often a batch was answered wrongly.
 
     Example:
         >>> pace = Pace(first=1)
@@ -59,6 +64,30 @@ class Pace:
         self.limit = float(first)
         self.batches = True
         self.forget()
+
+    @property
+    def batches(self) -> bool:
+        """Whether many ranges may be asked for at once."""
+        return self._clock() >= self._batches_from
+
+    @batches.setter
+    def batches(self, may: bool) -> None:
+        self._batches_from = float("-inf" if may else "inf")
+        self.wrong = 0
+
+    def pause_batches(self) -> float:
+        """Note that a batch was answered wrongly: none is asked for, for a while.
+
+        Return the seconds, or 0 if it is so already.
+
+        A busy cluster sends whole objects in place of ranges now and then, and answers rightly later.
+        """
+        if self.batches:  # those under way at the time count once
+            pause = min(_LONGEST_S, _PAUSE_S * 2.0 ** min(self.wrong, 30))
+            self.wrong += 1
+            self._batches_from = self._clock() + pause
+            return pause
+        return 0.0
 
     def forget(self) -> None:
         """Begin anew in a forked process: the requests of its parent are not its own."""
