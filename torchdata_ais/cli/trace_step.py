@@ -58,7 +58,7 @@ def trace_step(
 
     Examples:
         torchdata-ais trace-step ais://pets/ --step 9 --global-batch 512 --seed 7
-        torchdata-ais trace-step ais://a/ ais://b/ --weights 7,3 --step 0 --global-batch 64
+        torchdata-ais trace-step a/ b/ --weights 7,3 --step 0 --global-batch 64
         torchdata-ais trace-step --json /data/shards --step 12 --global-batch 256
     """
     with reported(debug, "torchdata_ais.loaders", command=trace_step):
