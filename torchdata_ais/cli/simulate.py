@@ -45,8 +45,8 @@ def simulate(
 
     Examples:
         torchdata-ais simulate --ranks 10000 --workers 8 --shards 1e6 --samples 1e9
-        torchdata-ais simulate --ranks 64 --workers 4 --shards 2000 --samples 2e6 --global-batch 4096 --shuffle runs
-        torchdata-ais simulate --json --ranks 8 --shards 100 --samples 1e5
+        torchdata-ais simulate --ranks 64 --shards 2000 --samples 2e6 --shuffle runs
+        torchdata-ais simulate --json --global-batch 512 --shards 100 --samples 1e5
     """
     with reported(debug, command=simulate):
         from torchdata_ais.checking.simulate import simulated

@@ -57,8 +57,8 @@ def trace_step(
     those of the program before it.
 
     Examples:
-        torchdata-ais trace-step ais://pets/train- --step 1000 --global-batch 512 --seed 7 --shuffle samples
-        torchdata-ais trace-step ais://cats/ ais://dogs/ --weights 0.7,0.3 --step 0 --global-batch 64
+        torchdata-ais trace-step ais://pets/ --step 9 --global-batch 512 --seed 7
+        torchdata-ais trace-step a/ b/ --weights 7,3 --step 0 --global-batch 64
         torchdata-ais trace-step --json /data/shards --step 12 --global-batch 256
     """
     with reported(debug, "torchdata_ais.loaders", command=trace_step):
