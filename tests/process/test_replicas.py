@@ -91,10 +91,9 @@ def test_promise_3_a_replica_with_other_data_is_named_with_the_one_it_differs_fr
     answers = run_forked(
         in_mesh, 4, tmp_path / "job", shape=(2, 2), names=("dp", "tp"), shards=shards, edit=with_another_label
     )
-    assert [answer.get("kind") for answer in answers[2:]] == [
-        "LoaderError"
-    ] * 2  # the others may be at their end
-    texts = "\n".join(answer["error"] for answer in answers[2:])
+    failed = [answer for answer in answers if answer.get("kind") == "LoaderError"]
+    assert failed  # one that was ahead may have ended its epoch before the other noticed
+    texts = "\n".join(answer["error"] for answer in failed)
     assert "share the data of rank 1, and were given different batches in step" in texts
     assert "The processes 2 and 3" in texts or "The processes 3 and 2" in texts
 
