@@ -162,6 +162,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._round = 0
         self._token = uuid.uuid4().hex
         self._owner_pid = os.getpid()
+        self._worker_processes: list[tuple[Any, None, None]] = []  # as torchdata's own has them
         self._pool: Pool | None = None
         self._ranks: Ranks | None = None
         self._end_datapipe: Any = None

@@ -24,8 +24,8 @@ def explained() -> Iterator[None]:
     """Raise `UsageError` where what is pickled inside has a function that cannot be."""
     try:
         yield
-    except AISError:
-        raise
+    except AISError as error:
+        raise error.with_traceback(None)  # noqa: B904 - the same error, with the cause it has
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if "pickle" not in str(error).lower() and "local object" not in str(error).lower():
             raise

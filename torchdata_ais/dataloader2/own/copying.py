@@ -6,8 +6,8 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import IterDataPipe
+from torchdata_ais.stage.sending import explained
 
 __all__ = ["attach_wrapper", "clone", "extract_wrapper"]
 
@@ -57,16 +57,13 @@ def clone(item: Any) -> Any:
 
 
 def _dumped(item: Any) -> _Pickled:
+    dill = _dill()
+    if dill is None:
+        with explained():
+            return _Pickled(pickle.dumps(item), False)
     try:
         return _Pickled(pickle.dumps(item), False)
-    except Exception as error:
-        dill = _dill()
-        if dill is None:
-            raise UsageError.at(
-                f"{type(item).__name__} cannot be copied, because it does not pickle: {error}",
-                todo="use functions defined at the top level of a module, functools.partial, or"
-                ' pip install "torchdata-ais[lambda]" for lambdas',
-            ) from error
+    except Exception:  # noqa: BLE001 - whatever pickle meets, dill may know what to do
         return _Pickled(dill.dumps(item), True)
 
 
