@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings
 from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, make_engine
 from torchdata_ais.loaders.instance import InstancePlan
@@ -79,7 +79,10 @@ class Passes:
         """Return the engine, a new one if there is none."""
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
-            self._engine = make_engine(self._settings(world, listing, stateful=self._stateful))
+            try:
+                self._engine = make_engine(self._settings(world, listing, stateful=self._stateful))
+            except AISError as error:
+                raise error.with_traceback(None)  # noqa: B904 - the way down to where pipes are copied says nothing
         return self._engine
 
     def endless(self, world: World, listing: Listing) -> Iterator[Step]:
