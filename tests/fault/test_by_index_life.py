@@ -83,7 +83,9 @@ def fetching() -> list[str]:
 WANTED = [f"{number:04d}" for number in ORDER]
 
 
-@pytest.mark.parametrize("prefetch", [1, 100_000, 1 << 20])
+@pytest.mark.parametrize(
+    "prefetch", [1, *(pytest.param(size, marks=pytest.mark.ci) for size in (100_000, 1 << 20))]
+)
 def test_promise_7_memory_is_the_window_and_a_sample(
     cluster: LocalCluster, index: IndexedSamples, prefetch: int
 ) -> None:
@@ -188,6 +190,7 @@ list(reader)
 """
 
 
+@pytest.mark.ci
 def test_promise_6_ctrl_c_ends_a_program_that_waits(
     cluster: LocalCluster, index: SampleIndex, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

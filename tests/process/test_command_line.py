@@ -124,7 +124,15 @@ def names(cluster: LocalCluster, url: str) -> list[str]:
     return [found.rpartition("/")[2].partition("?")[0] for found in list_objects(url, options=options)]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["ls", "ais://pets"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        pytest.param(["--version"], marks=pytest.mark.ci),
+        pytest.param(["ls", "ais://pets"], marks=pytest.mark.ci),
+    ],
+    ids=" ".join,
+)
 def test_it_starts_in_half_a_second_and_100_mb(
     words: list[str], env: dict[str, str], shards: Path, tmp_path: Path
 ) -> None:
@@ -280,6 +288,7 @@ def test_pipes_that_close_and_disks_that_are_full(env: dict[str, str], shards: P
     assert not list(tmp_path.glob("*big.tar*")), "nothing half-written"
 
 
+@pytest.mark.ci
 def test_colours_and_lines_of_a_terminal(env: dict[str, str], shards: Path, tmp_path: Path) -> None:
     words = ["ls", "--regex", "none", "ais://pets"]
     shown, code = terminal(words, env, tmp_path)

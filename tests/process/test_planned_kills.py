@@ -36,7 +36,7 @@ SIZES = (11, 40, 23, 7)
 WITHIN_S = 120.0
 
 RUNS = pytest.mark.parametrize(
-    "runs", [3, pytest.param(100, marks=pytest.mark.ci), pytest.param(500, marks=pytest.mark.slow)]
+    "runs", [2, pytest.param(30, marks=pytest.mark.ci), pytest.param(500, marks=pytest.mark.slow)]
 )
 
 Row = tuple[str, int]

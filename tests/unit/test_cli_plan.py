@@ -141,6 +141,7 @@ def test_a_small_run_makes_the_requests_that_were_foretold(
     assert abs(len(json.dumps(state)) - said.state_bytes) <= 8
 
 
+@pytest.mark.ci
 def test_the_run_of_the_help_page_is_simulated() -> None:
     words = ("--ranks", 10000, "--workers", 8, "--shards", "1e6", "--samples", "1e9")
     found = json.loads(run("simulate", *words, "--json").stdout)

@@ -28,6 +28,7 @@ for name in room.__all__:
 """
 
 
+@pytest.mark.ci
 def test_the_names_are_there_when_asked_for_and_no_banner_is_shown() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     homes = dict(line.split() for line in done.stdout.splitlines())
