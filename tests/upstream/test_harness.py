@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -62,6 +63,9 @@ def run(project: str, checkout: Path, listed: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("torchdata.dataloader2") is None, reason="no DataLoader2 of torchdata's"
+)
 @pytest.mark.ci
 @pytest.mark.timeout(480)
 def test_torchdatas_tests_meet_our_service(tmp_path: Path) -> None:
