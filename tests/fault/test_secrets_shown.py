@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
+import inspect
 import logging
 import pickle
 import traceback
@@ -309,11 +310,9 @@ def test_no_command_shows_a_secret(server, login, monkeypatch, tmp_path, caplog)
     monkeypatch.setenv("AIS_ENDPOINT", at)
     monkeypatch.setenv("AIS_AUTHN_TOKEN", f"{TOKEN}\n")
     monkeypatch.setattr("torchdata_ais.store.options.Retry.attempts", 1, raising=False)
-    monkeypatch.setattr(
-        StoreOptions.__init__,
-        "__defaults__",
-        tuple(QUICK if isinstance(one, Retry) else one for one in StoreOptions.__init__.__defaults__),
-    )
+    made = inspect.unwrap(StoreOptions.__init__)
+    quick = tuple(QUICK if isinstance(one, Retry) else one for one in made.__defaults__)
+    monkeypatch.setattr(made, "__defaults__", quick)
     words = {
         "web": f"http://me:{PASSWORD}@{server}/s.tar?sig={SIGNATURE}&Signature={SIGNATURE}",
         "login": at,

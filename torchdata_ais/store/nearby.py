@@ -44,6 +44,8 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
             where, uri = "the bucket", place.uri
     except (AISError, OSError):
         return error
+    if place.name in names:
+        return error  # the cluster lists it and does not give it: that is another matter
     beginning = prefix.rpartition("/")[2]
     there = f"{len(names)} that begin with {beginning!r}" if names else f"none that begins with {beginning!r}"
     what = f"{uri} does not exist: "
