@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -217,7 +218,8 @@ class Ranks:
 
     def close(self) -> None:
         """Say that this rank's loader begins no more epochs."""
-        if self.rank == 0:
+        # At the end of the program no thread starts any more, and the one that asks would be waited for for ever.
+        if self.rank == 0 and not sys.is_finalizing():
             with contextlib.suppress(LoaderError):
                 self.tell("closed", "1")
 
