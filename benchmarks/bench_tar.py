@@ -36,8 +36,8 @@ import peers
 import run
 import shards
 
-from torchdata_ais.tar import decompress, read_members
-from torchdata_ais.tar.writer import encode_archive
+from torchdata_ais.tar import TarReader, decompress
+from torchdata_ais.testing import shard_bytes
 
 BLOCK = 2 << 20
 PASSES = 5
@@ -64,12 +64,12 @@ class BlockFile(io.RawIOBase):
 
 
 def ours(blocks):
-    for _name, _data, _begin, _end in read_members(decompress(blocks)):
+    for _name, _data, _begin, _end in TarReader(decompress(blocks)):
         pass
 
 
 def headers_alone(blocks):
-    for _ in read_members(blocks, want=lambda _: False):
+    for _ in TarReader(blocks, want=lambda _: False):
         raise AssertionError
 
 
@@ -120,7 +120,7 @@ def readers(size):
 def archive(size, count):
     data = os.urandom(size)
     members = ((f"train/{n:08d}.jpg", data) for n in range(count))
-    body = b"".join(encode_archive(members))
+    body = shard_bytes(members)
     return [body[at : at + BLOCK] for at in range(0, len(body), BLOCK)]
 
 

@@ -5,6 +5,7 @@ A job says which shards to read (`endpoint`, `template`, `prefix`, `repeat`), ho
 """
 
 import io
+import itertools
 import multiprocessing
 from functools import partial
 
@@ -48,6 +49,41 @@ def fast_handler(name, data):
     return fast_decode(data) if name.endswith(".jpg") else None
 
 
+# -- training's random crop, for the peers: torchvision's, of a PIL image or of a tensor
+
+
+def torchvision_crop():
+    from torchvision.transforms import v2
+
+    return v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip(0.5)])
+
+
+class CropOfPil:
+    """As everyone writes it: torchvision's transforms of what PIL decodes."""
+
+    def __init__(self):
+        from torchvision.transforms import v2
+
+        self.transform = v2.Compose([*torchvision_crop().transforms, v2.PILToTensor()])
+
+    def __call__(self, image):
+        return self.transform(image.convert("RGB"))
+
+
+class CropOfTensor:
+    """A handler that decodes all of the picture by simplejpeg, and torchvision's transforms of that tensor."""
+
+    def __init__(self):
+        self.transform = torchvision_crop()
+
+    def __call__(self, name, data):
+        import simplejpeg
+
+        if not name.endswith(".jpg"):
+            return None
+        return self.transform(torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1))
+
+
 def stacked(rows):
     first, labels = zip(*rows, strict=True)
     if isinstance(first[0], torch.Tensor):
@@ -62,22 +98,33 @@ def unstacked(rows):
 # -- the limit of the machine: the same pictures in memory, nothing else
 
 
-def _decode_all(data, count, ready, go):
+def _cropped(data):
+    from torchdata_ais import Decoder
+
+    decode = Decoder("torchrgb8", random_resized_crop=SIZE, flip=0.5)
+    return lambda index: decode.decode_field("jpg", data[index % len(data)], index)
+
+
+def _decode_all(data, crop, count, ready, go):
     torch.set_num_threads(1)
     batch = torch.empty((BATCH, 3, SIZE, SIZE), dtype=torch.uint8)
+    decode = _cropped(data) if crop else lambda index: fast_decode(data[index % len(data)])
+    decode(0)
     ready.release()
     go.wait()
     for index in range(count):
-        batch[index % BATCH] = fast_decode(data[index % len(data)])
+        batch[index % BATCH] = decode(index)
 
 
 def limit(job):
     workers = job["workers"]
-    data = shards.pictures()
+    shape = shards.PHOTO if job["template"].startswith(shards.PHOTO.name) else shards.JPEG
+    data = shards.pictures(shape)
     ready, go = multiprocessing.Semaphore(0), multiprocessing.Event()
-    count = 2000
+    count = 2000 if shape is shards.JPEG else 60
     running = [
-        multiprocessing.Process(target=_decode_all, args=(data, count, ready, go)) for _ in range(workers)
+        multiprocessing.Process(target=_decode_all, args=(data, job["crop"], count, ready, go))
+        for _ in range(workers)
     ]
     for process in running:
         process.start()
@@ -91,6 +138,76 @@ def limit(job):
             yield (range(count),)
 
     return batches(), nothing
+
+
+# -- the limit of reading: what any pipeline has to do, and nothing else
+
+
+class _Members:
+    """The members of a tar archive out of blocks of any size, each copied once; headers are not looked at twice."""
+
+    def __init__(self):
+        self.header, self.pieces, self.missing, self.padding = b"", [], 0, 0
+
+    def feed(self, block):
+        """Yield (name, content) of those that are whole."""
+        data, at = self.header + block if self.header else block, 0
+        view, self.header = memoryview(data), b""
+        while at < len(data):
+            if self.missing:
+                piece = view[at : at + self.missing]
+                at, self.missing = at + len(piece), self.missing - len(piece)
+                if self.missing or self.pieces:
+                    self.pieces.append(bytes(piece))
+                if not self.missing:
+                    yield self.name, b"".join(self.pieces) if self.pieces else bytes(piece)
+                    self.pieces = []
+            elif self.padding:
+                step = min(self.padding, len(data) - at)
+                at, self.padding = at + step, self.padding - step
+            elif len(data) - at < 512:
+                self.header, at = data[at:], len(data)
+            elif data[at]:
+                self.name = data[at : data.index(b"\0", at)]
+                self.missing = int(data[at + 124 : at + 135], 8)
+                self.padding, at = -self.missing % 512, at + 512
+            else:
+                return  # the archive's end
+
+
+def bare_loop(job):
+    """Receive, checksum by XXH64, copy each member once, put 64 into a batch: one process, one connection."""
+    import urllib3
+    import xxhash
+
+    import torchdata_ais.urls
+
+    names = list(torchdata_ais.urls.expand_template(job["template"])) * job["repeat"]
+    record = field(job).encode()
+    pool = urllib3.PoolManager()
+
+    def batches():
+        rows = {record: [], b"cls": []}
+        for name in names:
+            url = f"{job['endpoint']}/v1/objects/{shards.BUCKET}/{name}?provider=ais"
+            response = pool.request("GET", url, preload_content=False, decode_content=False)
+            digest, members = xxhash.xxh64(), _Members()
+            while block := response.read1(1 << 20):
+                digest.update(block)
+                for member, content in members.feed(block):
+                    kind = member.rpartition(b".")[2]
+                    if kind in rows:
+                        rows[kind].append(content)
+                    if kind == b"cls" and len(rows[b"cls"]) == BATCH:
+                        yield rows[record], rows[b"cls"]
+                        rows = {record: [], b"cls": []}
+            if digest.hexdigest() != response.headers["Ais-Checksum-Value"]:
+                raise SystemExit(f"{url}: the checksum differs")
+            response.release_conn()
+        if rows[record]:
+            yield rows[record], rows[b"cls"]
+
+    return batches(), pool.clear
 
 
 # -- webdataset
@@ -109,6 +226,9 @@ def _by_requests(url, *_):
 def webdataset(job, handler=None, opener=None):
     import webdataset as wds
 
+    if handler is not None and job["crop"]:
+        handler = CropOfTensor()
+
     if opener is not None:
         wds.gopen_schemes["http"] = opener
     url = f"{job['endpoint']}/v1/objects/{shards.BUCKET}/{job['template']}?provider=ais"
@@ -119,11 +239,30 @@ def webdataset(job, handler=None, opener=None):
     dataset = dataset.to_tuple(field(job), "cls")
     if job["decode"]:
         if handler is None:
-            dataset = dataset.map_tuple(pillow_resize, int)
+            dataset = dataset.map_tuple(CropOfPil() if job["crop"] else pillow_resize, int)
         dataset = dataset.batched(BATCH, collation_fn=stacked)
     else:
         dataset = dataset.batched(BATCH, collation_fn=unstacked)
     return wds.WebLoader(dataset, batch_size=None, num_workers=job["workers"]), nothing
+
+
+def webdataset_mixture(job):
+    """Two data sets, 0.7 and 0.3, without end: the loader counts."""
+    import webdataset as wds
+
+    url = f"{job['endpoint']}/v1/objects/{shards.BUCKET}/{job['template']}?provider=ais"
+    urls = wds.shardlists.expand_urls(url)
+    halves = (urls[: len(urls) // 2], urls[len(urls) // 2 :])
+    parts = [
+        wds.WebDataset(half, shardshuffle=False, resampled=True)
+        .decode("pil")
+        .to_tuple("jpg", "cls")
+        .map_tuple(pillow_resize, int)
+        for half in halves
+    ]
+    mixed = wds.DataPipeline(wds.RandomMix(parts, [0.7, 0.3]), wds.batched(BATCH, collation_fn=stacked))
+    loader = wds.WebLoader(mixed, batch_size=None, num_workers=job["workers"])
+    return itertools.islice(loader, job["batches"]), nothing
 
 
 # -- torchdata's own pipes
@@ -142,6 +281,10 @@ def _torchdata_image(row):
     return pillow_decode(row[0]), row[1]
 
 
+def _torchdata_crop(row, crop):
+    return crop(Image.open(io.BytesIO(row[0]))), row[1]
+
+
 def torchdata(job):
     import warnings
 
@@ -158,7 +301,7 @@ def torchdata(job):
     pipe = pipe.load_from_tar().map(_read).webdataset()
     pipe = pipe.map(partial(_torchdata_row, name=field(job), as_number=job["decode"]))
     if job["decode"]:
-        pipe = pipe.map(_torchdata_image)
+        pipe = pipe.map(partial(_torchdata_crop, crop=CropOfPil()) if job["crop"] else _torchdata_image)
     pipe = pipe.batch(BATCH).collate(stacked)
     service = MultiProcessingReadingService(num_workers=job["workers"]) if job["workers"] else None
     loader = DataLoader2(pipe, reading_service=service)
@@ -189,6 +332,38 @@ def shard_reader(job):
     return loader, nothing
 
 
+class MembersByName(torch.utils.data.Dataset):
+    """Samples by number, as the SDK reads members out of shards: a request for each."""
+
+    def __init__(self, job):
+        from aistore.sdk import Client
+
+        self.bucket = Client(job["endpoint"]).bucket(shards.BUCKET)
+        self.names = sorted(entry.name for entry in self.bucket.list_all_objects(prefix=job["prefix"]))
+        self.each = job["each"]
+
+    def __len__(self):
+        return len(self.names) * self.each
+
+    def _read(self, number, field):
+        from aistore.sdk.archive_config import ArchiveConfig
+
+        config = ArchiveConfig(archpath=f"{number:08d}.{field}")
+        return (
+            self.bucket.object(self.names[number // self.each]).get_reader(archive_config=config).read_all()
+        )
+
+    def __getitem__(self, number):
+        return fast_decode(self._read(number, "jpg")), int(self._read(number, "cls"))
+
+
+def members_by_name(job):
+    loader = torch.utils.data.DataLoader(
+        MembersByName(job), batch_size=BATCH, shuffle=True, num_workers=job["workers"], collate_fn=stacked
+    )
+    return loader, nothing
+
+
 # -- this package
 
 
@@ -203,7 +378,8 @@ def our_pipe(job, threads=0):
     if job["buffer"]:
         pipe = pipe.shuffled(job["buffer"])
     if job["decode"]:
-        pipe = pipe.decode("torchrgb8", size=SIZE, **({"threads": threads} if threads else {}))
+        how = {"random_resized_crop": SIZE, "flip": 0.5} if job["crop"] else {"size": SIZE}
+        pipe = pipe.decode("torchrgb8", **how, **({"threads": threads} if threads else {}))
     return pipe.to_tuple(field(job), "cls").batched(BATCH)
 
 
@@ -228,7 +404,86 @@ def ours_dataloader(job):
     return loader, nothing
 
 
+def ours_ais_loader(job):
+    from torchdata_ais import ais_loader
+
+    loader = ais_loader(our_pipe(job), num_workers=job["workers"])
+    return loader, loader.close
+
+
+def _our_index(job, half=None):
+    from torchdata_ais import SampleIndex
+    from torchdata_ais.urls import expand_template
+
+    names = list(expand_template(f"ais://{shards.BUCKET}/{job['template']}"))
+    middle = len(names) // 2
+    chosen = {None: names, 0: names[:middle], 1: names[middle:]}[half]
+    place = shards.cache() / f"index-{job['prefix']}{'all' if half is None else half}"
+    return SampleIndex.build(chosen, method="read", where=str(place), cluster=job["endpoint"])
+
+
+def _row(sample):
+    return sample["jpg"], sample["cls"]
+
+
+def ours_by_number(job):
+    """A map-style data set, under torch's loader and sampler."""
+    from torchdata_ais import Decoder, SampleDataset
+
+    dataset = SampleDataset(_our_index(job), Decoder("torchrgb8", size=SIZE), cluster=job["endpoint"])
+    loader = torch.utils.data.DataLoader(
+        dataset,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=job["workers"],
+        collate_fn=lambda rows: stacked([_row(sample) for sample in rows]),
+    )
+    return loader, nothing
+
+
+def _by_index(job, source, shuffle="samples", **how):
+    from torchdata_ais import AISSampleReader, ais_loader
+
+    reader = AISSampleReader(source, shuffle=shuffle, cluster=job["endpoint"], **how)
+    pipe = reader.decode("torchrgb8", size=SIZE, only="jpg cls").to_tuple("jpg", "cls").batched(BATCH)
+    loader = ais_loader(pipe, num_workers=job["workers"], seed=0)
+    return loader, loader.close
+
+
+def ours_by_index(job):
+    return _by_index(job, _our_index(job))
+
+
+def ours_runs(job):
+    return _by_index(job, _our_index(job), shuffle="runs")
+
+
+def ours_stream(job):
+    """What the planned rows are compared with: the same loader and the same pipe over a stream of shards."""
+    from torchdata_ais import AISSourceLister, ais_loader
+
+    lister = AISSourceLister(f"ais://{shards.BUCKET}/{job['template']}", endpoint=job["endpoint"])
+    pipe = lister.load_tar().group_samples().decode("torchrgb8", size=SIZE, only="jpg cls")
+    loader = ais_loader(pipe.to_tuple("jpg", "cls").batched(BATCH), num_workers=job["workers"], seed=0)
+    return loader, loader.close
+
+
+def ours_mixture(job):
+    from torchdata_ais import Mixture
+
+    mixture = Mixture({_our_index(job, 0): 0.7, _our_index(job, 1): 0.3}, stop="never")
+    return _by_index(job, mixture, epoch_steps=job["batches"])
+
+
 PIPELINES = {
+    "webdataset, RandomMix": webdataset_mixture,
+    "SDK, a member a request": members_by_name,
+    "ours, SampleDataset": ours_by_number,
+    "ours, by index": ours_by_index,
+    "ours, runs": ours_runs,
+    "ours, stream": ours_stream,
+    "ours, Mixture": ours_mixture,
+    "bare loop": bare_loop,
     "limit": limit,
     "webdataset": webdataset,
     "webdataset + requests": partial(webdataset, opener=_by_requests),
@@ -240,4 +495,5 @@ PIPELINES = {
     "ours, DataLoader2": ours_dataloader2,
     "ours, DataLoader2, threads": partial(ours_dataloader2, threads=2),
     "ours, DataLoader": ours_dataloader,
+    "ours, ais_loader": ours_ais_loader,
 }

@@ -51,7 +51,10 @@ class Case:
     rows: tuple
     base: str = "webdataset"
     decode: bool = False
+    crop: bool = False
+    batches: int = 0  # of a row that has no end
     repeat: int = 1
+    ranks: int = 1
     metric: str = "samples/s"
     faults: tuple = ()
 
@@ -60,9 +63,19 @@ BOTH = (0, 2)
 CURL = "webdataset"  # as it is: a curl for each shard
 REQUESTS = "webdataset + requests"
 NEEDS = {"AISShardReader": "alive_progress", "torchdata": "torchdata.dataloader2"}
+CROPS_BY = "torchvision"  # what peers crop with
 PEERS = (CURL, "torchdata", "AISShardReader")
 BATCH = 64  # as in peers.py
 MEMORY_MB = (10, 100, 500, 2000)
+BARE = "bare loop"
+BY_MEMBER = "SDK, a member a request"
+CROPPING = (
+    Row("limit", 2),
+    *(Row(name, 2) for name in (CURL, "webdataset + fast decoder", "torchdata")),
+    Row("ours, DataLoader2", 2),
+    Row("ours, DataLoader2", 2, "no [fast]", fast=False),
+    Row("ours, threads"),
+)
 
 CASES = {
     "decode": Case(
@@ -80,10 +93,39 @@ CASES = {
         decode=True,
         repeat=2,
     ),
+    "crop": Case(shards.JPEG, CROPPING, decode=True, crop=True),
+    "crop-12mp": Case(shards.PHOTO, CROPPING, decode=True, crop=True),
+    "by-number": Case(
+        shards.JPEG,
+        (Row(BY_MEMBER, 2), Row("ours, SampleDataset", 2), Row("ours, by index", 2)),
+        base=BY_MEMBER,
+        decode=True,
+    ),
+    "planned": Case(
+        shards.JPEG,
+        (Row("ours, stream", 2), Row("ours, runs", 2), Row("ours, by index", 2)),
+        base="ours, stream",
+        decode=True,
+    ),
+    "planned-ranks": Case(
+        shards.JPEG,
+        (Row("ours, stream", 2), Row("ours, runs", 2), Row("ours, by index", 2)),
+        base="ours, stream",
+        decode=True,
+        ranks=2,
+    ),
+    "mixture": Case(
+        shards.JPEG,
+        (Row("webdataset, RandomMix", 2), Row("ours, Mixture", 2)),
+        base="webdataset, RandomMix",
+        decode=True,
+        batches=50,
+    ),
     "undecoded": Case(
         shards.JPEG,
         (
             *(Row(name, workers) for workers in BOTH for name in (*PEERS, REQUESTS)),
+            Row(BARE),
             Row("ours"),
             Row("ours", label="no checksum", options={"verify": False}),
             *(Row("ours, DataLoader2", workers) for workers in (0, 1, 2)),
@@ -103,6 +145,7 @@ CASES = {
         shards.LARGE,
         (
             *(Row(name, workers) for workers in BOTH for name in ("webdataset", "AISShardReader")),
+            Row(BARE),
             Row("ours"),
             Row("ours, DataLoader2", 2),
         ),
@@ -136,6 +179,21 @@ CASES = {
         ),
         metric="first ms",
     ),
+    "first-decoded": Case(
+        shards.JPEG,
+        (
+            *(Row(name, 2) for name in (CURL, "webdataset + fast decoder", "torchdata")),
+            Row("ours, DataLoader2", 2),
+            Row("ours, DataLoader", 2),
+        ),
+        decode=True,
+        metric="first ms",
+    ),
+    "second-epoch": Case(
+        shards.SMALL,  # to read 64 of them takes a millisecond: what is measured is the beginning
+        (Row(CURL, 2), Row("torchdata", 2), Row("ours, DataLoader2", 2), Row("ours, ais_loader", 2)),
+        metric="again ms",
+    ),
     "memory": Case(
         shards.JPEG,
         tuple(
@@ -160,6 +218,11 @@ def job_of(case, row, endpoint):
         "record": "bin" if shape.size else "jpg",
         "repeat": case.repeat,
         "decode": case.decode,
+        "crop": case.crop,
+        "batches": case.batches,
+        "ranks": case.ranks,
+        "each": shape.samples,
+        "second_epoch": case.metric == "again ms",
         "buffer": 0,
         "open_shards": 1,
         "first_only": case.metric == "first ms",
@@ -172,6 +235,8 @@ def samples_of(case, row):
     if row.pipeline == "limit":
         return None
     shape = row.shape or case.shape
+    if case.batches:
+        return case.batches * BATCH
     samples = shape.shards * shape.samples * case.repeat
     return min(samples // max(1, row.workers), BATCH) if case.metric == "first ms" else samples
 
@@ -186,6 +251,8 @@ def check_samples(case, row, result):
 def metric_of(case, result):
     if case.metric == "first ms":
         return 1e3 * result["first_s"]
+    if case.metric == "again ms":
+        return 1e3 * result["again_s"]
     if case.metric == "PSS MB":
         return result["pss_mb"]
     return result["samples"] / result["wall_s"]
@@ -196,7 +263,11 @@ def measured(case, rows, rounds, endpoint):
     for number in range(rounds):
         for row in rows if number % 2 == 0 else reversed(rows):
             print(f"\rround {number + 1}: {row.name:60}", end="", file=sys.stderr, flush=True)
-            result = measure.run(job_of(case, row, endpoint), 0.05 if case.metric == "PSS MB" else 0)
+            job = job_of(case, row, endpoint)
+            if case.ranks > 1:
+                result = measure.run_ranks(job)
+            else:
+                result = measure.run(job, 0.05 if case.metric == "PSS MB" else 0)
             check_samples(case, row, result)
             results[row.name].append(result)
     print("\r" + " " * 72 + "\r", end="", file=sys.stderr)
@@ -295,7 +366,8 @@ def smaller(case, samples):
         return shape and replace(shape, samples=max(1, samples // shape.shards))
 
     rows = tuple(replace(row, shape=cut(row.shape)) for row in case.rows)
-    return replace(case, shape=cut(case.shape), rows=rows)
+    batches = case.batches and max(2, samples // BATCH)
+    return replace(case, shape=cut(case.shape), rows=rows, batches=batches)
 
 
 def is_there(module):
@@ -335,6 +407,9 @@ def main(words=None):
             case = smaller(case, arguments.samples)
         rows = [row for row in case.rows if not arguments.only or row.name.startswith(tuple(arguments.only))]
         rows = [row for row in rows if row.pipeline not in left_out]
+        if case.crop and not is_there(CROPS_BY):
+            print(f"{name}: peers are left out, {CROPS_BY} is not there", file=sys.stderr)
+            rows = [row for row in rows if row.pipeline.startswith(("ours", "limit"))]
         with shards.served({row.shape or case.shape for row in rows}, case.faults) as endpoint:
             results = measured(case, rows, arguments.rounds, endpoint)
         lines = report(case, rows, results)

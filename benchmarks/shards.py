@@ -1,7 +1,8 @@
 """The data of the benchmarks: shards made with a fixed seed, kept in a cache folder, served by a cluster.
 
 The cache is ``$TORCHDATA_AIS_BENCH_DATA``, by default a folder in the system's temporary one. It is the root of an
-embedded cluster, so that shards are made once. With ``AIS_ENDPOINT`` set, they are put on that cluster instead.
+embedded cluster, so that shards are made once. With ``AIS_ENDPOINT`` set, they are put on that cluster instead, into
+``$TORCHDATA_AIS_BENCH_BUCKET`` (``torchdata-ais-bench``).
 """
 
 import contextlib
@@ -18,18 +19,22 @@ from PIL import Image
 
 from torchdata_ais.local import LocalCluster
 
-BUCKET = "torchdata-ais-bench"
+BUCKET = os.environ.get("TORCHDATA_AIS_BENCH_BUCKET", "torchdata-ais-bench")
 DISTINCT = 200  # images or records that differ; shards repeat them under other keys
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What shards hold: `shards` of them with `samples` each, every record of about `size` bytes (0: a JPEG)."""
+    """What shards hold: `shards` of them with `samples` each, every record of about `size` bytes.
+
+    With `size` 0 they are JPEGs of `pixels`, height and width.
+    """
 
     name: str
     shards: int
     samples: int
     size: int = 0
+    pixels: tuple = (375, 500)
 
     def names(self):
         return [f"{self.name}-{self.shards}x{self.samples}-{index:03d}.tar" for index in range(self.shards)]
@@ -46,6 +51,8 @@ class Shape:
 JPEG = Shape("jpeg", shards=8, samples=500)  # 8 x 56 MB
 SMALL = Shape("small", shards=4, samples=5000, size=4_000)  # 4 x 28 MB
 LARGE = Shape("large", shards=8, samples=25, size=2_000_000)  # 8 x 50 MB
+PHOTO = Shape("photo", shards=4, samples=24, pixels=(3000, 4000))  # 4 x 70 MB
+PHOTOS = 8  # that differ: one takes a second to make
 
 
 def of_shard_size(megabytes):
@@ -82,20 +89,34 @@ def picture(rng):
     return file.getvalue()
 
 
+def photograph(rng, pixels):
+    """A JPEG of a camera's size: what `picture` draws, enlarged, with the noise of a sensor over it."""
+    height, width = pixels
+    small = Image.open(io.BytesIO(picture(rng)))
+    large = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC)).astype(np.int16)
+    noisy = large + rng.normal(0, 6, large.shape).astype(np.int16)
+    file = io.BytesIO()
+    Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
 def records(shape):
     """The distinct records of a shape."""
     rng = np.random.default_rng(20240607)
     if shape.size:
         count = min(DISTINCT, max(1, 40_000_000 // shape.size))
         return [rng.bytes(shape.size + int(rng.integers(0, 200))) for _ in range(count)]
+    if shape.pixels != JPEG.pixels:
+        return [photograph(rng, shape.pixels) for _ in range(PHOTOS)]
     return [picture(rng) for _ in range(DISTINCT)]
 
 
-def pictures():
+def pictures(shape=JPEG):
     """The bytes of the JPEGs, for what needs no shards."""
-    path = cache() / "pictures.tar"
+    path = cache() / ("pictures.tar" if shape.pixels == JPEG.pixels else f"{shape.name}s.tar")
     if not path.exists():
-        _write(path, [("jpg", data) for data in records(JPEG)], 0, DISTINCT)
+        found = [("jpg", data) for data in records(shape)]
+        _write(path, found, 0, len(found))
     with tarfile.open(path) as tar:
         return [tar.extractfile(info).read() for info in tar if info.name.endswith(".jpg")]
 

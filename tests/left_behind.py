@@ -1,18 +1,24 @@
 """What the tests leave behind, found when all of them are over: processes, temporary files, shared memory.
 
-The processes that run the tests get a temporary folder of the session, by ``TMPDIR``. So whatever they leave in it is
-theirs, and a process with that folder in its environment was started by one of them, even if its parent is gone.
-Shared memory in ``/dev/shm`` bears no such mark: there it is what is new and in nobody's address space.
+The processes that run the tests get a temporary folder of the session, by ``TMPDIR``, and each test one in that. So
+whatever is left in it is the test's, and a process with that folder in its environment was started by one of them, even
+if its parent is gone. Of a test that kills programs (``@pytest.mark.kills``) files may be left, not processes: who is
+killed removes nothing. Shared memory in ``/dev/shm`` bears no such mark: there it is what is new and in nobody's
+address space.
 
 Runs in the process that runs no tests itself: with ``-n 0`` there is none, and nothing is looked at.
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing.util
 import os
+import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +26,16 @@ import pytest
 PATIENCE_S = 30
 """How long processes that were told to end may take to do so, on a machine that is busy."""
 
+SEMAPHORE = re.compile(r"sem\.([A-Za-z0-9]{6}|mp-\w{8})")
+"""One that is not whole yet, and one of multiprocessing, which removes its name at once, or has its tracker do so: only
+who is killed in between leaves it, and of others that tracker itself tells."""
+
 NOT_OURS = ("torchinductor_", "torchelastic_", "pytest-of-", "pymp-")
 """torch's own: its cache of compiled code and the logs of torchrun, which it keeps on purpose; pytest's, of a run
 within a run; and multiprocessing's folder of a process, which one that is killed cannot remove."""
+
+OF_A_TEST = ".test"
+"""How the name of a test's folder ends."""
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")
 
@@ -40,18 +53,23 @@ class LeftBehind:
     @pytest.hookimpl(trylast=True)  # the processes that ran tests have ended by then
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         end = time.monotonic() + PATIENCE_S
-        while (alive := started_with(f"TMPDIR={self.folder}")) and time.monotonic() < end:
+        while (alive := started_with("TMPDIR", self.folder)) and time.monotonic() < end:
             time.sleep(0.1)
         mapped = "".join(text(process / "maps") for process in processes())
         new = [name for name in names(SHARED) if name not in self.shared]
         self.found = [
             *(f"process {line}" for line in alive),
             *(
-                f"file {self.folder}/{name}"
-                for name in names(Path(self.folder))
-                if not name.startswith(NOT_OURS)
+                f"file {folder / name}"
+                for folder in (Path(self.folder), *Path(self.folder).glob(f"*{OF_A_TEST}"))
+                for name in names(folder)
+                if not name.startswith(NOT_OURS) and not name.endswith(OF_A_TEST)
             ),
-            *(f"shared memory {name}" for name in new if f"{SHARED / name}\n" not in mapped),
+            *(
+                f"shared memory {name}"
+                for name in new
+                if f"{SHARED / name}\n" not in mapped and not SEMAPHORE.fullmatch(name)
+            ),
         ]
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.found and session.exitstatus == pytest.ExitCode.OK:
@@ -65,11 +83,25 @@ class LeftBehind:
 
 
 @pytest.fixture(autouse=True)
-def _folder_of_a_doctest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have an example that makes a temporary folder make it among pytest's own: it would not remove it."""
-    if isinstance(request.node, pytest.DoctestItem):
+def _folder_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have each test and the programs it starts make their temporary files in a folder with the test's name."""
+    if isinstance(request.node, pytest.DoctestItem):  # an example does not remove its folder: pytest keeps it
         folder = request.getfixturevalue("tmp_path_factory").mktemp("doctest")
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        yield
+        return
+    # Sockets are made in there, and their names have 107 bytes at most.
+    made = tempfile.mkdtemp(
+        prefix=f"{request.node.name.removeprefix('test_')[:24].replace('/', '_')}-", suffix=OF_A_TEST
+    )
+    monkeypatch.setenv("TMPDIR", made)
+    monkeypatch.setattr(tempfile, "tempdir", made)
+    yield
+    if request.node.get_closest_marker("kills"):
+        shutil.rmtree(made, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):  # not empty: the session tells
+            Path(made).rmdir()
 
 
 def names(folder: Path) -> list[str]:
@@ -88,15 +120,18 @@ def text(path: Path) -> str:
         return ""
 
 
-def started_with(setting: str) -> list[str]:
-    """Return number and command of each process that has `setting` in the environment it began with."""
+def started_with(variable: str, folder: str) -> list[str]:
+    """Return number and command of each process that began with `folder`, or one in it, in an environment variable."""
+    mine = re.compile(rf"(^|\0){variable}={re.escape(folder)}[/\0]")
     return [
         f"{process.name}: {text(process / 'cmdline').replace(chr(0), ' ')[:200]}"
         for process in processes()
-        if f"{setting}\0" in text(process / "environ")
+        if mine.search(text(process / "environ"))
     ]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or not config.getoption("tx", None):
+        multiprocessing.util.get_temp_dir()  # not one test's, and in its folder names of sockets are too long
     if config.getoption("tx", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(LeftBehind(), "left_behind_session")

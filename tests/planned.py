@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torchdata_ais.plan import Run, RunSegment
-from torchdata_ais.stage.slots import Share, Task, plan_of
+from torchdata_ais.stage.planned import Share, Task
+from torchdata_ais.stage.slots import plan_of
 
 Items = list[Any]
 
@@ -31,7 +32,7 @@ def steps_of(
         for worker in range(workers):
             pipe = make()
             reader: Any = plan_of(pipe)
-            sources = reader.sources_with()
+            sources = reader.data.sources_with()
             weights = sources.weights_at(0)
             segment = RunSegment(0, 0, 0, batch, weights, (0,) * len(weights))
             run = Run(sources, seed, [segment], ranks=ranks)

@@ -1,7 +1,11 @@
 """The public names, and where they are: read by type checkers, and by the package itself to load them on first use."""
 
 from . import errors as errors
+from .codecs import CenterCrop as CenterCrop
 from .codecs import Decoder as Decoder
+from .codecs import Normalize as Normalize
+from .codecs import RandomResizedCrop as RandomResizedCrop
+from .codecs import ResizeCrop as ResizeCrop
 from .display import (
     contact_sheet as contact_sheet,
 )
@@ -80,6 +84,9 @@ from .pipes import (
     Batcher as Batcher,
 )
 from .pipes import (
+    Bucketer as Bucketer,
+)
+from .pipes import (
     DictMapper as DictMapper,
 )
 from .pipes import (
@@ -102,6 +109,9 @@ from .pipes import (
 )
 from .pipes import (
     NonEmpty as NonEmpty,
+)
+from .pipes import (
+    Packer as Packer,
 )
 from .pipes import (
     PipeThrough as PipeThrough,

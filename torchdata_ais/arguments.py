@@ -4,42 +4,44 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from typing_extensions import ParamSpec
+from typing_extensions import ParamSpec, is_typeddict
 
-from torchdata_ais.errors import ArgumentError, UsageError
-
-__all__ = [
-    "check_call",
-    "check_function",
-    "check_number",
-    "check_text",
-    "checked",
-    "checked_options",
-    "did_you_mean",
-    "option",
-    "taken",
-]
+from torchdata_ais.argument_types import check_kinds
+from torchdata_ais.errors import AISError, ArgumentError, UsageError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+_PART = 4  # letters of a name that may be a part of the one that is meant
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return a question that offers what of `known` looks like `name`, whatever the case; "" if nothing does.
+
+    Args:
+        name: What was written.
+        known: What could have been.
+        otherwise: What to say where nothing looks like it, but it is a part of some.
 
     Example:
         >>> did_you_mean("sise", ["size", "threads"]), did_you_mean("PIL", ["l", "pil"]), did_you_mean("x", ["size"])
         ('Did you mean size?', 'Did you mean pil?', '')
+        >>> did_you_mean("timeout", ["rank_timeout_s"]), did_you_mean("timeout", ["rank_timeout_s"], "see stall_after")
+        ('Did you mean rank_timeout_s?', 'see stall_after')
     """
     lower = {one.lower(): one for one in known}
     exact = name.lower() in lower
     near = [name.lower()] if exact else get_close_matches(name.lower(), lower, n=3, cutoff=0.7)
-    return f"Did you mean {' or '.join(lower[one] for one in near)}?" if near else ""
+    if not near and not otherwise and len(name) >= _PART:  # "size" for "batchsize"
+        near = [one for one in lower if name.lower() in one][:3]
+    return f"Did you mean {' or '.join(lower[one] for one in near)}?" if near else otherwise
 
 
 _ELSEWHERE = {
@@ -54,8 +56,18 @@ _ELSEWHERE = {
     "persistent_workers": "workers live on between epochs by themselves",
     "worker_init_fn": "put what a worker needs into a stage, or use MultiProcessingReadingService(worker_init_fn=)",
     "handler": "it is called on_error",
+    "num_workers": "workers are the loader's: ais_loader(pipe, num_workers=4), or those of its reading service: "
+    "DataLoader2(pipe, reading_service=MultiProcessingReadingService(4))",
+    "transform": "write it behind decode: .map_dict(jpg=transform), or .map_tuple(transform, None) behind to_tuple",
+    "start": "write .slice_samples(start, stop)",
+    "stop": "write .slice_samples(start, stop)",
+    "weights": "they are called probs",
+    "device": "workers make batches on the CPU; ais_loader(device='cuda') copies each to the GPU",
 }
 """What to write instead of options that torch's and webdataset's loaders have."""
+
+
+_OWNERS = frozenset(["self", "cls"])
 
 
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -74,11 +86,22 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
         torchdata_ais.errors.ArgumentError: load() has no option 'retires'. Did you mean retries?
     """
     signature = functools.lru_cache(1)(lambda: inspect.signature(function))  # made when it is asked for
+    is_made = function.__name__ == "__init__"
 
     @functools.wraps(function)
     def call(*arguments: _P.args, **named: _P.kwargs) -> _R:
-        check_call(function, arguments, named, signature())
-        return function(*arguments, **named)
+        call = check_call(function, arguments, named, signature())
+        if not is_made:  # what it does cannot be taken back; what it collects is handed on to who checks it
+            call._replace(collected=None).check_kinds()
+        try:
+            result = function(*arguments, **named)
+        except Exception as error:
+            if not isinstance(error, AISError):  # the first two are what values of another kind make
+                call.check_kinds(failed=isinstance(error, (TypeError, AttributeError)))
+            raise
+        if is_made:  # an object says more of its own arguments than their kinds do
+            call.check_kinds()
+        return result
 
     return call
 
@@ -89,39 +112,65 @@ def checked_options(kind: type[_T]) -> type[_T]:
     return kind
 
 
+class Call(NamedTuple):
+    """A call that was looked at.
+
+    Attributes:
+        function: What is called.
+        bound: Its arguments.
+        name: What to call it.
+        collected: The `TypedDict` of the keyword arguments that it collects.
+    """
+
+    function: Callable[..., Any]
+    bound: inspect.BoundArguments
+    name: str
+    collected: type | None
+
+    def check_kinds(self, *, failed: bool = False) -> None:
+        """Raise `ArgumentError` if an argument is of another kind than its annotation says."""
+        check_kinds(*self, failed=failed)
+
+
 def check_call(
     function: Any,
     arguments: tuple[Any, ...],
     named: Mapping[str, Any],
     signature: inspect.Signature | None = None,
-) -> None:
-    """Raise `ArgumentError` unless `function` takes these arguments; see `checked`."""
+) -> Call:
+    """Raise `ArgumentError` unless `function` takes these arguments by their names and number; see `checked`."""
     signature = signature or inspect.signature(function)
     known, collects, name = [], "", function.__name__
     for one in signature.parameters.values():
         if one.kind is one.VAR_KEYWORD:
             collects = str(one.annotation)
-        elif one.kind is not one.VAR_POSITIONAL and one.name != "self":
+        elif one.kind is not one.VAR_POSITIONAL and one.name not in _OWNERS:
             known.append(one.name)
-    of_class = "self" in signature.parameters
-    if of_class:
-        name = getattr(arguments[0], "functional_name", "") or type(arguments[0]).__name__
+    behind = 1 if not _OWNERS.isdisjoint(signature.parameters) else 0
+    if name == "__init__":
+        stage = getattr(arguments[0], "functional_name", "")
+        if stage and known[:1] == ["source"]:  # what users chain it to
+            del known[0]
+            behind = 2
+        name = stage or type(arguments[0]).__name__
     # With postponed annotations a text, which names a class that the function's module knows.
     kind = getattr(function, "__globals__", {}).get(collects.removeprefix("Unpack[").removesuffix("]"))
+    kind = kind if is_typeddict(kind) else None
     known += getattr(kind, "__annotations__", ())
     unknown = [] if collects and kind is None else [one for one in named if one not in known]
     if unknown:
-        todo = did_you_mean(unknown[0], known) or _ELSEWHERE.get(unknown[0], "")
-        raise ArgumentError.at(
-            f"{name}() has no option {unknown[0]!r}", todo=todo or f"its options are {', '.join(known)}"
+        todo = did_you_mean(unknown[0], known, _ELSEWHERE.get(unknown[0], ""))
+        options = (
+            f"its options are {', '.join(known)}" if known else "it takes values, and no options by name"
         )
+        raise ArgumentError.at(f"{name}() has no option {unknown[0]!r}", todo=todo or options)
     try:
-        signature.bind(*arguments, **named)
+        return Call(function, signature.bind(*arguments, **named), name, kind)
     except TypeError as error:
         shown = [str(one).partition(":")[0].partition("=")[0] for one in signature.parameters.values()]
         raise ArgumentError.at(
             f"{name}() was called with arguments that it does not take: {error}",
-            todo=f"call {name}({', '.join(shown[of_class:])})",
+            todo=f"call {name}({', '.join(shown[behind:])})",
         ) from None
 
 
@@ -207,6 +256,41 @@ def check_number(value: Any, least: float, name: str, *, optional: bool = False,
         raise UsageError.at(
             f"{name}={value!r} is no {kind} of at least {least:g}{' or None' if optional else ''}"
         )
+
+
+def whole_number(value: Any, name: str, least: int = 0, most: int = 2**62) -> int:
+    """Return a number of `least` to `most`, whichever type of whole numbers it has; else raise `UsageError`.
+
+    Example:
+        >>> import numpy
+        >>> whole_number(numpy.int64(3), "step")
+        3
+        >>> whole_number("a", "step")
+        Traceback (most recent call last):
+        torchdata_ais.errors.UsageError: step='a' is no whole number of at least 0
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise UsageError.at(f"{name}={value!r:.60} is no whole number of at least {least}")
+    if number > most:
+        raise UsageError.at(f"{name}={number} is more than can be counted: {most}")
+    return number
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that is no whole number, at once.
+
+    Example:
+        >>> check_seed(7)
+        >>> check_seed("7")
+        Traceback (most recent call last):
+        torchdata_ais.errors.UsageError: seed='7' is no whole number. Pass one such as 7
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise UsageError.at(f"seed={seed!r} is no whole number", todo="pass one such as 7")
 
 
 def check_text(values: Any, name: str) -> None:

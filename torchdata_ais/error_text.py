@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Parts", "composed", "sentence_case", "taken_apart"]
-
 _WORD = re.compile(r"[a-z]+(?=[ ,']|$)")
 _PLACE = re.compile(r"^\[at\] (\{.*\})$", re.MULTILINE)
 _CAUGHT = re.compile(r"\ACaught (\w+) (in [^\n]*?)\.\nOriginal (Traceback .*)\Z", re.DOTALL)
@@ -33,6 +31,94 @@ class Parts(NamedTuple):
     todo: str
     place: dict[str, Any]
     notes: list[str]
+
+
+class Way(NamedTuple):
+    """One way out.
+
+    Attributes:
+        text: The clause. One that begins with a sign joins as it is, others by ", or".
+        programs, commands: Whether it can be taken in a program, and at a command line.
+    """
+
+    text: str
+    programs: bool = True
+    commands: bool = True
+
+
+def in_programs(text: str) -> Way:
+    """Return a way that nobody can type at a shell."""
+    return Way(text, commands=False)
+
+
+def in_commands(text: str) -> Way:
+    """Return a way that commands have, and functions say otherwise."""
+    return Way(text, programs=False)
+
+
+class Remedy(str):
+    """What to do, for errors that a command shows, too: as text what a program can do.
+
+    An argument is written ``name=`` or ``name=value``. A command shows its option instead, and leaves out the ways
+    with arguments that it does not have.
+
+    Args:
+        ways: The ways out, the best first.
+
+    Example:
+        >>> remedy = Remedy("write elsewhere", "pass overwrite=True", in_programs("catch the error"))
+        >>> remedy, len(remedy.ways)
+        ('write elsewhere, or pass overwrite=True, or catch the error', 3)
+    """
+
+    __slots__ = ("ways",)
+    ways: tuple[Way, ...]
+
+    def __new__(cls, *ways: str | Way) -> Remedy:  # noqa: D102
+        known = tuple(way if isinstance(way, Way) else Way(way) for way in ways if way)
+        remedy = super().__new__(cls, joined([way.text for way in known if way.programs]))
+        remedy.ways = known
+        return remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remedy, self.ways
+
+    @classmethod
+    def of(cls, text: str) -> Remedy:
+        """Return `text` as a remedy, of one way if it is none yet."""
+        return text if isinstance(text, Remedy) else cls(*filter(None, [text]))
+
+
+def joined(ways: list[str]) -> str:
+    """Return the ways as one sentence.
+
+    Example:
+        >>> joined(["write elsewhere", "wait", "; the log says more"])
+        'write elsewhere, or wait; the log says more'
+    """
+    text = "".join(way if way[0] in ",;:" else f", or {way}" for way in ways)
+    return text.removeprefix(", or ").lstrip(",;: ")
+
+
+class Sentences(str):
+    """What happened and what to do, as one text that still knows its parts.
+
+    Example:
+        >>> Sentences("It broke", Remedy("mend it")), Sentences("It broke", "mend it").todo
+        ('It broke. mend it', 'mend it')
+    """
+
+    __slots__ = ("todo", "what")
+    what: str
+    todo: str
+
+    def __new__(cls, what: str, todo: str = "") -> Sentences:  # noqa: D102
+        text = super().__new__(cls, composed(what, todo, {}))
+        text.what, text.todo = what, todo
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sentences, (self.what, self.todo)
 
 
 def sentence_case(text: str) -> str:

@@ -56,41 +56,8 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from torchdata_ais.error_text import composed, sentence_case, taken_apart
+from torchdata_ais.error_text import Remedy, Sentences, Way, composed, sentence_case, taken_apart
 from torchdata_ais.redaction import RedactingFilter, clean, redact
-
-__all__ = [
-    "AISError",
-    "ArgumentError",
-    "AuthError",
-    "BadHeaderError",
-    "ChecksumError",
-    "ConnectError",
-    "DecodeError",
-    "DecodeUsageError",
-    "DuplicateFieldError",
-    "EmptyBatchError",
-    "EncodeError",
-    "EncodeUsageError",
-    "LoaderError",
-    "MissingFieldError",
-    "MissingLibraryError",
-    "NonAdjacentKeyError",
-    "NotATarError",
-    "NotFoundError",
-    "ObjectChangedError",
-    "ReadError",
-    "SampleError",
-    "SampleIndexError",
-    "ShardError",
-    "StallError",
-    "StateError",
-    "TransportError",
-    "TruncatedShardError",
-    "UnsupportedMemberError",
-    "UsageError",
-    "WorkerDiedError",
-]
 
 logging.getLogger("torchdata_ais").addFilter(RedactingFilter())
 
@@ -102,7 +69,8 @@ class AISError(Exception):
 
     Args:
         what: One sentence: the cause, then the fact. No final full stop.
-        todo: What the reader should do next, as an imperative sentence without full stop.
+        todo: What the reader should do next, as an imperative sentence without full stop; a `Remedy` if a command
+            says it otherwise.
         place: Whatever of ``url member offset key field attempt worker`` is known.
 
     Attributes:
@@ -132,7 +100,7 @@ class AISError(Exception):
         else:
             what, todo, known, notes = taken_apart(what)
         self.what = sentence_case(what)
-        self.todo = sentence_case(clean(todo))
+        self.todo = _shown(todo)
         self.place = known
         super().__init__(composed(self.what, self.todo, self.place))
         for note in notes:
@@ -163,8 +131,9 @@ class AISError(Exception):
             The shard ends early; 3 samples were passed on
             [at] {"offset": 512}
         """
-        what, todo = (self.what, f"{self.todo}; {note}") if self.todo else (f"{self.what}; {note}", "")
-        return self._renewed(what, todo, self.place)
+        if not self.todo:
+            return self._renewed(f"{self.what}; {note}", "", self.place)
+        return self._renewed(self.what, Remedy(*Remedy.of(self.todo).ways, *_noted_ways(note)), self.place)
 
     def placed(self, place: Mapping[str, Any]) -> Self:
         """Return the same error in another `place`; the cause is kept.
@@ -183,14 +152,14 @@ class AISError(Exception):
         return same
 
     @property
-    def sentences(self) -> str:
+    def sentences(self) -> Sentences:
         """What happened and what to do, without the place.
 
         Example:
             >>> UsageError.at("the folder is empty", todo="name another", url="ais://b").sentences
             'The folder is empty. Name another'
         """
-        return composed(self.what, self.todo, {})
+        return Sentences(self.what, self.todo)
 
     @property
     def url(self) -> str | None:
@@ -221,6 +190,18 @@ class AISError(Exception):
     def attempt(self) -> int | None:
         """How many times the request was tried."""
         return self.place.get("attempt")
+
+
+def _shown(todo: str) -> str:
+    """Return a remedy as users may see it: without secrets, with a capital letter."""
+    if not isinstance(todo, Remedy) or not todo.ways:
+        return sentence_case(clean(todo))
+    first, *others = [way._replace(text=clean(way.text)) for way in todo.ways]
+    return Remedy(first._replace(text=sentence_case(first.text)), *others)
+
+
+def _noted_ways(note: str) -> list[Way]:
+    return [way._replace(text=f"; {way.text}") for way in Remedy.of(note).ways]
 
 
 def _revived(kind: type[_E], args: tuple[Any, ...], attributes: dict[str, Any]) -> _E:

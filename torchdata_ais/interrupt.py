@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import signal
 
-__all__ = ["LINE", "STATUS", "quit_at_once"]
-
 LINE = "interrupted"
 STATUS = 130
 

@@ -10,8 +10,6 @@ from torchdata_ais.errors import AISError, StallError
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options
 from torchdata_ais.urls import no_cluster
 
-__all__ = ["JobError", "JobState", "OnProgress", "Progress", "known_cluster", "wait_for_job"]
-
 _FIRST_POLL_S, _POLL_S = 0.05, 2.0
 
 
@@ -31,6 +29,22 @@ class Progress(NamedTuple):
     phase: str
     done: int
     total: int
+
+
+class SizedProgress(Progress):
+    """How far something is that knows its bytes, too.
+
+    Attributes:
+        size: The bytes that were done.
+    """
+
+    size: int
+
+    def __new__(cls, phase: str, done: int, total: int, size: int) -> SizedProgress:
+        """Return the three of `Progress`, with `size`."""
+        made = super().__new__(cls, phase, done, total)
+        made.size = size
+        return made
 
 
 OnProgress = Callable[[Progress], object]

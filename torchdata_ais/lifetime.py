@@ -10,8 +10,6 @@ import time
 from multiprocessing import get_context, parent_process
 from typing import Any
 
-__all__ = ["end_with", "safe_context"]
-
 
 def safe_context(method: str | None) -> Any:
     """Return the multiprocessing context: the default one, but never fork after CUDA has been initialised."""

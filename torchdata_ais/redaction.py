@@ -15,18 +15,6 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote
 
-__all__ = [
-    "RedactingFilter",
-    "clean",
-    "hide",
-    "printable",
-    "quiet",
-    "redact",
-    "redact_text",
-    "sealed",
-    "without_values_of",
-]
-
 _MASK = "***"
 _KEPT = 256  # known secrets; a token that is renewed every hour fills them in ten days
 _SHORT, _LONG = (

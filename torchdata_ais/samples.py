@@ -1,39 +1,24 @@
-"""From members to samples: WebDataset's naming rule, and whole runs of members.
+"""Samples, and WebDataset's naming rule: which member is which field of which sample.
 
 The rule (as webdataset 1.0.2 applies it): the *key* of a member is its path up to the first dot of the last
 component, the *field* is the rest, lower-cased. ``train/cat.seg.PNG`` is field ``seg.png`` of the sample
 ``train/cat``. A sample is a run of consecutive members with one key. Members without a key (``README``,
 ``.hidden``, ``__meta__``) belong to no sample.
-
-A run is known to be whole only when a member with another key follows, or when its shard has ended well.
-`whole_runs` therefore holds each run back until then: a shard that breaks off gives up its last, perhaps
-incomplete, run instead of passing it on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable
+from contextlib import suppress
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
+from torchdata_ais.errors import UsageError
 from torchdata_ais.shown import value_text
-from torchdata_ais.tar import Link, LinkTargets, Member
-
-__all__ = [
-    "SHARD_SHIFT",
-    "PlannedSample",
-    "Run",
-    "RunMember",
-    "Sample",
-    "pack_place",
-    "shown_fields",
-    "split_name",
-    "unpack_place",
-    "whole_runs",
-]
+from torchdata_ais.urls import parse_url
 
 SHARD_SHIFT = 40
 """Bits of a place below those of its shard."""
@@ -41,14 +26,18 @@ SHARD_SHIFT = 40
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)\Z", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|\Z)")
 
-# What a member takes in memory besides its data: its records here and in the sample, the dictionary that links are
-# looked up in; and its name, which is kept twice, as a whole and as its field, in up to 4 bytes a character.
-_MEMBER_BYTES = 512
-_CHAR_BYTES = 8
-_FREE_BYTES = 64 << 10  # so much of that does not count, so that small bounds are bounds on data
-_LOOSE_BYTES = 1 << 20
-
 _SHOWN_FIELDS = 20
+_WIDEST = 30
+
+_SHOWN_BY = "torchdata_ais.display.sample:sample_html"
+"""What shows a sample in notebooks: a room above this one, so it is imported when one is shown."""
+
+
+class NoFieldError(KeyError):
+    """A field was asked of a sample that has none of that name; told with those that it has."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class Sample(dict[str, Any]):
@@ -82,9 +71,6 @@ class Sample(dict[str, Any]):
         """Where its first header begins, in bytes of the (decompressed) shard; or -1."""
         return unpack_place(self.place)[1]
 
-    picture: ClassVar[Callable[[Any], str] | None] = None
-    """What notebooks show; `torchdata_ais.display` gives a table here."""
-
     @property
     def where(self) -> str:
         """Its key, shard and byte, as far as they are known.
@@ -94,12 +80,28 @@ class Sample(dict[str, Any]):
             "sample 'a', byte 512 of ais://b/s.tar"
         """
         key = f"sample {self['__key__']!r}" if "__key__" in self else "sample"
-        url = (
-            f"{'' if self.place < 0 else f'byte {self.offset} of '}{self['__url__']}"
-            if "__url__" in self
-            else ""
-        )
-        return f"{key}, {url}" if url else key
+        if "__url__" not in self:
+            return key
+        url = self["__url__"]
+        with suppress(UsageError):  # an object by its short name
+            url = parse_url(str(url)).uri
+        return f"{key}, {'' if self.place < 0 else f'byte {self.offset} of '}{url}"
+
+    def __missing__(self, name: object) -> Any:
+        raise NoFieldError(f"the {self._called} has no field {name!r}, only {shown_fields(self)}")
+
+    if not TYPE_CHECKING:  # checkers know that there is none
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(
+                f'{text}. A sample is a dict: write sample["{name}"]' if name in self else text
+            )
+
+    @property
+    def _called(self) -> str:
+        key = self.get("__key__")
+        return "sample" if key is None else f"sample {key!r:.200}"
 
     def __repr__(self) -> str:
         shown = (
@@ -110,11 +112,11 @@ class Sample(dict[str, Any]):
 
     def __str__(self) -> str:
         fields = [name for name in self if name[:2] != "__"]
-        width = max(map(len, fields), default=0)
+        width = min(_WIDEST, max(map(len, fields), default=0))
         return "\n".join([self.where, *(f"  {name:{width}}  {value_text(self[name])}" for name in fields)])
 
-    def _repr_html_(self) -> str | None:
-        return None if Sample.picture is None else Sample.picture(self)
+    def _repr_html_(self) -> str:
+        return str(resolve_name(_SHOWN_BY)(self))
 
     def __copy__(self) -> Sample:
         return self.renewed(self)
@@ -179,48 +181,6 @@ def unpack_place(place: int) -> tuple[int, int]:
     return (-1, -1) if place < 0 else (place >> SHARD_SHIFT, (place & 0xFF_FFFF_FFFF) << 9)
 
 
-class RunMember(NamedTuple):
-    """One member of a run; `field` is None for a member without a key."""
-
-    name: str
-    data: bytes
-    offset: int
-    field: str | None
-
-
-class Run:
-    """Consecutive members with one key, known to be whole.
-
-    Attributes:
-        key: The key, or None if only key-less members were left at the end of the shard.
-        members: All of them in the shard's order, key-less ones that stood between them included.
-        offset: Where the first header of the run begins.
-        end: Where the header after the run begins: reading can start again there.
-        error: Why the run cannot be used, or None. Its members are then empty.
-        last: Whether the shard ends with this run.
-        shard: The position of the shard in the order of the epoch; -1 if not known.
-    """
-
-    __slots__ = ("end", "error", "key", "last", "members", "offset", "shard")
-
-    def __init__(
-        self,
-        key: str | None,
-        members: list[RunMember],
-        offset: int,
-        end: int,
-        error: AISError | None = None,
-        last: bool = False,
-    ) -> None:
-        self.key = key
-        self.members = members
-        self.offset = offset
-        self.end = end
-        self.error = error
-        self.last = last
-        self.shard = -1
-
-
 def split_name(name: str) -> tuple[str, str] | None:
     """Return the key and the field of a member name, or None for a member that belongs to no sample.
 
@@ -260,152 +220,3 @@ def shown_fields(sample: Iterable[str]) -> str:
 def is_apple_double(name: str) -> bool:
     """Return whether macOS made this member beside the real one (``._cat.jpg``): it is never data."""
     return name.startswith("._", name.rfind("/") + 1)
-
-
-def whole_runs(
-    members: Iterable[Member],
-    *,
-    url: str,
-    rename: Callable[[str], str] | None = None,
-    max_bytes: int | None = None,
-) -> Iterator[Run]:
-    """Yield the runs of one shard, each only when it is known to be whole.
-
-    Args:
-        members: ``(name, data, offset, end)`` in the shard's order; links carry a `Link` as data, members that were
-            passed over for their size a `TooLarge`.
-        url: The shard, for errors.
-        rename: Applied to each name before the key rule.
-        max_bytes: A run that holds more is given up: it is yielded without members and with an error. Counted are
-            the data, and of what else is kept (512 bytes a member, 8 a character of its name, 12 if it was renamed)
-            all beyond 64 KiB.
-
-    Yields:
-        `Run`. If `members` raises, the run begun is dropped and the error passes through. Members without a key
-        beyond 1 MiB are yielded before the run they stand in, as a run without a key.
-
-    Memory:
-        One run: at most ``max_bytes + 64 KiB`` and its largest member; 1 MiB of members without a key, or one.
-    """
-    key: str | None = None
-    held: list[RunMember] = []
-    stored: list[str] = []  # the names of `held` as they stand in the shard, if renamed: links go by them
-    loose: list[_Loose] = []  # members without a key, which never count against the sample they stand in
-    targets: LinkTargets | None = None  # made when the first link of the run comes
-    begin = end = 0
-    size = records = loose_bytes = 0
-    error: AISError | None = None
-    new = tuple.__new__  # RunMember(...) takes twice as long
-    for stored_name, data, offset, after in members:
-        if "._" in stored_name and is_apple_double(stored_name):
-            continue
-        name = stored_name if rename is None else rename(stored_name)
-        parts = split_name(name)
-        field: str | None = None
-        if parts is not None:
-            if parts[0] != key and key is not None:
-                yield Run(key, _merged(held, loose) if loose else held, begin, offset, error)
-                held, stored, loose, targets, error = [], [], [], None, None
-                size = records = loose_bytes = 0
-                begin = offset
-            key, field = parts
-        if not held and not loose and error is None:
-            begin = offset
-        end = after
-        if error is not None and parts is not None:
-            continue
-        problem: AISError | None = None
-        if not isinstance(data, bytes):
-            if isinstance(data, Link):
-                if targets is None:
-                    targets = _targets_among(held, stored, loose)
-                linked = targets.find(stored_name, data)
-                if linked is None:
-                    problem = _bad_link(data, name, url, offset, key if parts else None)
-                data = linked or b""  # noqa: PLW2901
-            else:
-                problem = _too_large("member", data, max_bytes, name, url, offset, key if parts else None)
-                data = b""  # noqa: PLW2901
-            if problem is not None and parts is None:  # it belongs to no sample: none is lost for it
-                yield Run(None, [], offset, begin if held or loose or error else after, problem)
-                continue
-        if error is not None:
-            continue
-        member = new(RunMember, (name, data, offset, field))
-        if targets is not None:
-            targets.add(stored_name, data)
-        if parts is None:
-            loose.append(_Loose(len(held), stored_name, member))
-            loose_bytes += len(data) + _MEMBER_BYTES + _CHAR_BYTES * len(name)
-            if loose_bytes > _LOOSE_BYTES:
-                if targets is not None:
-                    for early in loose:
-                        targets.forget(early.stored, early.member.data)
-                yield Run(
-                    None, [early.member for early in loose], loose[0].member.offset, begin if held else after
-                )
-                loose, loose_bytes = [], 0
-            continue
-        size += len(data)
-        records += _MEMBER_BYTES + _CHAR_BYTES * len(name)
-        if rename is not None:
-            records += _CHAR_BYTES // 2 * len(stored_name)  # kept, too
-        if max_bytes is not None and (size > max_bytes or size + records > max_bytes + _FREE_BYTES):
-            problem = problem or _too_large("sample", size + records, max_bytes, name, url, begin, key)
-        if problem is None:
-            held.append(member)
-            if rename is not None:
-                stored.append(stored_name)
-        else:
-            error = problem
-            held, stored, loose, targets = [], [], [], None
-    if held or loose or error is not None:
-        yield Run(key, _merged(held, loose), begin, end, error, last=True)
-
-
-class _Loose(NamedTuple):
-    """A member without a key: how many of the run stand before it, its name in the shard, and itself."""
-
-    position: int
-    stored: str
-    member: RunMember
-
-
-def _merged(held: list[RunMember], loose: list[_Loose]) -> list[RunMember]:
-    """Return all members of a run in the shard's order."""
-    merged: list[RunMember] = []
-    at = 0
-    for position, _, member in loose:
-        merged += held[at:position]
-        merged.append(member)
-        at = position
-    return merged + held[at:]
-
-
-def _targets_among(held: list[RunMember], stored: list[str], loose: list[_Loose]) -> LinkTargets:
-    """Return what links can point to: members of the same run, read before."""
-    targets = LinkTargets()
-    for name, member in zip(stored or [member.name for member in held], held, strict=True):
-        targets.add(name, member.data)
-    for _, name, member in loose:
-        targets.add(name, member.data)
-    return targets
-
-
-def _bad_link(link: Link, name: str, url: str, offset: int, key: str | None) -> AISError:
-    return UnsupportedMemberError.at(
-        f"the member is a link to {str(link)!r}, which is no earlier member of its sample",
-        todo="store the file itself (tar --hard-dereference --dereference)",
-        url=url, member=name, offset=offset, key=key,
-    )  # fmt: skip
-
-
-def _too_large(
-    what: str, size: int, limit: int | None, name: str, url: str, offset: int, key: str | None
-) -> AISError:
-    return SampleError.at(
-        f"the {what} holds {'at least ' if what == 'sample' else ''}{size} bytes"
-        f"{', names and records included' if what == 'sample' else ''}, more than max_sample_bytes={limit}",
-        todo="raise max_sample_bytes, or check that keys differ between samples",
-        url=url, member=name, offset=offset, key=key,
-    )  # fmt: skip

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "COMPRESSIONS",
-    "INDEX_FOLDER",
-    "VISIBLE_SHARD",
-    "archive_ending",
-    "common_beginning",
-    "is_plain_tar",
-    "is_shard",
-]
-
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 """What can be read and written; ``.tgz`` is ``.tar.gz``."""
 
 INDEX_FOLDER = ".index/"
 """Where sample indexes lie beside the shards."""
+
+CLASSES_FILE = "classes.json"
+"""Where the names of the classes lie beside the shards."""
 
 _ARCHIVE_ENDINGS = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
 """What AIStore's own jobs read and write."""

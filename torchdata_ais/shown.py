@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["bytes_text", "value_text"]
-
 _MOST = 4
 _TEXT = 40
 
@@ -14,14 +12,26 @@ def bytes_text(count: float) -> str:
     """Return a number of bytes as people read it.
 
     Example:
-        >>> bytes_text(812), bytes_text(36_500), bytes_text(2.5e9)
-        ('812 B', '36.5 kB', '2.5 GB')
+        >>> bytes_text(812), bytes_text(36_500), bytes_text(2.5e9), bytes_text(7.2e15)
+        ('812 B', '36.5 kB', '2.5 GB', '7200.0 TB')
     """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
+    if count < 1000:
+        return f"{count:.0f} B"
+    units = ["kB", "MB", "GB", "TB"]
+    while (count := count / 1000) >= 1000 and len(units) > 1:
+        del units[0]
+    return f"{count:.1f} {units[0]}"
+
+
+def span_text(numbers: tuple[int, int]) -> str:
+    """Return the fewest and the most of something.
+
+    Example:
+        >>> span_text((3, 3)), span_text((3, 4))
+        ('3', '3 to 4')
+    """
+    fewest, most = numbers
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
 def value_text(value: Any) -> str:

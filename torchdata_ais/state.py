@@ -7,8 +7,9 @@ checksum, which finds what went wrong by chance and is no signature. What a forg
 no memory beyond its own size, an error instead of positions that are not there; what can only be compared with the
 data is compared in `stage.rest`.
 
-There are three kinds. `StreamState`: where the workers of one rank stood. `MergedState`: those of several ranks.
-`PlanState`: where reading by index stands, the same for all ranks. A new field is a new `VERSION`.
+There are four kinds. `StreamState`: where the workers of one rank stood. `MergedState`: those of several ranks.
+`PlanState`: where reading by index stands, the same for all ranks. `WorkerPlanState`: where one worker of torch's
+loaders stands in it. A new field is a new `VERSION`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -23,12 +25,6 @@ import xxhash
 from msgspec import Meta, Struct
 
 from torchdata_ais.errors import StateError
-
-__all__ = [
-    "FORMAT", "VERSION", "GeneratorState", "InstanceState", "MergedState", "OpenPosition", "Part", "PlanState",
-    "ReaderState", "Refused", "SeedState", "SeenShard", "Segment", "ShardVersion", "SharedState", "StageState", "State",
-    "StreamState", "cut", "damaged", "from_plain", "pack", "to_plain", "unpack",
-]  # fmt: skip
 
 FORMAT = "torchdata_ais.loader"
 VERSION = 3
@@ -45,7 +41,11 @@ _Weight = Annotated[int, Meta(ge=0, le=1 << 16)]
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError)
 
 
-class _Row(Struct, array_like=True, forbid_unknown_fields=True):
+# Plain data without cycles: the collector of garbage, which would look at all of 10,000 states again and again, need
+# not know of them (`gc=False`).
+
+
+class _Row(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """Small things of which there are many: lists, not dicts."""
 
 
@@ -94,7 +94,7 @@ class SeedState(_Row):
     seed: Annotated[int, Meta(ge=0)]
 
 
-class ReaderState(Struct, forbid_unknown_fields=True):
+class ReaderState(Struct, forbid_unknown_fields=True, gc=False):
     """Where the stage that reads shards stood.
 
     Attributes:
@@ -126,7 +126,7 @@ class ReaderState(Struct, forbid_unknown_fields=True):
         return array("Q", self.held).tolist()
 
 
-class _Part(Struct, tag_field="kind", forbid_unknown_fields=True):
+class _Part(Struct, tag_field="kind", forbid_unknown_fields=True, gc=False):
     """What an instance reports."""
 
 
@@ -211,7 +211,7 @@ def unpack(packed: bytes) -> Part:
     return part
 
 
-class _Kind(Struct, tag_field="kind", forbid_unknown_fields=True):
+class _Kind(Struct, tag_field="kind", forbid_unknown_fields=True, gc=False):
     """What `to_plain` takes."""
 
 
@@ -244,8 +244,8 @@ class StreamState(_Kind, tag="stream", kw_only=True):
     shards: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
     instances: list[InstanceState | SharedState] | None = None
 
-    OWN: ClassVar = ("rank", "turn", "instances")
-    """The fields in which the ranks of a loader differ."""
+    ALIKE: ClassVar = ("epoch", "user_epoch", "seed", "step", "ranks", "workers", "stages", "shards")
+    """The fields in which the ranks of a loader agree."""
 
     def __post_init__(self) -> None:
         numbers = (self.seed, self.epoch, self.user_epoch)
@@ -264,13 +264,16 @@ class StreamState(_Kind, tag="stream", kw_only=True):
 
     def difference(self, other: StreamState) -> tuple[str, Any, Any] | None:
         """Return the first field in which two ranks of a loader must agree and do not, with both values; or None."""
-        theirs = msgspec.structs.asdict(other)
-        for name, value in msgspec.structs.asdict(self).items():
-            if name not in self.OWN and value != theirs[name]:
-                return name, value, theirs[name]
+        ours, theirs = _alike(self), _alike(other)
+        if ours != theirs:
+            pairs = zip(self.ALIKE, ours, theirs, strict=True)
+            return next(pair for pair in pairs if pair[1] != pair[2])
         if (self.instances is None) != (other.instances is None):
             return "instances", self.instances, other.instances
         return None
+
+
+_alike = attrgetter(*StreamState.ALIKE)
 
 
 class MergedState(_Kind, tag="merged"):
@@ -316,12 +319,32 @@ class Segment(_Row):
         )
 
 
+class EpochShare(_Row):
+    """What a worker has given of an epoch.
+
+    Attributes:
+        seed: Of the order.
+        sent: The seed that the loader has sent to all stages.
+        step: The first step of the epoch, counted over the run.
+        global_batch: Positions a step, over all ranks.
+        given: Items that it has given.
+    """
+
+    seed: int
+    sent: int
+    step: _Count
+    global_batch: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    given: _Count
+
+
 class PlanState(_Kind, tag="plan", kw_only=True):
     """Where reading by index stands: the same on all ranks, and for any number of them.
 
     Attributes:
         plan: Version of the plan: which function of position the order is.
         sources: The digest of each source, in the order they came; one that was removed stays.
+        removed: The numbers of those.
+        weights: The digest of all weights of the mixture, those that hold later included.
         order: How the order is made, in words.
         seed: The loader's seed.
         segments: One for each change of global batch, sources or weights; the first begins the run.
@@ -333,6 +356,8 @@ class PlanState(_Kind, tag="plan", kw_only=True):
 
     plan: Annotated[int, Meta(ge=1, le=1 << 16)]
     sources: Annotated[list[_Digest], Meta(min_length=1)]
+    removed: list[_Count]
+    weights: _Digest
     order: Annotated[str, Meta(max_length=300)]
     seed: int
     segments: Annotated[list[Segment], Meta(min_length=1)]
@@ -345,6 +370,10 @@ class PlanState(_Kind, tag="plan", kw_only=True):
         segments = self.segments
         _require(self.seed.bit_length() <= _MOST_BITS, "a number in it is too large")
         _require(len(set(self.sources)) == len(self.sources), "a source is there twice")
+        _require(
+            all(one < other for one, other in pairwise([-1, *self.removed, len(self.sources)])),
+            "it names a removed source there is none of",
+        )
         _require(segments[0].step == segments[0].position == 0, "its first segment is not the beginning")
         _require(
             len(segments[-1].weights) == len(self.sources), "its last segment has not one weight a source"
@@ -364,13 +393,57 @@ class PlanState(_Kind, tag="plan", kw_only=True):
             _require(grows, "a source of it was drawn less often later than before")
 
 
-State = StreamState | MergedState | PlanState
+class WorkerPlanState(_Kind, tag="plan-worker", kw_only=True):
+    """Where one worker stands that reads by index under torch's own loaders: for the same ranks and workers only.
+
+    Attributes:
+        plan: As for `PlanState`; so are sources, weights and order.
+        seeds: Those of the dataset and of the stage that reads.
+        runs: How many iterations were begun.
+        share: Rank, ranks, worker and workers.
+        epoch: The epoch under way; None: there is none.
+    """
+
+    plan: Annotated[int, Meta(ge=1, le=1 << 16)]
+    sources: Annotated[list[_Digest], Meta(min_length=1)]
+    weights: _Digest
+    order: Annotated[str, Meta(max_length=300)]
+    seeds: tuple[int, int]
+    runs: _Count
+    share: tuple[_Count, _Count, _Count, _Count]
+    epoch: EpochShare | None
+
+    def __post_init__(self) -> None:
+        rank, ranks, worker, workers = self.share
+        _require(rank < ranks and worker < workers, "it names a rank or worker there is none of")
+        numbers = (*self.seeds, *(() if self.epoch is None else (self.epoch.seed, self.epoch.sent)))
+        _require(max(map(int.bit_length, numbers)) <= _MOST_BITS, "a number in it is too large")
+
+
+State = StreamState | MergedState | PlanState | WorkerPlanState
 
 
 def to_plain(state: State) -> dict[str, Any]:
     """Return `state` as users keep it: plain values that JSON can hold; bytes are base64 text."""
-    plain = msgspec.to_builtins(state)
-    return {"format": FORMAT, "version": VERSION, **plain, "checksum": _checksum(plain)}
+    return sealed(msgspec.to_builtins(state))
+
+
+def merged_plain(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what `to_plain` does of a `MergedState` of parts that were looked at, each as `content_of` gives it."""
+    return sealed({"kind": "merged", "merged": parts})
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a state with its version and checksum."""
+    return {"format": FORMAT, "version": VERSION, **content, "checksum": _checksum(content)}
+
+
+def content_of(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a state without what `sealed` puts to it."""
+    content = plain.copy()
+    for name in ("format", "version", "checksum"):
+        content.pop(name, None)
+    return content
 
 
 def from_plain(plain: Any) -> State:
@@ -385,10 +458,10 @@ def from_plain(plain: Any) -> State:
             todo="pass what state_dict() or merge_states() returned",
         )
     _check_version(plain.get("version"))
-    bare = {name: value for name, value in plain.items() if name not in ("format", "version", "checksum")}
+    content = content_of(plain)
     try:
-        state: State = msgspec.convert(bare, State)
-        whole = plain.get("checksum") == _checksum(bare)
+        state: State = msgspec.convert(content, State)
+        whole = plain.get("checksum") == _checksum(content)
     except _UNREADABLE as error:
         raise damaged(cut(str(error))) from None
     _require(whole is True, "its checksum is not that of its content")
@@ -412,9 +485,9 @@ def _require(fact: bool, otherwise: str) -> None:
         raise damaged(otherwise)
 
 
-def _checksum(bare: dict[str, Any]) -> str:
+def _checksum(content: dict[str, Any]) -> str:
     """Return the XXH64 of everything in a state, the same however it was kept."""
-    return xxhash.xxh64_hexdigest(msgspec.json.encode(bare, order="sorted"))
+    return xxhash.xxh64_hexdigest(msgspec.json.encode(content, order="sorted"))
 
 
 def _check_version(version: Any) -> None:

@@ -13,11 +13,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from torchdata_ais.arguments import checked
+from torchdata_ais.errors import UsageError
+from torchdata_ais.writing.targets import check_place
+
 __all__ = ["check_resume", "example_shards", "shard_bytes", "write_shard"]
 
 Members = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 
 
+@checked
 def shard_bytes(members: Members, *, format: int = tarfile.USTAR_FORMAT) -> bytes:  # noqa: A002 - tarfile's name
     """Return a tar archive with these members, in order, the same bytes for the same members.
 
@@ -27,19 +32,28 @@ def shard_bytes(members: Members, *, format: int = tarfile.USTAR_FORMAT) -> byte
     """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=format) as archive:
-        for name, data in members.items() if isinstance(members, Mapping) else members:
+        pairs = list(members.items() if isinstance(members, Mapping) else members)
+        for pair in pairs:
+            if not isinstance(pair, tuple | list) or list(map(type, pair)) != [str, bytes]:
+                raise UsageError.at(
+                    f"{pair!r:.60} is no member of a shard", todo='pass {"0.txt": b"cat"}, or pairs of these'
+                )
+        for name, data in pairs:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
     return out.getvalue()
 
 
+@checked
 def write_shard(path: str | os.PathLike[str], members: Members) -> str:
     """Write a shard with these members and return its path."""
+    check_place(os.fspath(path))
     Path(path).write_bytes(shard_bytes(members))
     return os.fspath(path)
 
 
+@checked
 def example_shards(
     folder: str | os.PathLike[str] | None = None, counts: Iterable[int] = (1, 3, 2)
 ) -> list[str]:
@@ -77,6 +91,7 @@ def _temporary_folder() -> Path:
     return Path(folder)
 
 
+@checked
 def check_resume(
     make_pipe: Callable[[], Any],
     *,

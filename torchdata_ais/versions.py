@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from importlib import metadata
-
-__all__ = ["show_versions", "versions"]
 
 _PACKAGES = (
     *("torchdata-ais", "torch", "torchdata", "aistore", "numpy", "pillow", "urllib3", "xxhash", "msgspec"),
@@ -22,6 +21,25 @@ _PACKAGES = (
         "accelerate",
     ),
 )
+
+OLDEST = {"torch": (2, 1), "torchdata": (0, 7), "aistore": (1, 23)}
+"""The oldest of each that this package works with; torchdata need not be there at all."""
+
+
+def check_versions() -> None:
+    """Raise `MissingLibraryError` if torch, torchdata or the AIStore SDK is too old; nothing is imported for it."""
+    for name, oldest in OLDEST.items():
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # told where it is needed
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < oldest:
+            from torchdata_ais.errors import MissingLibraryError
+
+            raise MissingLibraryError.at(
+                f"{name} {version} is too old",
+                todo=f'install a newer one: pip install "{name}>={".".join(map(str, oldest))}"',
+            )
 
 
 def versions() -> dict[str, str]:
@@ -47,9 +65,8 @@ def _version(name: str) -> str:
     except metadata.PackageNotFoundError:
         if name != "torchdata-ais":
             return ""
-        from torchdata_ais import __version__
-
-        return f"{__version__} (not installed: imported from a folder)"
+        own = sys.modules[__package__].__version__  # it is imported, or this file would not be
+        return f"{own} (not installed: imported from a folder)"
 
 
 def show_versions() -> None:

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch.distributed as dist
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
-
-__all__ = ["RankNames", "World", "WorldOptions", "instance_of", "known_ranks"]
 
 
 def instance_of(rank: int, ranks: int, worker: int) -> int:
@@ -43,6 +42,12 @@ def known_ranks(group: Any = None) -> tuple[int | None, int]:
     if not size.isdecimal():
         return None, 1  # a RANK alone is a place among none
     return (int(rank) if rank.isdecimal() else None), int(size)
+
+
+def ranks_of_node() -> int:
+    """Return how many ranks run on this machine, as torchrun says; 1 where nobody says."""
+    size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(size)) if size.isdecimal() else 1
 
 
 class World(NamedTuple):
@@ -77,7 +82,8 @@ class RankNames(TypedDict, total=False):
     rank_timeout_s: float
     mesh: Any
     group: Any
-    replica_check: int
+    replica_check: int | None
+    start_spread_s: float | None
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ class WorldOptions:
     rank_timeout_s: float = 1800.0
     mesh: Any = None
     group: Any = None
-    replica_check: int = 256
+    replica_check: int | None = 256
+    start_spread_s: float | None = None
     token: str = field(default_factory=lambda: uuid.uuid4().hex, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -111,13 +118,13 @@ class WorldOptions:
                 raise UsageError.at(f"rank={rank} of world_size={size}", todo="ranks count from 0")
         if sum(given is not None for given in (rank, self.mesh, self.group)) > 1:
             raise UsageError.at("rank=, mesh= and group= say the same thing", todo="pass one of them")
-        if self.mesh is not None and getattr(self.mesh, "ndim", 1) != 1:
+        _check_groups(self.mesh, self.group)
+        check_number(self.rank_timeout_s, 0, "rank_timeout_s", whole=False)
+        check_number(self.replica_check, 1, "replica_check", optional=True)
+        if self.start_spread_s is not None and not 0 <= self.start_spread_s <= self.rank_timeout_s:
             raise UsageError.at(
-                f"mesh= has {self.mesh.ndim} dimensions",
-                todo='pass the slice that shares out the data: mesh["dp"]',
+                f"start_spread_s={self.start_spread_s}", todo="use seconds from 0 to rank_timeout_s, or None"
             )
-        if self.replica_check < 1:
-            raise UsageError.at(f"replica_check={self.replica_check}", todo="use steps, 1 or more")
         if self.store is not None and not isinstance(self.store, dist.distributed_c10d.Store):
             raise UsageError.at(
                 f"store= is a {type(self.store).__name__}",
@@ -169,6 +176,9 @@ class WorldOptions:
             raise UsageError.at(
                 "this process is not in group=", todo="pass the group that it shares out data with"
             )
+        sharing = self._sharing(size) if self.replica_check is not None else (0, 0)
+        if sharing[1]:
+            return World(rank, size, store, *sharing)
         members = ",".join(map(str, dist.get_process_group_ranks(self.group)))
         return World(rank, size, dist.distributed_c10d.PrefixStore(f"torchdata_ais/{members}", store))
 
@@ -179,6 +189,26 @@ class WorldOptions:
         if self.rank is not None and self.store is None:
             return 0, 0
         return dist.get_rank(), dist.get_world_size()
+
+
+def _check_groups(mesh: Any, group: Any) -> None:
+    if mesh is not None:
+        from torch.distributed.device_mesh import DeviceMesh  # takes half a second
+
+        if not isinstance(mesh, DeviceMesh):
+            raise UsageError.at(
+                f"mesh= is a {type(mesh).__name__}", todo='pass a slice of a DeviceMesh: mesh["dp"]'
+            )
+        if mesh.ndim != 1:
+            raise UsageError.at(
+                f"mesh= has {mesh.ndim} dimensions",
+                todo='pass the slice that shares out the data: mesh["dp"]',
+            )
+    none = dist.is_available() and group is dist.GroupMember.NON_GROUP_MEMBER
+    if group is not None and dist.is_available() and not (none or isinstance(group, dist.ProcessGroup)):
+        raise UsageError.at(
+            f"group= is a {type(group).__name__}", todo="pass what torch.distributed.new_group() returned"
+        )
 
 
 _ALIVE: weakref.WeakValueDictionary[str, WorldOptions] = weakref.WeakValueDictionary()

@@ -27,6 +27,13 @@ def test_every_room_has_a_row_and_every_row_a_room() -> None:
     assert named == _rooms()
 
 
+def test_every_file_beside_the_rooms_has_a_row() -> None:
+    table = PAGE.partition("## Rooms")[2].partition("\n## ")[0]
+    cells = "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))
+    named = set(re.findall(r"`(\w+\.py)`", cells))
+    assert named == {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
+
+
 @pytest.mark.parametrize("number", range(1, 10))
 def test_every_promise_stands_there_and_has_tests_of_its_name(number: int) -> None:
     assert f"\n{number}. **" in PAGE

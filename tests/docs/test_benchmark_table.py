@@ -23,7 +23,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     before = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - before:
-        if name in ("run", "table", "shards", "measure", "peers"):
+        if name in ("run", "table", "figure", "shards", "measure", "peers"):
             del sys.modules[name]
 
 
@@ -35,12 +35,26 @@ def test_the_table_of_the_readme_is_that_of_the_json(benchmark: Any) -> None:
     assert re.search(r"measured on \d{4}-\d\d-\d\d at commit [0-9a-f]{7}", made)
 
 
+def test_the_figure_is_that_of_the_json(benchmark: Any) -> None:
+    table, figure = benchmark("table"), benchmark("figure")
+    results = json.loads(table.JSON.read_text())
+    assert figure.SVG.read_text() == figure.draw(results), "run: python benchmarks/table.py"
+    rows = {name: {"metric": {"median": 100 + n}} for n, (_, name) in enumerate(figure.CASES[1][2])}
+    with_crops = figure.draw(results | {"cases": results["cases"] | {"crop": {"rows": rows}}})
+    assert "Random crop" in with_crops
+    assert ">102<" in with_crops
+
+
 def test_one_command_measures_and_writes_the_table(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     table, run = benchmark("table"), benchmark("run")
+    before = json.loads(table.JSON.read_text())
+    before["cases"]["memory"] = {"rows": {}}
     results = json.loads(table.JSON.read_text())
     results["surroundings"]["commit"] = "0123456789abcdef"
+    for case in results["cases"].values():
+        case.pop("measured", None)
     asked: list[str] = []
 
     def measure(words: list[str]) -> None:
@@ -51,9 +65,15 @@ def test_one_command_measures_and_writes_the_table(
     readme.write_text(table.README.read_text())
     monkeypatch.setattr(table, "README", readme)
     monkeypatch.setattr(table, "JSON", tmp_path / "table.json")
+    table.JSON.write_text(json.dumps(before))
+    monkeypatch.setattr(table.figure, "SVG", tmp_path / "speed.svg")
     monkeypatch.setattr(run, "main", measure)
     table.main(["--measure", "--rounds", "3"])
-    assert "at commit 0123456." in readme.read_text()
+    assert "at commit 0123456" in readme.read_text()
+    written = json.loads(table.JSON.read_text())
+    assert written["cases"]["decode"]["measured"]["commit"] == "0123456789abcdef"
+    assert written["cases"]["memory"]["measured"]["date"] == before["surroundings"]["date"]
+    assert table.figure.SVG.read_text() == table.figure.draw(results)
     assert {case for _, case, *_ in table.ROWS} <= set(asked)
     assert asked[-4:-2] == ["--rounds", "3"]
 
@@ -65,7 +85,17 @@ def test_the_table_asks_for_rows_that_are_measured(benchmark: Any) -> None:
         assert set(names) <= {row.name for row in run.CASES[case].rows}
     slow = [name for _, case, name, _ in table.ROWS if case == "slow-link"]
     assert slow == ["ours, 1 open, W=0", "ours, 4 open, W=0"]
-    assert "| one connection" in table.render(EMPTY).replace("60 MB/s, ", "| ")
+    assert any("60 MB/s, one connection" in label for label, *_ in table.ROWS)
+
+
+def test_cases_that_nobody_measured_are_not_shown(benchmark: Any) -> None:
+    table = benchmark("table")
+    label, case, name, peer = next(row for row in table.ROWS if row[1] == "crop")
+    rows = {name: {"metric": {"median": 7}, "ratios": {peer: 1.5}, "cpu_ms_per_sample": {"median": 2}}}
+    assert "crop" not in table.render(EMPTY)
+    assert f"| {label} | 7 | not measured | " in table.render(EMPTY | {"cases": {case: {"rows": rows}}})
+    rows[peer] = {"metric": {"median": 5}, "ratios": {}, "cpu_ms_per_sample": {"median": 4}}
+    assert f"| {label} | 7 | 5 | 1.50 | 0.50 |" in table.render(EMPTY | {"cases": {case: {"rows": rows}}})
 
 
 EMPTY: dict[str, Any] = {

@@ -54,7 +54,7 @@ def test_every_command_stands_in_it() -> None:
 
 
 def test_every_extra_of_users_stands_in_it() -> None:
-    extras = set(PROJECT["optional-dependencies"]) - {"test", "bench", "notebooks", "dev"}
+    extras = set(PROJECT["optional-dependencies"]) - {"test", "bench", "notebooks", "guides", "dev"}
     assert not missing(sorted(extras))
 
 

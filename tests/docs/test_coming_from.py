@@ -22,15 +22,23 @@ def test_every_class_of_aistore_for_pytorch_has_its_row() -> None:
     named = {
         name
         for row in re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", row)
-    } - {"etl"}
+        for name in re.findall(r"`(\w+)[(=`]", row)
+    } - {"etl", "etl_name", "prefix_map"}
     data_sets = {name for name in classes if name.startswith("AIS") or name.endswith("Sampler")}
     assert named >= data_sets
     assert {name for name in named if name[0].isupper()} <= classes
 
 
 def test_what_stands_on_the_right_of_the_tables_exists() -> None:
-    for name in ("AISSourceLister", "AISFileLoader", "ShardWriter"):
+    for name in ("AISSourceLister", "AISFileLoader", "AISSampleReader", "SampleDataset"):
         assert f"`{name}" in PAGE.read_text()
         assert hasattr(torchdata_ais, name)
     assert not hasattr(torchdata_ais, "AISFileLister")
+
+
+def test_torchdatas_pipes_of_aistore_have_their_rows() -> None:
+    section = PAGE.read_text().partition("## torchdata's pipes of AIStore")[2].partition("\n## ")[0]
+    for then, now in {"AISFileLister(": "`AISSourceLister(", "AISFileLoader(": "`AISObjectLoader("}.items():
+        (row,) = [line for line in section.splitlines() if line.startswith(f"| `{then}")]
+        assert now in row
+    assert hasattr(torchdata_ais, "AISObjectLoader")

@@ -52,8 +52,30 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
-def test_there_is_a_notebook_for_each_workflow() -> None:
-    assert [name[:2] for name in NAMES] == ["a_", "b_", "c_", "d_"]
+def test_there_is_a_first_notebook_and_one_for_each_workflow() -> None:
+    assert [name[:2] for name in NAMES] == ["0_", "a_", "b_", "c_", "d_"]
+    first = json.loads(NOTEBOOKS[0].read_text())["cells"]
+    assert len(first) == 10
+    text = "\n".join(text_of(cell["source"]) for cell in first)
+    for shown in (
+        "LocalCluster(",
+        "display_shard_images(",
+        "progress(",
+        ".stats()",
+        "SampleIndex",
+        "load_state_dict(",
+    ):
+        assert shown in text
+
+
+def test_the_pictures_of_the_notebooks_say_what_they_show() -> None:
+    """Masks are decoded as masks, classes have names, and no notebook leaves the kernel in another folder."""
+    sources = {
+        path.stem[0]: "\n".join(text_of(cell["source"]) for cell in code_cells(path)) for path in NOTEBOOKS
+    }
+    assert 'imagehandler("torchmask", "trimap.png")' in sources["b"]
+    assert "classes=FLOWERS" in sources["c"]
+    assert not any("os.chdir" in source for source in sources.values())
 
 
 @pytest.mark.ci

@@ -94,6 +94,36 @@ def test_every_command_and_option_named_exists() -> None:
             assert option in shown.stdout
 
 
+REPOSITORY = re.compile(
+    r"https://(?:github\.com/NVIDIA/torchdata-ais/(?:blob|tree)|raw\.githubusercontent\.com/NVIDIA/torchdata-ais)/main/"
+)
+
+
+def test_every_link_holds_on_a_package_index_and_leads_somewhere() -> None:
+    """Relative links are dead there; those into the repository lead to what is in it."""
+    anchors = {
+        re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+        for title in re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
+    }
+    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    assert len(links) > 30
+    for link in links:
+        if link.startswith("#"):
+            assert link[1:] in anchors, link
+            continue
+        assert link.startswith("https://"), link
+        if found := REPOSITORY.match(link):
+            assert (ROOT / link[found.end() :].partition("#")[0]).exists(), link
+
+
+def test_the_first_screen_says_why_before_how() -> None:
+    top, commands, _ = TEXT.partition("## Two commands")
+    assert commands
+    assert len(re.findall(r"^- \*\*", top, re.MULTILINE)) == 3
+    assert len(re.findall(r"^!\[\w[^\]]+\]\(https://", top, re.MULTILINE)) == 2
+    assert TEXT.index("## Two commands") < TEXT.index("## Install") < TEXT.index("## The chain")
+
+
 def test_every_variable_named_is_read() -> None:
     read = "\n".join(path.read_text() for path in (ROOT / "torchdata_ais" / "store").glob("*.py"))
     for name in set(re.findall(r"`(AIS_\w+)`", TEXT)):

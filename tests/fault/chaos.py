@@ -18,10 +18,10 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from chaos_schedule import BUCKET, NAMES, SAMPLES, SHARDS, Fields, Schedule, allowed, draw, make_pipe, passes
+from msgspec.structs import replace
 
 from torchdata_ais import MultiProcessingReadingService, stats
 from torchdata_ais.dataloader2 import DataLoader2

@@ -179,9 +179,12 @@ def main() -> None:
 
 def measure_in(folder: Path) -> None:
     found: dict[str, tuple[float, str]] = {}
-    build_decoder("torchrgb8", size=8)(
-        {"png": png(9, 9), "ico": icon(png(16, 16)), "txt": b""}
-    )  # all is imported
+    # All is imported.
+    build_decoder("torchrgb8", size=8)({"png": png(9, 9), "ico": icon(png(16, 16)), "txt": b""})
+    (folder / "first.tar").write_bytes(header("a.cls") + END)
+    first = torchdata_ais.AISFileLoader([str(folder / "first.tar")]).group_samples()
+    assert [sample["__key__"] for sample in first] == ["a"]
+    torchdata_ais.stats(first)
     for name, blocks in shards(int(sys.argv[1])):
         path = folder / "s.tar.gz"
         with gzip.open(path, "wb", compresslevel=1) as file:

@@ -10,18 +10,19 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from waiting import until
 
 from torchdata_ais import AISSampleReader, Retry, SampleIndex, StoreOptions, stats
 from torchdata_ais.errors import AISError, TransportError
 from torchdata_ais.index import IndexedSamples
-from torchdata_ais.local import Cut, EndBatch, LocalCluster, Stall
+from torchdata_ais.local import Cut, CutSlow, EndBatch, LocalCluster, Stall
 from torchdata_ais.store import Pace, pace_of, put_object
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
 
 SHARDS, SAMPLES, SIZE = 8, 50, 20_000
 ORDER = random.Random(5).sample(range(SHARDS * SAMPLES), SHARDS * SAMPLES)
@@ -64,13 +65,6 @@ def keys(reader: AISSampleReader) -> list[str]:
     return [sample["__key__"] for sample in reader]
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def is_quiet(pace: Pace) -> bool:
     time.sleep(0.01)
     return pace.running == 0
@@ -83,6 +77,7 @@ def fetching() -> list[str]:
 WANTED = [f"{number:04d}" for number in ORDER]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "prefetch", [1, *(pytest.param(size, marks=pytest.mark.ci) for size in (100_000, 1 << 20))]
 )
@@ -99,8 +94,8 @@ def test_promise_7_memory_is_the_window_and_a_sample(
         tracemalloc.stop()
     sample = SIZE + 1024
     assert reader.counts().held_max <= max(prefetch, sample)
-    # Besides: what the index keeps, the list of keys, buffers of sockets.
-    assert peak < prefetch + 3 * sample + (1 << 20)
+    # Besides: what the index keeps, the list of keys, and buffers of sockets, 256 KiB a request.
+    assert peak < prefetch + 3 * sample + (1 << 20) + 8 * (256 << 10)
 
 
 def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, index: IndexedSamples) -> None:
@@ -110,14 +105,46 @@ def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, in
     pace = pace_of(cluster.endpoint)
     iterator = iter(reader)
     got = [next(iterator)["__key__"]]
-    wait_for(lambda: all(is_quiet(pace) for _ in range(30)), "requests wait for the consumer")
+    until(lambda: all(is_quiet(pace) for _ in range(30)), what="requests wait for the consumer")
     asked = len(cluster.requests())
     time.sleep(0.5)  # longer than any stall that is let pass
     assert len(cluster.requests()) == asked
     got += [sample["__key__"] for sample in iterator]
     assert got == WANTED
     assert reader.counts().retries == 0
-    wait_for(lambda: not fetching(), "threads are left")
+    until(lambda: not fetching(), what="threads are left")
+
+
+def paused(cluster: LocalCluster, index: IndexedSamples, cut_after_s: float, pause_s: float) -> None:
+    """Read with a pause, from targets that cut who takes no byte for `cut_after_s`."""
+    cluster.faults.add(CutSlow(cut_after_s), verb="BATCH")
+    cluster.faults.add(CutSlow(cut_after_s), verb="GET")
+    order = [*range(SHARDS * SAMPLES), *ORDER]  # large ranges of neighbours, and batches
+    reader = AISSampleReader(index, positions=order, prefetch_bytes=6 << 20, cluster=options(cluster))
+    iterator = iter(reader)
+    got = []
+    for stop in (1, len(order) - 250, len(order)):
+        got += [next(iterator)["__key__"] for _ in range(stop - len(got))]
+        if stop < len(order):
+            time.sleep(pause_s)
+    assert got == [f"{number:04d}" for number in order]
+    assert reader.counts().retries == 0
+    assert {one.status for one in cluster.requests()} <= {200, 206, 301, 307}
+    assert pace_of(cluster.endpoint).wrong == 0
+
+
+def test_a_consumer_that_pauses_costs_no_retry_where_targets_cut_the_slow(
+    cluster: LocalCluster, index: IndexedSamples
+) -> None:
+    paused(cluster, index, cut_after_s=0.3, pause_s=1.0)
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(200)
+def test_a_consumer_that_pauses_for_a_minute_costs_no_retry(
+    cluster: LocalCluster, index: IndexedSamples
+) -> None:
+    paused(cluster, index, cut_after_s=30.0, pause_s=60.0)
 
 
 @pytest.mark.parametrize("fault", [EndBatch(5), Cut(SIZE * 5)], ids=["half an answer", "cut"])
@@ -143,9 +170,10 @@ def test_promise_6_a_cluster_that_goes_in_the_middle_is_an_error_in_seconds() ->
             list(iterator)
         assert time.monotonic() - begin < 20
         assert raised.value.key in WANTED
-    wait_for(lambda: not fetching(), "threads are left")
+    until(lambda: not fetching(), what="threads are left")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("many", [True, False], ids=["batch", "ranges"])
 def test_promise_6_closing_ends_requests_that_wait(
     cluster: LocalCluster, index: IndexedSamples, many: bool
@@ -156,7 +184,7 @@ def test_promise_6_closing_ends_requests_that_wait(
     next(iterator)
     begin = time.monotonic()
     iterator.close()  # type: ignore[attr-defined]
-    wait_for(lambda: not fetching(), "threads are left")
+    until(lambda: not fetching(), what="threads are left")
     assert time.monotonic() - begin < 5
 
 
@@ -206,7 +234,7 @@ def test_promise_6_ctrl_c_ends_a_program_that_waits(
     try:
         assert program.stdout is not None
         assert program.stdout.readline() == b"begun\n"
-        wait_for(lambda: cluster.faults.fired() > 0, "nothing was asked for")
+        until(lambda: cluster.faults.fired() > 0, what="nothing was asked for")
         program.send_signal(signal.SIGINT)
         _, text = program.communicate(timeout=10)
         assert b"KeyboardInterrupt" in text

@@ -23,7 +23,7 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import ObjectCache, StoreOptions, list_objects
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
 
 QUICK = Retry(attempts=2, backoff=0.01)
 

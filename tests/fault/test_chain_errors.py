@@ -156,6 +156,7 @@ def test_promise_9_out_of_the_worker_processes_of_a_reading_service(
         check(caught.value, cluster, case)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("context", METHODS)
 def test_promise_9_out_of_the_worker_processes_of_a_data_loader(cluster: LocalCluster, context: str) -> None:
     for case in cases(context):

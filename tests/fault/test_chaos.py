@@ -1,6 +1,6 @@
 """Promises 1 to 3 under random faults: every sample once, or an error that names the cause.
 
-20 schedules in every run, 100 in ``.ci/run``, ``CHAOS_RUNS`` (10,000) with ``-m slow``.
+10 schedules in every run, 100 in ``.ci/run``, ``CHAOS_RUNS`` (10,000) with ``-m slow``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chaos import Chaos
 
 from torchdata_ais.local import LocalCluster
 
-FEW, RUNS = 20, 100
+FEW, RUNS = 10, 100
 MANY = int(os.environ.get("CHAOS_RUNS", "10000"))
 FIRST = int(os.environ.get("CHAOS_FIRST", "100000"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import socket
 import tarfile
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from torchdata_ais.local import (
     Action,
     Bandwidth,
     Cut,
+    CutSlow,
     DeadRedirect,
     Delay,
     DropEntry,
@@ -104,6 +106,28 @@ def test_reset_breaks_the_connection_after_exactly_the_first_bytes(cluster: Loca
     length, got, error = read_until_broken(cluster, name)
     assert (length, got) == (len(body), body[:at])
     assert isinstance(error, ConnectionResetError)
+
+
+@pytest.mark.ci
+def test_who_takes_no_byte_for_too_long_is_cut_off_and_who_takes_some_is_not(cluster: LocalCluster) -> None:
+    cluster.faults.add(CutSlow(0.3), object="big")
+    assert get(cluster, "big").content == BODY
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        place = get_location(cluster, "big")
+        sock.settimeout(10)
+        sock.connect((place.hostname, place.port))
+        sock.sendall(f"GET {place.path}?{place.query} HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+        got = sock.recv(100)
+        time.sleep(1.0)
+        try:
+            while piece := sock.recv(1 << 20):
+                got += piece
+        except ConnectionResetError:
+            pass
+        else:
+            pytest.fail("the connection was not cut")
+    assert len(got) < len(BODY)
 
 
 def test_stall_goes_on_after_its_time(cluster: LocalCluster) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_rawserver import RawServer, Request, Script, raw, redirect, status
@@ -303,7 +304,7 @@ HEAD = len(chunked(b"", whole=False))
 WHOLE = chunked(ARCHIVE, 300)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(at=st.integers(0, len(WHOLE) - 1), reset=st.booleans())
 def test_promise_1_after_a_cut_anywhere_only_the_rest_is_asked_for(at: int, reset: bool) -> None:
     got, found, requests = read(answer(WHOLE[:at], reset=reset), serve)
@@ -316,7 +317,7 @@ def test_promise_1_after_a_cut_anywhere_only_the_rest_is_asked_for(at: int, rese
         assert at > len(WHOLE) - 1100  # all had come
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(at=st.integers(0, len(ARCHIVE)), plain=st.booleans())
 def test_promise_1_an_answer_that_ends_early_in_good_order_is_no_whole_one(at: int, plain: bool) -> None:
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/x-tar\r\nContent-Length: {at}\r\n\r\n".encode()
@@ -334,7 +335,7 @@ HEADERS = [
 ]  # of all but the one with PAX records
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(at=st.sampled_from(HEADERS), byte=st.integers(0, 511), bit=st.integers(0, 7))
 def test_promise_1_a_header_with_a_flipped_bit_is_not_believed(at: int, byte: int, bit: int) -> None:
     archive = bytearray(ARCHIVE)
@@ -358,6 +359,11 @@ class Pieces:
         taken, self._data = self._data[:size], self._data[size:]
         return taken
 
+    def fill(self, view: memoryview) -> int:
+        taken = self.take(len(view))
+        view[: len(taken)] = taken
+        return len(taken)
+
 
 SOUP = st.lists(
     st.one_of(st.sampled_from([*ENTRIES, *WRONG.values(), END, END[:512]]), st.binary(max_size=600)),
@@ -365,7 +371,7 @@ SOUP = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(parts=SOUP)
 def test_promise_1_whatever_comes_is_as_asked_or_refused(parts: list[bytes]) -> None:
     asked = [Asked(number, name_of(url), start, length) for number, (url, start, length) in enumerate(WANTED)]
@@ -704,3 +710,29 @@ def test_promise_7_memory_is_one_range(cluster: LocalCluster) -> None:
         tracemalloc.stop()
     assert sizes == [size] * 20
     assert peak < 1.5 * size
+
+
+def test_promise_6_who_waits_for_the_end_of_an_archive_keeps_nobody_from_asking() -> None:
+    """Targets send the end 100 ms after the last entry."""
+    found: Found = {}
+    pace, goes_on = Pace(first=1), threading.Event()
+
+    def slowly(request: Request) -> None:
+        asked_in(request)
+        end = len(WHOLE) - 100  # within the zeros that end the archive
+        request.send(WHOLE[:end])
+        assert goes_on.wait(20)
+        request.send(WHOLE[end:])
+
+    with RawServer(slowly) as server, ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_batch, WANTED, store(server), found.__setitem__, pace=pace)
+        try:
+            due = time.monotonic() + 20
+            while pace.running or len(found) < len(WANTED):
+                assert time.monotonic() < due
+                time.sleep(0.002)
+            assert not reading.done()
+        finally:
+            goes_on.set()
+        assert reading.result(20) == BatchAnswer()
+    assert found == RIGHT

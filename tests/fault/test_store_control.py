@@ -490,3 +490,15 @@ def test_a_job_that_goes_back_and_forth_makes_no_progress() -> None:
     states = itertools.cycle([JobState(Progress("read", n, 9), False) for n in (1, 2)])
     with pytest.raises(StallError, match="no progress"):
         wait_for_job(lambda: next(states), "job x", stall_timeout=0.5)
+
+
+def test_a_cluster_that_gives_no_answer_is_named_while_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(attempts, "_SILENT_S", 0.2)
+    attempts._said.clear()
+    with RawServer(silent) as server:
+        with caplog.at_level("WARNING", "torchdata_ais"), pytest.raises(StallError):
+            list_objects("ais://b/s-", options=store(server, deadline=1.0, attempts=1))
+        (line,) = [text for text in caplog.messages if "no answer" in text]
+        assert line.startswith(f"listing ais://b/s-: no answer from {server.endpoint} for ")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from store_rawserver import RawServer, raw, silent, stall, status, whole
+from waiting import until
 
 from torchdata_ais.errors import NotFoundError, ReadError, StallError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, budget, open_blocks
@@ -29,13 +30,6 @@ def fetchers():
 def open_files():
     folder = Path("/proc/self/fd")
     return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def wait_until(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +63,7 @@ SLEEPY = StoreOptions(retry=Retry(backoff=60, max_backoff=60))
 def test_close_ends_the_thread_at_any_moment(script, options):
     with RawServer(script) as server:
         source = open_blocks(server.url(), options)
-        wait_until(lambda: server.requests)
+        until(lambda: server.requests)
         time.sleep(0.1)
         source.close()
         assert not fetchers()
@@ -129,17 +123,17 @@ def test_close_by_another_thread_frees_a_waiting_consumer():
 def test_a_source_that_nobody_holds_is_collected_and_its_thread_ends():
     with RawServer(silent) as server:
         source = open_blocks(server.url(), PATIENT)
-        wait_until(lambda: server.requests)
+        until(lambda: server.requests)
         del source
         gc.collect()
-        wait_until(lambda: not fetchers())
+        until(lambda: not fetchers())
 
 
 def test_no_more_is_fetched_than_the_budget_allows():
     options = StoreOptions(block_bytes=32 << 10, prefetch_bytes=128 << 10)
     with RawServer(whole(BODY)) as server:
         sources = [open_blocks(server.url(), options) for _ in range(3)]
-        wait_until(lambda: budget._budget.used >= 96 << 10)
+        until(lambda: budget._budget.used >= 96 << 10)
         time.sleep(0.2)
         most = 0
         total = 0
@@ -245,7 +239,7 @@ def test_an_error_comes_after_the_bytes_before_it():
         options = StoreOptions(stall_timeout=0.2, retry=Retry(attempts=1), block_bytes=1000)
         got = []
         with open_blocks(server.url(), options) as source:
-            wait_until(lambda: source._channel._done)  # the error is there before its bytes are wanted
+            until(lambda: source._channel._done)  # the error is there before its bytes are wanted
             with pytest.raises(StallError):
                 got.extend(source)
             with pytest.raises(StallError):

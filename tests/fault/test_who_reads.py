@@ -12,7 +12,7 @@ import pytest
 from torchdata_ais import AISFileLoader, AISSourceLister
 from torchdata_ais.errors import NotFoundError, ReadError
 from torchdata_ais.local import Bandwidth, LocalCluster
-from torchdata_ais.store import StoreOptions, open_blocks, source
+from torchdata_ais.store import StoreOptions, open_blocks, read_ahead
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.timeout(120)
@@ -34,13 +34,13 @@ def cluster() -> Iterator[LocalCluster]:
 def readers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each block was read by the main thread."""
     found: list[bool] = []
-    read = source._Channel._next_block
+    read = read_ahead.Channel._next_block
 
     def noted(channel: Any) -> bytes | None:
         found.append(threading.current_thread() is threading.main_thread())
         return read(channel)
 
-    monkeypatch.setattr(source._Channel, "_next_block", noted)
+    monkeypatch.setattr(read_ahead.Channel, "_next_block", noted)
     return found
 
 
@@ -60,7 +60,7 @@ def test_a_consumer_that_is_faster_reads_for_itself(
     By a clock that stands still no byte is ever late: then the consumer is left alone to the end.
     """
     cluster.faults.add(Bandwidth(60e6))
-    monkeypatch.setattr(source, "time", types.SimpleNamespace(monotonic=lambda: 1.0))
+    monkeypatch.setattr(read_ahead, "time", types.SimpleNamespace(monotonic=lambda: 1.0))
     with open_blocks("ais://b/s-0.tar", options(cluster, prefetch_bytes=256 << 10)) as blocks:
         size = sum(map(len, blocks))
     assert size > SIZE
@@ -108,13 +108,13 @@ def test_a_block_lost_to_ctrl_c_is_not_followed_by_others(
     with open_blocks("ais://b/s-0.tar", options(cluster)) as blocks:
         for _ in range(10):
             next(blocks)
-        weigh = source._Channel._weigh
+        weigh = read_ahead.Channel._weigh
 
         def interrupted(channel: Any, begin: float, size: int) -> None:
             weigh(channel, begin, size)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(source._Channel, "_weigh", interrupted)
+        monkeypatch.setattr(read_ahead.Channel, "_weigh", interrupted)
         with pytest.raises(KeyboardInterrupt):
             for _ in blocks:
                 pass

@@ -17,13 +17,15 @@ import pytest
 
 from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
 from torchdata_ais.local import Action, EndBatch, LocalCluster, Placeholder, WholeObject
+from torchdata_ais.local.server.names import SHARD_INDEXES, index_name, object_uname, owner_of
+from torchdata_ais.local.server.state import Node
 
 sys.path.insert(0, str(Path(__file__).parent))
 import replay
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("index.jsonl").read_text().splitlines()]
 GROUPS = [name for name, _ in groupby(ROWS, key=lambda row: row["group"])]
-FIRST = "s-000000.tar.idx"  # which lay on the target that met the object that is no tar; here it may lie on another
+FIRST = "s-000000.tar.idx"  # which lay where the proxy does not look, or its target had met what is no tar
 
 FAULTS: dict[str, Action] = {  # in a group "-continue", what is not there does not end the batch
     "x-batch-past-end-stream-continue": EndBatch(1),
@@ -75,10 +77,31 @@ def differences(row: dict[str, Any], answer: replay.Answer) -> list[str]:
     return found
 
 
+def _place_indexes(root: Path) -> None:
+    """Name the targets so that the proxy looks for each recorded index where it lies: on the target of its shard."""
+    shards = [
+        row["group"].removeprefix("x-sys-get-").removesuffix(".idx")
+        for row in ROWS
+        if row["group"].startswith("x-sys-get-s-")
+    ]
+    for number in range(10_000):
+        nodes = [Node("target", f"{number:04d}t{place}x{place}", 0) for place in range(2)]
+        if all(
+            owner_of(nodes, object_uname("goldenx", shard))
+            is owner_of(nodes, object_uname(SHARD_INDEXES, index_name("goldenx", shard)))
+            for shard in shards
+        ):
+            root.joinpath("cluster.json").write_text(json.dumps({"targets": [node.id for node in nodes]}))
+            return
+    raise AssertionError("no names of targets do that")
+
+
 @pytest.fixture(scope="module")
-def found() -> dict[str, list[str]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {name: [] for name in GROUPS}
-    with LocalCluster(targets=2) as cluster:
+    root = tmp_path_factory.mktemp("cluster")
+    _place_indexes(root)
+    with LocalCluster(targets=2, root=root) as cluster:
         session = replay.Replay(cluster.endpoint, cluster.target_urls[0])
         for number, row in enumerate(ROWS):
             action = FAULTS.get(row["group"]) if "TARGET" in row["url"] else None

@@ -55,6 +55,22 @@ def becomes_true(condition: Callable[[], bool], within_s: float) -> bool:
     return True
 
 
+def run_module(*command: str, timeout_s: float) -> str:
+    """Run ``python -m`` of `command` and return what it printed; nothing that it started is left behind."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 0, f"{out}\n{err}"
+    return out
+
+
 @contextlib.contextmanager
 def session(target: Callable[..., None], *args: Any) -> Iterator[Any]:
     """Run `target(answers, *args)` in a forked process with a session of its own.

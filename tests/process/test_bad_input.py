@@ -81,7 +81,7 @@ def said(error: AISError) -> str:
         ("ais://{bucket}/s-{{0..3}}.tar", NotFoundError, "does not exist", "Check the spelling"),
         ("aix://{bucket}", UsageError, "Unknown scheme 'aix'", "Use one of ais"),
         ("ais://", UsageError, "names no bucket", "Write ais://bucket"),
-        ("ais:/{bucket}/s.tar", UsageError, "names no bucket", "Write ais://bucket"),
+        ("ais:/{bucket}/s.tar", UsageError, "without slashes", "Write ais://"),
         ("ais://{bucket}/s-{{000..003.tar", UsageError, "braces", "Write name-{000..099}.tar"),
         ("ais://{bucket}/html.tar", NotATarError, "an HTML page", "regex="),
         ("ais://{bucket}/notes.txt", NotATarError, "plain text", "regex="),

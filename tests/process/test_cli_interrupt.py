@@ -68,7 +68,7 @@ MOMENTS = [
 ]
 
 
-FEW = [("libtorch", 0.0), ("libtorch_python", 0.3)]
+ONE = [("libtorch_python", 0.0)]
 WITHOUT_TORCH = [
     (library, delay) for library in ("_xxhash", "_pydantic_core") for delay in (0.0, 0.02, 0.05, 0.1)
 ]
@@ -77,7 +77,7 @@ WITHOUT_TORCH = [
 @pytest.mark.parametrize(
     ("words", "moments"),
     [
-        pytest.param(("lint", "{shard}"), FEW, id="few"),
+        pytest.param(("lint", "{shard}"), ONE, id="one", marks=pytest.mark.ci),
         pytest.param(("lint", "{shard}"), MOMENTS, id="lint", marks=pytest.mark.ci),
         pytest.param(("ls", "ais://b"), WITHOUT_TORCH, id="ls", marks=pytest.mark.ci),
     ],

@@ -222,7 +222,7 @@ def test_objects_and_members_go_the_whole_way(
         ("get ais://pets/shard- taken", 2, "3 objects cannot have one name"),
         ("put taken ais://pets/shard-000.tar", 2, "Pass --overwrite, or choose other names"),
         ("put taken --bogus ais://pets/", 2, "No such option: --bogus"),
-        ("cp taken ais://pets/", 2, "This is no bucket"),
+        ("cp taken ais://pets/", 2, "torchdata-ais put stores files"),
         ("cp ais://pets/none ais://fresh/", 1, "no object"),
         ("cp ais://pets/shard-000.tar ais://pets/shard-001.tar/x.tar", 2, "A shard is not changed in place"),
         ("rm ais://pets/shard-00", 1, "--recursive removes 3 objects that begin so"),
@@ -272,10 +272,10 @@ def test_pipes_that_close_and_disks_that_are_full(env: dict[str, str], shards: P
         assert done.returncode in code, (line, done)
         assert not re.search("rror|Broken|Traceback|Exception", done.stderr), (line, done.stderr)
     for line, says in [
-        ("torchdata-ais ls ais://pets > /dev/full", "No space left on device: 'standard output'"),
+        ("torchdata-ais ls ais://pets > /dev/full", "standard output: the disk is full"),
         (
             "torchdata-ais cat ais://pets/shard-000.tar > /dev/full",
-            "No space left on device: 'standard output'",
+            "standard output: the disk is full (No space left on device). Free space",
         ),
         ("torchdata-ais --help > /dev/full", "No space left on device"),
         ("torchdata-ais cat ais://pets/shard-000.tar >&-", "Standard output is closed"),

@@ -21,7 +21,7 @@ from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError
 from torchdata_ais.workers import pulse
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(90)]
 
 STALL_S = 1.0
 SOON_S = STALL_S + 10
@@ -93,7 +93,9 @@ def check_stall(loader: Any, items: Iterator[Any], pids: list[int], stopped: set
     return caught.value
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["ais_loader", *(pytest.param(way, marks=pytest.mark.ci) for way in WAYS if way != "ais_loader")]
+)
 def test_promise_6_a_stopped_worker_is_named(way: str) -> None:
     loader = make(way, numbers(100_000).map(pipes.short_sleep))
     items, pids = begin(loader)

@@ -73,6 +73,7 @@ def standing_still(rank: int, job: dict[str, Any]) -> Any:
         return type(error).__name__
 
 
+@pytest.mark.ci
 def test_promise_6_a_rank_that_stands_still_is_named_in_time(tmp_path: Path) -> None:
     answers = [answer["value"] for answer in run_forked(standing_still, 2, tmp_path / "ranks")]
     assert answers[0] == "StallError"

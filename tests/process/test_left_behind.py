@@ -11,7 +11,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = '''
-import subprocess, sys, tempfile
+import pytest, subprocess, sys, tempfile
 from pathlib import Path
 
 def test_clean():
@@ -19,6 +19,10 @@ def test_clean():
         subprocess.run([sys.executable, "-c", ""], check=True)
 
 def test_file():
+    tempfile.mkstemp(prefix="left-file-")
+
+@pytest.mark.kills
+def test_killed():
     tempfile.mkstemp(prefix="left-file-")
 
 def test_shared_memory():
@@ -40,7 +44,8 @@ while not os.path.exists("over"):
     ("test", "left"),
     [
         ("clean", ""),
-        ("file", "file /"),
+        ("killed", ""),
+        ("file", "/file-"),  # the folder has the test's name
         ("shared_memory", "shared memory left-"),
         ("process", "process "),
     ],

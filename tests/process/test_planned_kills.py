@@ -1,6 +1,6 @@
 """Promise 5 by index: ranks and workers are killed and begun anew on other topologies; the global order goes on.
 
-3 seeded runs in every run, 100 in ``.ci/run``; ``-m slow`` runs 500.
+1 seeded run in every run, 30 in ``.ci/run``; ``-m slow`` runs 500.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torchdata_ais.pipes import AISSampleReader
 from torchdata_ais.testing import write_shard
 
 pytestmark = [
+    pytest.mark.kills,
     pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
@@ -36,7 +37,7 @@ SIZES = (11, 40, 23, 7)
 WITHIN_S = 120.0
 
 RUNS = pytest.mark.parametrize(
-    "runs", [2, pytest.param(30, marks=pytest.mark.ci), pytest.param(500, marks=pytest.mark.slow)]
+    "runs", [1, pytest.param(30, marks=pytest.mark.ci), pytest.param(500, marks=pytest.mark.slow)]
 )
 
 Row = tuple[str, int]
@@ -75,7 +76,7 @@ class Job:
             "tail": dice.choice(["short", "pad"]),
             "epoch_steps": dice.randint(2, 9) if stop == "never" else None,
         }
-        self.batch = dice.randint(4, 13)
+        self.batch = min(dice.randint(4, 13), *map(len, chosen))  # an epoch has at least that many
         self.seed = dice.randrange(1 << 30)
         self.steps = dice.randint(8, 40)
 
@@ -148,8 +149,10 @@ def train(dice: random.Random, job: Job, state: Any, folder: Path, context: str)
             process.start()
         left = job.steps - (0 if state is None else state["step"])
         watched, most = dice.randrange(ranks), dice.randint(0, left)
-        deadline = time.monotonic() + WITHIN_S
-        while len(lines(logs[watched])) < most and processes[watched].is_alive():
+        there, deadline = -1, 0.0
+        while (now := len(lines(logs[watched]))) < most and processes[watched].is_alive():
+            if now > there:  # each epoch may begin with a process that imports torch
+                there, deadline = now, time.monotonic() + WITHIN_S
             assert time.monotonic() < deadline, "a rank does not go on"
             time.sleep(0.002)
         victims = [process.pid for process in processes]
@@ -175,7 +178,7 @@ def train(dice: random.Random, job: Job, state: Any, folder: Path, context: str)
 def test_promise_5_killed_and_begun_anew_on_any_topology_the_same_global_order_goes_on(
     runs: int, sources: list[SampleIndex], tmp_path: Path
 ) -> None:
-    first = int(os.environ.get("CHAOS_FIRST", "0"))
+    first, runs = int(os.environ.get("CHAOS_FIRST", "0")), int(os.environ.get("CHAOS_RUNS", runs))
     for number in range(first, first + runs):
         one_run(number, sources, tmp_path / str(number))
 

@@ -249,3 +249,31 @@ def test_threads_as_ranks_over_a_hash_store_are_told_of_another_seed(shards: lis
         thread.join(60)
     assert sorted(said) == [0, 1]
     assert all("seed=0" in text and "seed=1" in text for text in said.values()), said
+
+
+def test_ranks_that_load_states_of_other_steps_are_told_the_steps(shards: list[str]) -> None:
+    """One that had loaded an older checkpoint would take more steps than the others, and they would wait for it."""
+    store = dist.HashStore()
+    said: dict[int, str] = {}
+    states = []
+    with ais_loader(pipe_of(shards, 2 * BATCH), seed=3) as loader:
+        for _ in zip(range(2), loader):  # noqa: B905 - two of the batches
+            states.append(loader.state_dict())
+
+    def be_rank(rank: int) -> None:
+        try:
+            with ais_loader(
+                pipe_of(shards), seed=3, rank=rank, world_size=2, store=store, rank_timeout_s=30
+            ) as loader:
+                loader.load_state_dict(states[rank])
+                list(loader)
+        except ValueError as error:
+            said[rank] = str(error)
+
+    threads = [threading.Thread(target=be_rank, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(said) == [0, 1]
+    assert all("step=1" in text and "step=2" in text for text in said.values()), said

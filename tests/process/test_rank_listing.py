@@ -24,7 +24,7 @@ from torchdata_ais.local import DropEntry, LocalCluster
 from torchdata_ais.ranks import alive, rendezvous
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(120)]
 
 NAMES = [f"s-{number}.tar" for number in range(6)]
 ALL = [3 * shard + number for shard in range(len(NAMES)) for number in range(3)]
@@ -348,6 +348,7 @@ def come_late(rank: int, job: dict[str, Any]) -> list[int]:
         return numbers(loader)
 
 
+@pytest.mark.ci
 def test_promise_6_a_rank_that_does_not_come_is_waited_for_so_long_and_named(
     bucket: LocalCluster, tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,11 +16,11 @@ from typing import Any
 
 import pytest
 import rank_program
-from forked_ranks import run_forked
+from forked_ranks import free_port, run_forked
 
 from torchdata_ais.testing import example_shards
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(180)]
 
 COUNTS = (1, 9, 0, 12, 3, 6, 8)
 TOTAL = sum(COUNTS)
@@ -46,9 +45,7 @@ def programs(tmp_path: Path, ranks: int, timeout_s: float = 90, **job: Any) -> l
     """Run `rank_program.py` in `ranks` interpreters and return their answers by rank; nothing is left behind."""
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "job.json").write_text(json.dumps(job))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = []
     try:
         for rank in range(ranks):

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService
 from torchdata_ais.dataloader2 import DataLoader2, InProcessReadingService
-from torchdata_ais.stage.pipe import ShardingFilter, upstream
+from torchdata_ais.stage.pipe import ShardingFilter
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.testing import write_shard
 
 pytestmark = pytest.mark.timeout(120)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,9 @@ def test_promise_3_samplers_of_torch_get_each_sample_they_ask_for(
     assert sorted(both) == list(range(40))
 
 
-def test_a_batch_is_one_read_in_the_order_asked_for(cluster: LocalCluster) -> None:
+def test_a_batch_is_one_read_in_the_order_asked_for(
+    cluster: LocalCluster, threads_left: Callable[[], list[str]]
+) -> None:
     dataset = SampleDataset("ais://b/shard-", Decoder(), cluster=cluster)
     order = random.Random(1).choices(range(40), k=64)
     assert len(dataset.__getitems__([0, 12, 39])) == 3  # the index is read
@@ -72,7 +73,7 @@ def test_a_batch_is_one_read_in_the_order_asked_for(cluster: LocalCluster) -> No
     assert [sample["cls"] for sample in dataset.__getitems__(order)] == order
     assert len([1 for record in cluster.requests() if record.role == "target"]) <= 3  # a range of each shard
     assert dataset.__getitems__([]) == []
-    assert [thread.name for thread in threading.enumerate() if "torchdata_ais" in thread.name] == []
+    assert [name for name in threads_left() if name.startswith("torchdata_ais")] == []
 
 
 def test_it_pickles_with_its_index_and_says_what_it_is(cluster: LocalCluster) -> None:

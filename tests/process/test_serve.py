@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from light import LIGHT
 
 # A shell lets programs in the background ignore Ctrl-C; here it must count.
 PROGRAM = (
@@ -53,6 +52,7 @@ def refused(endpoint: str) -> bool:
         return probe.connect_ex((host, int(port))) != 0
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
 def test_serve_answers_the_sdk_and_stops_cleanly_on_a_signal(number: signal.Signals) -> None:
@@ -82,7 +82,7 @@ def test_a_port_in_use_is_an_error_that_says_so() -> None:
         holder.listen()
         port = str(holder.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-c", LIGHT + PROGRAM, "serve", "--port", port],
+            [sys.executable, "-c", PROGRAM, "serve", "--port", port],
             capture_output=True,
             text=True,
             timeout=50,

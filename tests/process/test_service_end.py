@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from service_sessions import becomes_true, is_living, living_in, load, program, 
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.workers import process as workers_process
+from torchdata_ais.workers import signals
+from torchdata_ais.workers.ordered_pool import OrderedPool
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
 
 SOON_S = 5.0
 """Two seconds are promised; a loaded machine may be slow to look."""
@@ -30,6 +34,7 @@ SOON_S = 5.0
 def nothing_is_left_behind() -> Iterator[None]:
     """Threads and descriptors are no more than before: what an earlier test left to the collector may have gone."""
     gc.collect()
+    resource_tracker.ensure_running()  # multiprocessing's own; it stays
     threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
     yield
     gc.collect()
@@ -181,6 +186,58 @@ def test_workers_do_not_run_the_main_processes_signal_handlers(tmp_path: Path) -
         assert (tmp_path / "handled").read_text() == f"{process.pid}\n"
 
 
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.ci)])
+def test_a_signal_to_a_worker_that_begins_is_for_the_main_process(method: str, tmp_path: Path) -> None:
+    """It comes after the process is there, and before that has a say about signals."""
+    seen = tmp_path / "seen"
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.write_text(f"{os.getpid()}"))
+    try:
+        process = context.Process(target=begins_late, args=(there,))
+        with signals.holding_signals():
+            process.start()
+            assert process.pid
+            assert here.poll(30)
+            assert here.recv() == "begun"
+            os.kill(process.pid, signal.SIGUSR1)
+        here.send("go on")
+        assert here.poll(30)
+        assert here.recv() == "here"
+        process.join(10)
+        assert process.exitcode == 0
+        assert not seen.exists()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert seen.read_text() == f"{os.getpid()}"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        here.close()
+        there.close()
+
+
+def test_processes_that_write_leave_signals_to_the_main_process(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.write_text(f"{os.getpid()}"))
+    try:
+        with OrderedPool(signalled, 1, "fork") as pool:
+            assert list(pool.map(range(3))) == [0, 1, 2]
+        assert not seen.exists()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def signalled(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return number
+
+
+def begins_late(pipe: Any) -> None:
+    pipe.send("begun")
+    pipe.recv()
+    signals.take_no_part_in_signals()
+    pipe.send("not there" if signal.pthread_sigmask(signal.SIG_BLOCK, ()) else "here")
+
+
 def read_with_a_handler(answers: Any, path: str) -> None:
     def handle(*_: Any) -> None:
         with Path(path).open("a") as file:
@@ -263,7 +320,7 @@ def test_promise_6_ctrl_c_to_the_whole_group_ends_all(function: Any, prefetch: i
 @pytest.mark.parametrize(
     ("how", "method", "code"),
     [
-        ("exit-busy", "fork", 0),
+        pytest.param("exit-busy", "fork", 0, marks=pytest.mark.ci),
         pytest.param("exit-error", "fork", 1, marks=pytest.mark.ci),
         pytest.param("exit-thread", "fork", 0, marks=pytest.mark.ci),
         pytest.param("exit", "spawn", 0, marks=pytest.mark.ci),

@@ -25,7 +25,7 @@ from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, LoaderError, TruncatedShardError, UsageError, WorkerDiedError
 from torchdata_ais.loaders import MultiProcessingReadingService
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(30)]
 
 
 def load(pipe: Any, workers: int = 2, *args: Any, **options: Any) -> Any:
@@ -126,8 +126,9 @@ def test_promise_6_a_worker_that_ends_is_named_with_pid_and_exit_code(
     assert f"Worker process 1 (pid {error.place['pid']})" in str(error)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.ci), "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_promise_6_errors_and_ends_of_workers_under_other_start_methods(method: str) -> None:
     _, error = first_error(load(numbers(20).map(pipes.exit_at_five), 1, method))
     assert isinstance(error, WorkerDiedError)

@@ -49,8 +49,9 @@ def test_any_three_unequal_workers(counts: tuple[int, ...]) -> None:
         assert sorted(loader) == sorted((count, number) for count in counts for number in range(count))
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.ci), "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_promise_4_the_order_is_the_same_under_every_start_method(method: str) -> None:
     assert orders(2, method) == orders(2, "fork")
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from typing import Any
 
 import pytest
 import service_rank_program
-from forked_ranks import run_forked
+from forked_ranks import free_port, run_forked
 from service_pipes import EVERY_ITEM
 from service_sessions import living_in
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(120)]
 
 PROGRAM = Path(__file__).with_name("service_rank_program.py")
 
@@ -38,9 +37,7 @@ def forked(folder: Path, **job: Any) -> list[dict[str, Any]]:
 
 def programs(_folder: Path, **job: Any) -> list[dict[str, Any]]:
     """Run the program in two ranks and return what each answers; no process is left behind."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     ranks: list[subprocess.Popen[str]] = []
     try:
         for rank in range(2):

@@ -103,6 +103,7 @@ def test_a_stall_names_worker_stage_and_sample(log: Path) -> None:
     assert "in hang_at_the_fourth" in log.read_text()  # the stacks
 
 
+@pytest.mark.ci
 def test_a_stall_under_torchs_loader_is_a_stall_error(log: Path) -> None:
     pipe = chain().map_sample(hang_at_the_fourth).batched(1)
     with ais_loader(pipe, num_workers=1, engine="dataloader", stall_after=0.5) as loader:

@@ -1,6 +1,6 @@
 """Random ends, many times over: no item lost or doubled, no hang, nothing left behind.
 
-10 rounds of each kind in every run, 100 in ``.ci/run``; ``-m slow`` runs 1,000 of each kind.
+5 rounds of each kind in every run, 100 in ``.ci/run``; ``-m slow`` runs 1,000 of each kind.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchdata_ais.errors import LoaderError, WorkerDiedError
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(3600)]
 
 GONE_WITHIN_S = 10.0
 
 
 ROUNDS = pytest.mark.parametrize(
-    "rounds", [10, pytest.param(100, marks=pytest.mark.ci), pytest.param(1000, marks=pytest.mark.slow)]
+    "rounds", [5, pytest.param(100, marks=pytest.mark.ci), pytest.param(1000, marks=pytest.mark.slow)]
 )
 
 

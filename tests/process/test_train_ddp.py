@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from service_sessions import run_module
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def torchrun(*arguments: str, timeout_s: float = 110) -> str:
+def torchrun(*arguments: str) -> str:
     """Run the example on two ranks and return what it printed."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "-m", "torchdata_ais.examples.train_ddp", *arguments]  # fmt: skip
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 0, f"{out}\n{err}"
-    return out
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return run_module(*command, "-m", "torchdata_ais.examples.train_ddp", *arguments, timeout_s=110)
 
 
 @pytest.mark.ci

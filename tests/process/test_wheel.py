@@ -90,7 +90,7 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test_and_no_data_of_others(
     } <= names
     assert {name for name in names if name.startswith("torchdata_ais/")} == files_of(ROOT)
     folders = {name.partition("/")[0] for name in names if "/" in name}
-    assert folders <= {"torchdata_ais", "tests", "benchmarks", "notebooks", ".ci", ".github"}
+    assert folders <= {"torchdata_ais", "tests", "benchmarks", "docs", "notebooks", ".ci", ".github"}
     assert sdist.stat().st_size < 5e6
 
 

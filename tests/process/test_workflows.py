@@ -48,6 +48,7 @@ def etl_cluster() -> Iterator[LocalCluster]:
 # -- A. files to shards
 
 
+@pytest.mark.ci
 def test_a_samples_become_shards_which_the_cluster_shuffles(
     ais_client: Any, ais_bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def chain(bucket: Any, *fields: str, **lister: Any) -> Any:
     return samples.decode("torchrgb", size=32).to_tuple(*fields).batched(16)
 
 
+@pytest.mark.ci
 def test_b_small_batches_are_mixed_again_and_train_a_model(ais_bucket: Any) -> None:
     bucket = filled(ais_bucket)
     torch.manual_seed(0)

@@ -6,15 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from light import LIGHT
+from waiting import until
 
 from torchdata_ais.testing import example_shards
 from torchdata_ais.writing import convert
+
+pytestmark = pytest.mark.kills
 
 PROGRAM = """
 import os, sys, time
@@ -56,13 +57,6 @@ def is_running(pid):
     return status != "Z"
 
 
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see processes")
 @pytest.mark.parametrize(
@@ -74,7 +68,7 @@ def test_a_killed_conversion_leaves_whole_shards_and_no_process_and_goes_on(tmp_
         (tmp_path / name).mkdir()
     example_shards(tmp_path / "in", counts=[150, 150])
     pattern, manifest = f"{tmp_path}/out/s-%02d.tar", f"{tmp_path}/m.json"
-    words = [sys.executable, "-c", LIGHT + PROGRAM, f"{tmp_path}/in", pattern, manifest, f"{tmp_path}/pids"]
+    words = [sys.executable, "-c", PROGRAM, f"{tmp_path}/in", pattern, manifest, f"{tmp_path}/pids"]
     process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         until(lambda: len(list((tmp_path / "out").glob("*.tar"))) >= 2)
@@ -110,7 +104,7 @@ def test_processes_in_the_middle_of_a_sample_end_with_the_main_one(tmp_path):
     words = [
         sys.executable,
         "-c",
-        LIGHT + STUCK,
+        STUCK,
         f"{tmp_path}/in",
         f"{tmp_path}/out/s-%d.tar",
         f"{tmp_path}/pids",

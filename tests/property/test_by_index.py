@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from test_index_shards import random_shard
@@ -141,7 +142,7 @@ def by_index(index: Any, safety: Safety, **options: Any) -> tuple[list[Seen], li
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -6,10 +6,8 @@ purpose the program stands in `DIFFERENT`, with what comes out here, and why.
 
 from __future__ import annotations
 
-import gc
 import pickle
 import random
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,16 +27,10 @@ from torchdata_ais.errors import DecodeError, UsageError
 theirs = pytest.importorskip("webdataset")
 from webdataset import filters as their_filters  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _files_left_open() -> Iterator[None]:
-    """webdataset closes no shard; let the collector do so here, where nobody is blamed for it."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gc.collect()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning"),
+    pytest.mark.usefixtures("files_left_open"),
+]
 
 
 def plain(value: Any) -> Any:

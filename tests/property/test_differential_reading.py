@@ -6,11 +6,8 @@ instead, and why. A case of that list that comes out the same after all fails, t
 
 from __future__ import annotations
 
-import gc
 import lzma
 import tarfile
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +21,10 @@ import torchdata_ais.webdataset as ours
 from torchdata_ais.errors import AISError
 
 theirs = pytest.importorskip("webdataset")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _files_left_open() -> Iterator[None]:
-    """webdataset closes no shard; let the collector do so here, where nobody is blamed for it."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gc.collect()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("files_left_open"),
+]
 
 
 Result = tuple[str, list[dict[str, Any]]]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import subprocess
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,10 @@ from differential_samples import image
 import torchdata_ais.webdataset as ours
 
 theirs = pytest.importorskip("webdataset")
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning"),
+    pytest.mark.usefixtures("files_left_open"),
+]
 
 # They run in the folder with the files. SHARD is the file to write, LIST one that names files in order.
 PROGRAMS: dict[str, str] = {
@@ -41,15 +41,6 @@ PROGRAMS: dict[str, str] = {
     },
     "bsdtar, gz": "bsdtar -nczf SHARD -T LIST",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _files_left_open() -> Iterator[None]:
-    """webdataset closes no shard; let the collector do so here, where nobody is blamed for it."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gc.collect()
 
 
 @pytest.fixture(scope="module")

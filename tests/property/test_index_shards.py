@@ -15,7 +15,7 @@ from torchdata_ais.errors import AISError
 from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.samples import Sample, split_name
-from torchdata_ais.store import StoreOptions, read_range
+from torchdata_ais.store import StoreOptions, read_range, target_of
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -124,7 +124,8 @@ def test_promise_1_what_the_cluster_says_of_damaged_indexes_is_never_another_sam
     options = StoreOptions(endpoint=cluster.endpoint)
     bucket.object("s.tar").get_writer().put_content(random_shard(random.Random(3)))
     SampleIndex.build("ais://c/s.tar", method="cluster", options=options)
-    url = f"{cluster.endpoint}/v1/objects/.sys-shardidx/ais/%40%23/c/s.tar.idx?provider=ais"
+    node = target_of("ais://c/s.tar", options)
+    url = f"{node}/v1/objects/.sys-shardidx/ais/%40%23/c/s.tar.idx?provider=ais"
     data = read_range(url, 0, 1 << 20, options)
     whole = samples_in(parse_shard_index(data), "s")
     for _ in range(3000):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,9 +173,28 @@ def test_sources_that_cannot_be_are_refused(arguments: dict, says: str) -> None:
         Sources(**arguments)
 
 
-def test_a_batch_larger_than_the_data_is_refused_where_the_remainder_is_dropped() -> None:
-    with pytest.raises(UsageError, match=r"global batch of 8 is larger than the epoch of 5"):
-        begin(Sources((5,), tail="drop"), 8).epoch_of(0)
+@pytest.mark.parametrize("tail", ["short", "pad", "drop"])
+def test_a_batch_larger_than_the_data_is_refused(tail: Any) -> None:
+    with pytest.raises(UsageError, match=r"global batch of 8 .* is larger than the epoch, which has 5"):
+        begin(Sources((5,), tail=tail), 8).checked()
+    begin(Sources((8,), tail=tail), 8).checked()
+    begin(
+        Sources((5,), tail=tail, epoch_steps=1), 8
+    ).checked()  # the data begin again within a batch, as told
+
+
+def test_a_schedule_that_is_changed_and_comes_to_the_same_weights_loses_no_draw() -> None:
+    """The weights hold from position 16 instead of 8 on, and the change is made at 12, where source 1 had its turn."""
+    only, both = (1 << 16, 0), (1 << 15, 1 << 15)
+    before = Sources((50, 50), schedule=((0, only), (8, both)), stop="never", epoch_steps=9)
+    after = Sources((50, 50), schedule=((0, only), (16, both)), stop="never", epoch_steps=9)
+    run = begin(before, 4)
+    seen = drawn(run, range(3))
+    segments = [*run.segments, RunSegment(3, 12, 0, 4, only, run.counts(12))]
+    seen += drawn(Run(after, 0, segments), range(3, 8))
+    for source in range(2):
+        draws = [draw for of, draw in seen if of == source]
+        assert draws == list(range(len(draws)))
 
 
 def test_a_step_or_epoch_before_what_is_known_is_an_error() -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.samples import pack_place, split_name, unpack_place, whole_runs
+from torchdata_ais.reading.runs import whole_runs
+from torchdata_ais.samples import pack_place, split_name, unpack_place
 from torchdata_ais.testing import shard_bytes
 
 KEYS = st.sampled_from(["a", "b", "c", "d/a", "d.x/b"])

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from torchdata_ais.errors import ShardError
-from torchdata_ais.tar import Link, decompress, read_members
+from torchdata_ais.tar import Link, TarReader, decompress
 
 zstandard = pytest.importorskip("zstandard")
 
@@ -42,7 +42,7 @@ def in_blocks(data, sizes):
 def ours(blocks, **options):
     return [
         (name, ("link", str(data), data.symbolic) if isinstance(data, Link) else data)
-        for name, data, _, _ in read_members(blocks, **options)
+        for name, data, _, _ in TarReader(blocks, **options)
     ]
 
 
@@ -147,10 +147,10 @@ def test_compressed_members_are_those_of_tarfile(content, kind, cut_into, compre
 @given(members(), st.sampled_from(FORMATS), block_sizes)
 def test_reading_begins_again_at_every_next_offset(content, kind, cut_into):
     archive = build(content, kind)
-    found = list(read_members([archive]))
+    found = list(TarReader([archive]))
     for n, (_, _, begin, next_offset) in enumerate(found):
-        assert list(read_members(in_blocks(archive[begin:], cut_into), start=begin)) == found[n:]
-        assert list(read_members([archive[next_offset:]], start=next_offset)) == found[n + 1 :]
+        assert list(TarReader(in_blocks(archive[begin:], cut_into), start=begin)) == found[n:]
+        assert list(TarReader([archive[next_offset:]], start=next_offset)) == found[n + 1 :]
 
 
 def whole_or_error(blocks, whole, *, prefix=True):
@@ -158,7 +158,7 @@ def whole_or_error(blocks, whole, *, prefix=True):
     found = []
     failure = None
     try:
-        for name, data, _, _ in read_members(blocks):
+        for name, data, _, _ in TarReader(blocks):
             found.append((name, ("link", str(data), data.symbolic) if isinstance(data, Link) else data))
     except ShardError as error:
         failure = error
@@ -175,7 +175,7 @@ def whole_or_error(blocks, whole, *, prefix=True):
 def test_promise_1_a_cut_at_every_offset_is_an_error_or_the_whole(content, kind, padded):
     archive = build(content, kind, padded=padded)
     whole = ours([archive])
-    last = max((next_offset for *_, next_offset in read_members([archive])), default=0)
+    last = max((next_offset for *_, next_offset in TarReader([archive])), default=0)
     for cut in range(len(archive)):
         failed = whole_or_error([archive[:cut]], whole)
         assert failed or cut >= last + 512, "whole only with an end marker"

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run
 from PIL import Image
-from typer.testing import CliRunner
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.checking import lint_shards, reshard
 from torchdata_ais.checking.across import compared
 from torchdata_ais.checking.findings import ShardReport
-from torchdata_ais.cli import app
 from torchdata_ais.errors import ConnectError, MissingLibraryError, NotFoundError, UsageError
 from torchdata_ais.store import Retry, StoreOptions
 from torchdata_ais.testing import shard_bytes, write_shard
@@ -49,10 +48,6 @@ def bad(tmp_path: Path) -> Path:
     data = (tmp_path / "s-1.tar").read_bytes()
     (tmp_path / "s-1.tar").write_bytes(data[: 512 * 17])
     return tmp_path
-
-
-def run(*words: Any) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def found(report: Any) -> list[tuple[str, str | None, str | None, int | None]]:

@@ -6,21 +6,17 @@ import json
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import run
 
 from torchdata_ais.checking import Rate, Speed, diagnose, measure
 from torchdata_ais.checking import doctor as doctor_module
 from torchdata_ais.checking.speed import _advice
-from torchdata_ais.cli import app
 from torchdata_ais.examples.pets import make_shards
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.versions import show_versions, versions
 
 
-def run(*words: Any) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 def test_bench_times_every_stage_in_a_cluster_and_suggests_workers(ais_bucket: Any, ais_cluster: Any) -> None:
     for number, shard in enumerate(make_shards([6, 6])):

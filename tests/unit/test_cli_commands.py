@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
 from typer.testing import CliRunner
 
 from torchdata_ais.cli import app
-from torchdata_ais.cli._run import sentence, size_text
+from torchdata_ais.cli._run import sentence
 from torchdata_ais.errors import TruncatedShardError
+from torchdata_ais.shown import bytes_text
 from torchdata_ais.testing import shard_bytes, write_shard
 
 Run = Callable[..., Any]
@@ -21,7 +23,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return command.run
 
 
 @pytest.fixture
@@ -170,7 +172,7 @@ def test_the_message_of_a_worker_loses_its_traceback() -> None:
 
 
 def test_sizes_are_readable() -> None:
-    assert [size_text(n) for n in (0, 999, 1000, 123_456_789)] == ["0 B", "999 B", "1.0 kB", "123.5 MB"]
+    assert [bytes_text(n) for n in (0, 999, 1000, 123_456_789)] == ["0 B", "999 B", "1.0 kB", "123.5 MB"]
 
 
 @pytest.mark.parametrize("command", ["demo", "serve", "ls", "put", "inspect"])

@@ -5,20 +5,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command import run
 from PIL import Image
-from typer.testing import CliRunner
 
-from torchdata_ais.cli import app
 from torchdata_ais.indexing import SampleIndex
 from torchdata_ais.testing import shard_bytes
-
-
-def run(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def jpeg(width: int, height: int) -> bytes:
@@ -104,3 +99,86 @@ def test_shards_that_cannot_be_read_lead_to_lint(folder: Path) -> None:
     assert result.exit_code == 1
     assert "torchdata-ais lint finds all that is bad" in result.stderr
     assert run("info", f"{folder}/none-*.tar").exit_code == 1
+
+
+class Seen(HTMLParser):
+    """The tags and the text of a page; what is not closed is a failure."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_has_plots_and_runs_nothing(folder: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    (folder / "classes.json").write_text(json.dumps([evil, "b&c", "dog\x1b[2J"]))
+    page = folder / "page.html"
+    result = run("info", "--html", page, f"{folder}/s-*.tar")
+    assert result.exit_code == 0, result.output
+    seen = Seen(page.read_text())
+    assert "script" not in seen.tags
+    assert seen.tags.count("svg") == 3
+    assert seen.tags.count("rect") == 4 + 3, "bytes of four fields, three classes"
+    assert seen.tags.count("circle") == 2
+    assert evil in seen.text
+    assert "b&c" not in seen.text, "no sample is of that class"
+    assert "\x1b" not in page.read_text()
+    assert not [value for name, value in seen.attributes if name in ("src", "href", "onload")]
+    assert {value for name, value in seen.attributes if name == "style"} == {
+        "text-align:left;overflow-wrap:anywhere", "text-align:right;white-space:nowrap"
+    }  # fmt: skip
+    assert "http" not in page.read_text()
+    assert run("info", "--html", folder / "none" / "x.html", f"{folder}/s-*.tar").exit_code == 2
+
+
+def test_classes_are_called_by_the_names_that_lie_beside_the_shards(folder: Path) -> None:
+    (folder / "classes.json").write_text('["cat", "dog", "owl"]')
+    result = run("info", f"{folder}/s-*.tar")
+    assert "classes: 3: cat 2, owl 2, 10 1" in result.stdout
+    assert json.loads(run("info", "--json", f"{folder}/s-*.tar").stdout)["class_names"] == [
+        "cat",
+        "dog",
+        "owl",
+    ]
+    (folder / "classes.json").write_text('{"no": "list"}')
+    assert "classes: 3: 0 2, 2 2, 10 1" in run("info", f"{folder}/s-*.tar").stdout
+    (folder / "classes.json").write_text('["cat", "dog", "owl"]')
+    sheet = run("inspect", "--sheet", folder / "named.png", "-n", 2, folder / "s-0.tar")
+    assert sheet.exit_code == 0, sheet.output
+    (folder / "classes.json").unlink()
+    run("inspect", "--sheet", folder / "plain.png", "-n", 2, folder / "s-0.tar")
+    assert (folder / "named.png").read_bytes() != (folder / "plain.png").read_bytes()
+
+
+def test_an_index_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    shard = tmp_path / "<b>s.tar"
+    shard.write_bytes(shard_bytes({"<i>k.txt": b"1", "l.txt": b"22"}))
+    index = SampleIndex.build([str(shard)])
+    seen = Seen(index._repr_html_())
+    assert "SampleIndex: 2 samples of 1 shard" in seen.text
+    assert "<i>k" in seen.text
+    assert "<b>s.tar" in seen.text
+    assert "i" not in seen.tags
+    assert "0 samples" in Seen(index.select([])._repr_html_()).text

@@ -10,20 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from light import LIGHT
-from typer.testing import CliRunner
+from command import run
 
 from torchdata_ais.checking import doctor
-from torchdata_ais.cli import app
 from torchdata_ais.cli._run import sentence
 from torchdata_ais.errors import UsageError
 from torchdata_ais.local import Stall
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import write_shard
-
-
-def run(*words: Any) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture
@@ -117,11 +111,8 @@ def test_ctrl_c_ends_lint_while_a_node_sends_nothing(
     rule = ais_faults.add(Stall(at=100), bucket=ais_bucket.name)
     words = ["lint", f"ais://{ais_bucket.name}", "--endpoint", ais_cluster.endpoint]
     program = (
-        LIGHT
-        + (
-            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # off in a shell's background
-            "from torchdata_ais.cli import main; main()"
-        )
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # off in a shell's background
+        "from torchdata_ais.cli import main; main()"
     )
     command = [sys.executable, "-c", program, *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

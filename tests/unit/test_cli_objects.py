@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gzip
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
-from typer.testing import CliRunner
 
-from torchdata_ais.cli import app
+from torchdata_ais.checking.findings import Problem
 from torchdata_ais.cli._words import as_typed, remedy_as_typed
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
+from torchdata_ais.errors import UsageError
 from torchdata_ais.local import FlipBit, LocalCluster
 from torchdata_ais.testing import shard_bytes
 
@@ -24,7 +29,7 @@ MEMBERS = {"a/1.txt": b"one", "a/1.bin": b"\xff\x00", "b.txt": b"two"}
 def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
     monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return command.run
 
 
 @pytest.fixture
@@ -158,17 +163,19 @@ OPTIONS = {"overwrite": "--overwrite", "resume": "--resume", "manifest": "--mani
     ("said", "typed"),
     [
         (
-            "Remove them, write elsewhere, or pass resume=True with manifest=, or overwrite=True",
+            Remedy("Remove them, write elsewhere", "pass resume=True with manifest=", "overwrite=True"),
             "Remove them, write elsewhere, or pass --resume with --manifest, or --overwrite",
         ),
-        ("Write it again; if its writer never adds the marker, pass require_end=False", "Write it again"),
-        ("Sort the shard (tar --sort=name), or take such runs with group_samples(adjacent='split')",
+        (Remedy("Write it again", "; if its writer never adds the marker, pass require_end=False"), "Write it again"),
+        (Remedy("Sort the shard (tar --sort=name)", in_programs("take such runs with group_samples(adjacent='split')")),
          "Sort the shard (tar --sort=name)"),
-        ('Use on_error="skip" to go on, or name the fields to decode with only=',
+        (Remedy(in_programs('Use on_error="skip" to go on'), "name the fields to decode with only="),
          "Name the fields to decode with --only"),
-        ("See help(convert) for the values", ""),
-        ("Name the field with columns={'file_name': 'jpg'}", "Pass --column file_name=jpg"),
-        ("Set AIS_AUTHN_TOKEN, or pass cluster=StoreOptions(endpoint, token)", "Set AIS_AUTHN_TOKEN"),
+        (Remedy(in_programs("See help(convert) for the values")), ""),
+        (Remedy(in_programs("Name the field with columns={'file_name': 'jpg'}"),
+                in_commands("pass --column file_name=jpg")), "Pass --column file_name=jpg"),
+        (Remedy("Set AIS_AUTHN_TOKEN", in_programs("pass cluster=StoreOptions(endpoint, token)")),
+         "Set AIS_AUTHN_TOKEN"),
         ("Check that the cluster is up and that cluster= or AIS_ENDPOINT is right",
          "Check that the cluster is up and that --endpoint or AIS_ENDPOINT is right"),
         ("Use columns, rows", "Use columns, rows"),
@@ -176,6 +183,19 @@ OPTIONS = {"overwrite": "--overwrite", "resume": "--resume", "manifest": "--mani
 )  # fmt: skip
 def test_remedies_are_what_can_be_typed(said: str, typed: str) -> None:
     assert remedy_as_typed(said, OPTIONS) == typed
+
+
+def test_an_error_keeps_how_a_command_says_its_remedy() -> None:
+    error = UsageError.at("it is there", todo=Remedy("pass overwrite=True", in_commands("name another")))
+    for same in (error, pickle.loads(pickle.dumps(error)), error.placed({"url": "x"}), copy.deepcopy(error)):
+        assert same.todo == "Pass overwrite=True"
+        assert remedy_as_typed(same.todo, OPTIONS) == "Pass --overwrite, or name another"
+    noted = error.noting("the log says more")
+    assert noted.todo == "Pass overwrite=True; the log says more"
+    assert remedy_as_typed(noted.todo, OPTIONS) == "Pass --overwrite, or name another; the log says more"
+    assert str(noted) == "It is there. Pass overwrite=True; the log says more"
+    (problem,) = [Problem.of(noted, "s.tar")]
+    assert dataclasses.asdict(problem)["text"] == noted.sentences
 
 
 def test_http_addresses_of_objects_are_said_by_their_names() -> None:

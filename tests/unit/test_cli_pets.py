@@ -70,6 +70,7 @@ def _demo(*words: str) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 def test_a_model_that_has_not_learned_fails_the_demo() -> None:
     result = _demo()

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import run
 
 from torchdata_ais import AISSampleReader, LocalCluster, Mixture, SampleIndex, ais_loader
 from torchdata_ais.checking.simulate import Simulation, simulated
-from torchdata_ais.cli import app
 from torchdata_ais.errors import UsageError
+from torchdata_ais.local import Delay
+from torchdata_ais.ranks.intervals import interval_of
+from torchdata_ais.ranks.start_up import delay_of, spread_of
 from torchdata_ais.testing import example_shards, shard_bytes
 
 SHARDS, EACH = 5, 40
 SAMPLE = 2 << 10  # one member of up to 1.5 KiB, with its header
-
-
-def run(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 # trace-step
@@ -141,6 +141,77 @@ def test_a_small_run_makes_the_requests_that_were_foretold(
     assert abs(len(json.dumps(state)) - said.state_bytes) <= 8
 
 
+def connected(cluster: LocalCluster) -> int:
+    """Return how many connections to targets are established here."""
+    ports = {int(url.rpartition(":")[2]) for url in cluster.target_urls}
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[3] == "01" and int(row[2].rpartition(":")[2], 16) in ports for row in rows)
+
+
+def most_connected(cluster: LocalCluster, over: threading.Event) -> int:
+    """Return how many there were at most until the event."""
+    most = 0
+    while not over.wait(0.001):
+        most = max(most, connected(cluster))
+    return most
+
+
+@pytest.mark.parametrize("window", [64 << 10, pytest.param(1 << 20, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("shuffle", ["samples", None])
+def test_connections_and_bytes_are_no_more_than_foretold(shuffle: Any, window: int) -> None:
+    with LocalCluster(targets=1) as slow, ThreadPoolExecutor(1) as beside:
+        bucket = slow.client().bucket("simulated").create()
+        for shard in range(SHARDS):
+            members = {f"{shard}-{number:03d}.cls": b"%1500d" % number for number in range(EACH)}
+            bucket.object(f"{shard}.tar").get_writer().put_content(shard_bytes(members))
+        index = SampleIndex.build("ais://simulated/", endpoint=slow.endpoint, method="read")
+        said = simulated(
+            ranks=1, workers=0, shards=SHARDS, samples=SHARDS * EACH, sample_bytes=SAMPLE, global_batch=40,
+            shuffle=shuffle, window_bytes=window,
+        )  # fmt: skip
+        slow.faults.add(Delay(0.05))  # so that all that is asked for is under way at the same time
+        idle = connected(slow)
+        slow.reset_stats()
+        over = threading.Event()
+        most = beside.submit(most_connected, slow, over)
+        try:
+            reader = AISSampleReader(index, shuffle=shuffle, prefetch_bytes=window, endpoint=slow.endpoint)
+            with ais_loader(reader.batched(40, collation_fn=None)) as loader:
+                assert sum(map(len, loader)) == SHARDS * EACH
+        finally:
+            over.set()
+        asked = [one for one in slow.requests() if one.role == "target" and one.method == "GET"]
+        assert len(asked) == said.traffic.requests
+        assert max(1, said.connections // 2) <= most.result(30) <= said.connections + idle
+        sent = sum(one.bytes_sent for one in asked)
+        if said.traffic.requests == said.traffic.ranges:
+            assert sent == said.traffic.bytes
+        else:  # many ranges in an answer: each has a header and padding in its archive
+            extra = 2048 * said.traffic.ranges + 10240 * len(asked)
+            assert said.traffic.bytes < sent <= said.traffic.bytes + extra
+
+
+def test_pages_of_the_listing_are_those_that_were_foretold(
+    cluster: LocalCluster, stored: SampleIndex
+) -> None:
+    by_cluster = SampleIndex.build("ais://simulated/", endpoint=cluster.endpoint, method="cluster")
+    for index, proof in ((by_cluster, "headers"), (stored, "bytes")):
+        assert index.proof == proof
+        said = simulated(
+            ranks=2, workers=0, shards=SHARDS, samples=SHARDS * EACH, global_batch=50, proof=index.proof
+        )
+        cluster.reset_stats()
+        loaders = [
+            ais_loader(AISSampleReader(index, endpoint=cluster.endpoint).batched(25), rank=rank, world_size=2)
+            for rank in range(2)
+        ]
+        for loader in loaders[:1]:  # the first rank asks for all
+            next(iter(loader))
+            loader.close()
+        listed = [one for one in cluster.requests() if one.role == "proxy" and "/v1/buckets/" in one.url]
+        assert len(listed) == said.listing_pages == (proof == "headers")
+
+
 @pytest.mark.ci
 def test_the_run_of_the_help_page_is_simulated() -> None:
     words = ("--ranks", 10000, "--workers", 8, "--shards", "1e6", "--samples", "1e9")
@@ -180,11 +251,11 @@ def test_an_estimate_is_near_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_shown_as_a_table() -> None:
-    result = run("simulate", "--ranks", 4, "--workers", 2, "--shards", 3, "--samples", 1000)
+    result = run("simulate", "--ranks", 4, "--workers", 2, "--shards", 3, "--samples", 1030)
     rows = dict(re.split(r" {2,}", line)[:2] for line in result.stdout.splitlines()[1:])
-    assert rows["steps of a rank"] == "1"
-    assert rows["idle workers"] == "4"
-    assert re.search(r"idle workers +4 +5$", result.stdout, re.MULTILINE)
+    assert rows["steps of a rank"] == "2"
+    assert rows["idle workers"] == "0"
+    assert re.search(r"idle workers +0 +5$", result.stdout, re.MULTILINE)
     assert simulated(ranks=1, workers=0, shards=10_001, samples=20_000, proof="headers").listing_pages == 2
 
 
@@ -196,6 +267,7 @@ def test_it_is_shown_as_a_table() -> None:
         ("--shards", 10, "--samples", 5),
         ("--shards", 1, "--samples", "inf"),
         ("--shards", 1, "--samples", 10, "--ranks", 20, "--global-batch", 10),
+        ("--shards", 1, "--samples", 10, "--ranks", 2),
     ],
 )
 def test_numbers_that_cannot_be_are_told(words: tuple[object, ...]) -> None:
@@ -207,3 +279,19 @@ def test_numbers_that_cannot_be_are_told(words: tuple[object, ...]) -> None:
 def test_programs_are_told_too() -> None:
     with pytest.raises(UsageError, match="0 ranks"):
         simulated(ranks=0, workers=0, shards=1, samples=1)
+
+
+def test_what_a_large_job_costs_at_its_start_is_foretold() -> None:
+    """The moments of the ranks, and what they ask the store, are those of the code that runs."""
+    ranks, workers = 10_000, 8
+    start = simulated(ranks=ranks, workers=workers, shards=1000, samples=10**7).start
+    assert start.spread_s == spread_of(ranks, workers) == 30.0
+    moments = [delay_of(rank, ranks, start.spread_s) for rank in range(ranks)]
+    in_a_second = max(sum(begin <= moment < begin + 1 for moment in moments) for begin in range(30))
+    assert start.requests_a_second == pytest.approx(in_a_second * workers, rel=0.01)
+    assert start.peak_requests == pytest.approx(start.requests_a_second * 0.1, abs=1)
+    told = sum(1 / interval_of(rank, ranks) for rank in range(ranks))
+    assert start.store_requests_a_second == pytest.approx(told, rel=0.05)
+    assert start.step_store_requests == 2 * ranks + 2
+    alone = simulated(ranks=1, workers=2, shards=10, samples=1000).start
+    assert (alone.spread_s, alone.peak_requests, alone.store_requests_a_second) == (0.0, 2, 0.0)

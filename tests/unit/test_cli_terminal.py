@@ -11,9 +11,12 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from archives import archive_of
 from typer.testing import CliRunner
 
 import torchdata_ais.cli
@@ -23,7 +26,6 @@ from torchdata_ais.errors import NotFoundError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSourceLister
 from torchdata_ais.store.naming import naming
-from torchdata_ais.tar import encode_archive
 from torchdata_ais.testing import write_shard
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\n\x7f"
@@ -49,7 +51,7 @@ def shard(tmp_path: Path) -> Path:
         f"d{EVIL}.json",
     ]
     path = tmp_path / "evil.tar"
-    path.write_bytes(b"".join(encode_archive([(name, b"\x1b]0;x") for name in names])))
+    path.write_bytes(archive_of([(name, b"\x1b]0;x") for name in names]))
     return path
 
 
@@ -146,6 +148,7 @@ def test_commands_print_through_one_place_only() -> None:
         ["convert", "{shard}", "{out}/s-%d.tar"],
         ["lint", "{shard}", "--fix", "{out}/s-%d.tar"],
         ["inspect", "{picture}", "--sheet", "{out}/sheet.png"],
+        ["info", "{picture}", "--html", "{out}/page.html"],
     ],
 )
 def test_a_file_that_cannot_grow_is_named(words: list[str], tmp_path: Path) -> None:
@@ -157,15 +160,16 @@ def test_a_file_that_cannot_grow_is_named(words: list[str], tmp_path: Path) -> N
     picture = write_shard(tmp_path / "picture.tar", {"a.png": png.getvalue()})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
     try:
         output, code = run(*(word.format(shard=shard, picture=picture, out=tmp_path) for word in words))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert code == 1
-    assert f"Errno {errno.EFBIG}" in output
-    assert str(tmp_path) in output.partition("Errno")[2], output
+    assert os.strerror(errno.EFBIG) in output
+    assert str(tmp_path) in output.partition("error: ")[2], output
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"in.tar", "picture.tar"}
 
 
 def test_errors_that_name_a_file_or_are_none_of_files_stay_as_they_are() -> None:
@@ -198,3 +202,29 @@ def test_the_command_imports_torch_only_for_what_needs_it(arguments: list[str], 
         )
     assert ran.returncode == 0
     assert ran.stdout.splitlines()[-1] == "[]", ran.stderr
+
+
+def test_bars_show_bytes_and_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.progress import Progress as Bar
+
+    from torchdata_ais.cli import _progress
+    from torchdata_ais.jobs import SizedProgress
+
+    bars: list[Bar] = []
+
+    def shown(*columns: Any) -> Bar:
+        bars.append(Bar(*columns, disable=True))
+        return bars[-1]
+
+    def cells() -> str:
+        (task,) = bars[-1].tasks
+        return " ".join(str(column(task)) for column in bars[-1].columns)
+
+    monkeypatch.setattr(_progress, "_bars", shown)
+    with ExitStack() as stack:
+        show = _progress.progress_of(stack, "convert", size=lambda: 3_000_000)
+        show(2, 10, "image")
+        assert re.search(r"2/10 .*3\.0 MB \d", cells()), cells()
+    with _progress.job_bars() as told:
+        told(SizedProgress("index", 1, 4, 5_000_000))
+        assert re.search(r"1/4 .*5\.0 MB \d", cells()), cells()

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from torchdata_ais.codecs import build_decoder, imagehandler, jpeg
-from torchdata_ais.codecs.resize import dct_scale, target_size
+from torchdata_ais.codecs.crop import Resized
+from torchdata_ais.codecs.resize import MAX_PIXELS, dct_scale, resize, resize_pixels, target_size
 from torchdata_ais.errors import UsageError
 
 
@@ -110,7 +111,7 @@ def test_a_jpeg_is_shrunk_by_its_decoder_to_no_less_than_the_target() -> None:
     pytest.importorskip("simplejpeg")
     data = jpeg_of(picture(401, 603))
     for target, scale in [(401, 1), (201, 1), (200, 2), (100, 4), (50, 8), (12, 8)]:
-        found = jpeg.decode_rgb(data, (target, target), None)
+        found = jpeg.decode_rgb(data, Resized((target, target), None).frame, MAX_PIXELS)
         assert found is not None
         assert found[0].shape == (-(-401 // scale), -(-603 // scale), 3)
         assert dct_scale(401, 603, (target, target)) == scale
@@ -163,3 +164,27 @@ def test_image_options_without_an_image_spec_are_refused() -> None:
     for option in ({"size": 224}, {"shorter": 9}, {"exif": True}, {"sixteen_bit": "scale"}):
         with pytest.raises(UsageError, match="no image spec"):
             build_decoder(lambda name, data: None, **option)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("target", [(64, 48), (120, 200), (97, 131), (1, 7)])
+def test_pixels_are_those_of_torchs_public_resize(
+    mode: str, target: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.array(picture(97, 131, mode))
+    planes = torch.from_numpy(pixels).permute(2, 0, 1) if mode == "RGB" else torch.from_numpy(pixels)[None]
+    public = torch.nn.functional.interpolate(planes[None], size=target, mode="bilinear", antialias=True)[0]
+    expected = public if mode == "RGB" else public[0]
+    assert torch.equal(resize_pixels(pixels, target), expected)
+    asked: list[object] = []
+    monkeypatch.delattr(torch._C._nn, "_upsample_bilinear2d_aa")  # as in a torch that calls it otherwise
+    monkeypatch.setattr(
+        torch.nn.functional, "interpolate", lambda images, **how: asked.append(how) or public[None]
+    )
+    resize.cache_clear()
+    try:
+        assert torch.equal(resize_pixels(pixels, target), expected)
+    finally:
+        resize.cache_clear()
+    how = {"size": target, "mode": "bilinear", "align_corners": False, "antialias": True}
+    assert asked == ([] if target == (97, 131) else [how])

@@ -7,7 +7,7 @@ import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.datapipes.map import SequenceWrapper
+from waiting import until
 
 from torchdata_ais.dataloader2 import communication
 from torchdata_ais.dataloader2.own import prefetch as prefetch_module
@@ -32,13 +33,6 @@ from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.stage.datapipes import traverse_dps
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def look_aheads() -> list[threading.Thread]:

@@ -158,7 +158,7 @@ def test_image_label_and_mask_are_found_or_named() -> None:
         (flat(RED), {"mask": 4}, "No field 4 for mask="),
         (flat(RED), {"objects": 0}, "objects=0"),
         (iter([flat(RED)]), {}, r"next\(iterator\)"),
-        (7, {}, "A int is no sample"),
+        (7, {}, "of type int is no sample"),
     ],
 )
 def test_what_cannot_be_shown_says_why(data: Any, options: dict[str, Any], message: str) -> None:

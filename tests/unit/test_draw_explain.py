@@ -148,7 +148,7 @@ def test_explain_refuses_a_pipe_that_reads_nothing() -> None:
     with pytest.raises(UsageError, match="reads anything"):
         explain(AISSourceLister(example_shards()))
     wrong: Any = [1]
-    with pytest.raises(UsageError, match="This is no pipe, but a list"):
+    with pytest.raises(UsageError, match="this is a list"):
         explain(wrong)
     with pytest.raises(UsageError, match="num_workers=-1"):
         explain(chain(), num_workers=-1)
@@ -164,7 +164,9 @@ def test_what_is_no_pipe_is_refused_in_words(use: Any) -> None:
 def test_promise_7_a_bound_is_stated_in_the_docstring_as_the_stage_says_it(name: str) -> None:
     kind = getattr(pipes, name)
     memory = (kind.__doc__ or "").partition("Memory:")[2].partition("\n\n    Raises:")[0]
-    says_more = "memory_bound" in vars(kind)
+    says_more = any(
+        "memory_bound" in vars(base) for base in kind.__mro__ if base.__module__.startswith(pipes.__name__)
+    )
     assert ("memory_bound().text" in memory) == says_more  # and the doctest runs it
     if not says_more and issubclass(kind, Pipe):
         assert memory.split()[0] in ("One", "What"), (
@@ -172,6 +174,7 @@ def test_promise_7_a_bound_is_stated_in_the_docstring_as_the_stage_says_it(name:
         )
 
 
+@pytest.mark.ci
 def test_promise_7_what_is_fetched_ahead_is_within_the_bound_of_the_stage(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.bin" for number in range(8)]
     for file in files:

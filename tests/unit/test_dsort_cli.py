@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
-from typer.testing import CliRunner
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.cli import app
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.timeout(60)
@@ -22,7 +22,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
-    return lambda *words: CliRunner().invoke(app, ["dsort", *(str(word) for word in words)])
+    return partial(command.run, "dsort")
 
 
 @pytest.fixture

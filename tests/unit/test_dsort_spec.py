@@ -128,7 +128,7 @@ def test_sources_that_no_job_can_read_are_refused() -> None:
         ({"algorithm": {"kind": "content", "extension": ".cls"}}, "needs to know its kind"),
         ({"output_shard_size": "big"}, "output_shard_size='big'"),
         ({"output_shard_size": ""}, "output_shard_size=''"),
-        ({"output_format": "one.tar"}, "names a single shard"),
+        ({"output_format": "one.tar"}, "has no place for their number"),
     ],
 )
 def test_what_the_server_would_refuse_without_a_word_is_refused_here(

@@ -140,7 +140,7 @@ def test_there_is_one_text_for_a_cluster_that_nobody_named() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r"""["' ]no cluster is (named|known)["']""", line, re.IGNORECASE)
     ]
-    assert {one.partition(":")[0] for one in said} == {"urls.py"}, said
+    assert {one.partition(":")[0] for one in said} == {"urls/location.py"}, said
     with pytest.raises(errors.UsageError) as caught:
         parse_url("ais://b/x").require_endpoint()
     assert caught.value.todo == no_cluster().todo

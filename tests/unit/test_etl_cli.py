@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
-from typer.testing import CliRunner
 
-from torchdata_ais.cli import app
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes
 
@@ -29,9 +29,10 @@ def cluster() -> Iterator[LocalCluster]:
 def run(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("AIS_ENDPOINT", cluster.endpoint)
     monkeypatch.setenv("AIS_AUTHN_TOKEN", cluster.token)
-    return lambda *words: CliRunner().invoke(app, ["etl", *(str(word) for word in words)])
+    return partial(command.run, "etl")
 
 
+@pytest.mark.ci
 def test_a_function_is_started_listed_used_and_removed(
     run: Run, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def texts_of(bucket: Any, **lister: Any) -> list[bytes]:
 TEXTS = [b"%d-%d" % (shard, n) for shard in range(3) for n in range(4)]
 
 
+@pytest.mark.ci
 def test_shards_are_transformed_while_they_are_read(cluster: LocalCluster, bucket: Any) -> None:
     assert texts_of(bucket, etl_name="numbered") == TEXTS
     assert texts_of(bucket, etl=ETLConfig("numbered", args={"end": "!"})) == [text + b"!" for text in TEXTS]
@@ -129,6 +130,7 @@ def test_a_transform_is_made_once_and_started_again(cluster: LocalCluster, bucke
     assert texts_of(bucket, etl_name="numbered") == TEXTS
 
 
+@pytest.mark.ci
 def test_other_code_under_the_same_name_is_refused_or_replaces(cluster: LocalCluster, bucket: Any) -> None:
     client, note = cluster.client(), bucket.object("note.txt")
     note.get_writer().put_content(b"abc")

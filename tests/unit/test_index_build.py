@@ -22,12 +22,13 @@ import pyarrow.dataset
 import pytest
 
 from torchdata_ais import SampleIndex, ShardWriter, convert
+from torchdata_ais.checking import lint_shards
 from torchdata_ais.cli import app
 from torchdata_ais.errors import AuthError, NotFoundError, SampleIndexError, UsageError
-from torchdata_ais.index import index_place
+from torchdata_ais.index import IndexWriter, LocalFolder, ShardEntry, ShardSamples, index_place
 from torchdata_ais.indexing import problems_of
 from torchdata_ais.local import Cut, Fault, LocalCluster, Status
-from torchdata_ais.store import Retry, StoreOptions
+from torchdata_ais.store import Retry, StoreOptions, put_object
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.timeout(60)
@@ -297,6 +298,43 @@ def _counted(source: str, where: Path, read: list[str]) -> SampleIndex:
         reading.index_shard = original
 
 
+class PressedAt(LocalFolder):
+    """A folder in which Ctrl-C is pressed as file number `press` is to be written."""
+
+    press = 0
+
+    def write(self, name: str, data: bytes) -> None:
+        self.press -= 1
+        if self.press == 0:
+            signal.raise_signal(signal.SIGINT)
+        super().write(name, data)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("press", [1, 2, 3])
+def test_an_index_that_is_broken_off_leaves_no_file_that_nothing_names(
+    press: int, checkpoint: bool, tmp_path: Path
+) -> None:
+    folder = PressedAt(tmp_path / "index")
+    writer = IndexWriter(folder)
+    samples = ShardSamples(["k"], [0], [1024], [("cls",)], [(1,)], [5])
+    writer.add(ShardEntry("a.tar"), samples)
+    if checkpoint:
+        writer.checkpoint()
+        writer.add(ShardEntry("b.tar"), samples)
+    before = files_in(tmp_path)
+    folder.press = press
+    with pytest.raises(KeyboardInterrupt):
+        writer.finish()
+    assert files_in(tmp_path) == before
+    with pytest.raises(UsageError, match="was broken off"):
+        writer.finish()
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def test_several_processes_build_the_same(folder: Path, tmp_path: Path) -> None:
     one = SampleIndex.build(str(folder))
     two = SampleIndex.build(str(folder), processes=3, where=tmp_path / "index")
@@ -374,6 +412,8 @@ def test_promise_1_verify_finds_a_flip_in_every_byte_of_the_files(folder: Path, 
 def test_a_key_is_never_on_both_sides_of_a_split(tmp_path: Path) -> None:
     for name in "ab":  # the same keys in two shards
         (tmp_path / f"{name}.tar").write_bytes(shard(0, 50))
+    with pytest.raises(UsageError, match="Pass a number"):
+        SampleIndex.build(str(tmp_path)).split([0.5, 0.5])  # type: ignore[arg-type]
     first, second = SampleIndex.build(str(tmp_path)).split(fraction=0.5, seed=2)
     assert not set(first.keys) & set(second.keys)
     assert len(first) + len(second) == 100
@@ -471,6 +511,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.ci
 def test_the_command_builds_goes_on_and_checks(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,3 +549,27 @@ def test_lint_indexes_sound_shards(folder: Path) -> None:
     assert len(SampleIndex.open(folder)) == 120
     (folder / "train-1.tar").write_bytes(shard(100, 30)[:3000])
     assert run("lint", "--no-decode", "--index", str(folder))[0] == 1
+
+
+@pytest.mark.parametrize("where", ["files", "objects"])
+def test_lint_reads_each_shard_once_and_finds_what_build_finds(
+    folder: Path, cluster: LocalCluster, where: str
+) -> None:
+    source = str(folder) if where == "files" else "ais://lint"
+    if where == "objects":
+        cluster.client().bucket("lint").create()
+        for path in folder.glob("*.tar"):
+            put_object(f"ais://lint/{path.name}", path.read_bytes(), StoreOptions(endpoint=cluster.endpoint))
+    cluster.reset_stats()
+    report = lint_shards(source, decode=False, index=True, cluster=cluster)
+    assert report.ok
+    assert report.index is not None
+    read = sum(shard.size or 0 for shard in report.index.shards)
+    if where == "objects":
+        assert read <= cluster.stats().bytes_sent < 1.05 * read + 20_000
+    built = SampleIndex.build(source, method="read", cluster=cluster)
+    assert report.index.digest == built.digest
+    assert report.index.proof == "bytes"
+    assert list(report.index) == list(built)
+    assert list(report.index.save()) == list(built)
+    assert lint_shards(source, decode=False, cluster=cluster).index is None

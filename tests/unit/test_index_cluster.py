@@ -18,7 +18,7 @@ from torchdata_ais.errors import AISError, TruncatedShardError, UsageError
 from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
 from torchdata_ais.jobs import JobError, Progress
 from torchdata_ais.local import Fault, LocalCluster, Status
-from torchdata_ais.store import StoreOptions, read_range
+from torchdata_ais.store import StoreOptions, read_range, target_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -221,8 +221,10 @@ def test_progress_tells_what_is_done(cluster: LocalCluster) -> None:
 
 def recorded(cluster: LocalCluster, name: str) -> bytes:
     build(cluster, "cluster")
-    url = f"{cluster.endpoint}/v1/objects/.sys-shardidx/ais/%40%23/pets/{name}.idx?provider=ais"
-    return read_range(url, 0, 1 << 20, StoreOptions(endpoint=cluster.endpoint))
+    options = StoreOptions(endpoint=cluster.endpoint)
+    node = target_of(f"ais://pets/{name}", options)
+    url = f"{node}/v1/objects/.sys-shardidx/ais/%40%23/pets/{name}.idx?provider=ais"
+    return read_range(url, 0, 1 << 20, options)
 
 
 def test_promise_1_an_index_of_the_cluster_with_a_flipped_bit_is_not_used(cluster: LocalCluster) -> None:
@@ -251,3 +253,40 @@ def test_an_index_of_the_cluster_that_cannot_be_is_not_used(cluster: LocalCluste
             continue
         assert all(size >= 0 for sizes in samples.sizes for size in sizes)
         assert all(0 <= a < b for a, b in zip(samples.starts, samples.ends, strict=True))
+
+
+MANY = {f"s-{n:02d}.tar": tar_of([(f"{n}.jpg", bytes(600)), (f"{n}.cls", b"1")]) for n in range(32)}
+
+
+def missed_by_the_proxy(cluster: LocalCluster) -> int:
+    """Count the shards whose indexes lie where the proxy does not look: a listing does not show them either."""
+    shown = cluster.client().bucket(".sys-shardidx").list_all_objects(prefix="ais/@#/many/")
+    return len(MANY) - len(shown)
+
+
+def test_an_index_that_the_proxy_looks_for_elsewhere_is_found_at_the_shards_target(
+    made: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.reset()
+    store(made, MANY, "many")
+    with caplog.at_level(logging.WARNING):
+        index = build(made, "cluster", "ais://many/s-")
+    assert not caplog.records
+    assert 0 < missed_by_the_proxy(made) < len(MANY)
+    assert not any(row.proven for row in index.shards)
+    assert known(index) == known(build(made, "read", "ais://many/s-"))
+
+
+@pytest.mark.parametrize("status", [401, 404, 501])
+def test_a_target_that_gives_no_index_costs_a_reading_of_its_shards(
+    made: LocalCluster, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    made.reset()
+    store(made, MANY, "many")
+    made.faults.add(Fault(Status(status), verb="HEAD", object="s-*", bucket="many", at_proxy=True))
+    with caplog.at_level(logging.WARNING):
+        index = build(made, "cluster", "ais://many/s-")
+    missed = missed_by_the_proxy(made)
+    assert sum(row.proven for row in index.shards) == missed > 3
+    assert f"{missed - 3} more shards were read" in caplog.text
+    assert known(index) == known(build(made, "read", "ais://many/s-"))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 from aistore.sdk.errors import AISError
+from waiting import until
 
 import torchdata_ais.local
 from torchdata_ais.local import LocalCluster
@@ -48,13 +49,6 @@ def limit(cluster: LocalCluster, what: int, number: int) -> None:
     resource.prlimit(cluster.pid, what, (number, resource.prlimit(cluster.pid, what)[1]))
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.02)
-
-
 def memory(cluster: LocalCluster, name: str = "VmHWM") -> int:
     lines = Path(f"/proc/{cluster.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
@@ -71,7 +65,7 @@ def test_more_connections_than_files_stop_it_only_while_they_last(limited: Local
                 parts = urlsplit(url)
                 sock = socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=10)
                 stack.enter_context(sock)
-        wait_until(lambda: len(list(Path(f"/proc/{limited.pid}/fd").iterdir())) >= 255)
+        until(lambda: len(list(Path(f"/proc/{limited.pid}/fd").iterdir())) >= 255)
         assert limited.running
     for url in (limited.endpoint, limited.target_urls[0]):
         assert requests.get(f"{url}/v1/health", timeout=20).status_code == 200

@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from light import LIGHT
+from waiting import until
 
 import torchdata_ais.local
 from torchdata_ais.errors import ConnectError, UsageError
 from torchdata_ais.local import LocalCluster, coverage_table
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
 
 
 def alive(pid: int) -> bool:
@@ -31,10 +31,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    end = time.monotonic() + 10
-    while alive(pid):
-        assert time.monotonic() < end, f"process {pid} is still alive"
-        time.sleep(0.02)
+    until(lambda: not alive(pid), what=f"process {pid} is still alive")
 
 
 def test_start_and_stop_can_be_repeated() -> None:
@@ -129,7 +126,9 @@ def test_two_clusters_on_one_root_are_an_error(tmp_path: Path) -> None:
 def test_a_cluster_that_was_killed_says_so() -> None:
     cluster = LocalCluster().start()
     os.kill(cluster.pid, signal.SIGKILL)
-    cluster._process.wait()
+    deadline = time.monotonic() + 10
+    while cluster.running:
+        assert time.monotonic() < deadline
     with pytest.raises(UsageError, match="has ended"):
         cluster.stats()
     root = cluster._temporary
@@ -155,7 +154,7 @@ OWNER = """
 @pytest.mark.parametrize("how", ["killed", "exit", "fork"])
 def test_the_cluster_dies_with_its_parent(how: str) -> None:
     """Also when a fork of the parent lives on and holds the pipe open; and the temporary folder goes, too."""
-    command = [sys.executable, "-W", "ignore", "-c", LIGHT + textwrap.dedent(OWNER), how]
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(OWNER), how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
         try:
             assert owner.stdout is not None

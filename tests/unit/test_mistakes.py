@@ -14,6 +14,7 @@ import re
 import time
 import traceback
 import warnings
+import wave
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +28,13 @@ from torch.utils.data import DataLoader, random_split
 import torchdata_ais
 import torchdata_ais.webdataset as wds
 from torchdata_ais import (
+    AISSampleReader,
     AISSourceLister,
+    Mixture,
+    Normalize,
     Retry,
     Safety,
+    SampleIndex,
     ShardWriter,
     StoreOptions,
     ais_loader,
@@ -523,10 +528,188 @@ OTHERS: dict[str, Case] = {
     "wds.WebDatset": case(lambda g: wds.WebDatset, r"Did you mean WebDataset\?"),
     "a name of the package": case(lambda g: torchdata_ais.AISSourceListr, r"Did you mean AISSourceLister\?"),
     "the service's workers=": case(lambda g: MultiProcessingReadingService(workers=2), "Did you mean num_workers"),
+    # A second round: wrong folders, slips of templates, wrong kinds, wrong device, wrong columns.
+    "batched(size=)": case(lambda g: g.pairs.batched(size=4), "no option 'size'", r"Did you mean batchsize\?"),
+    "decode(device=)": case(lambda g: g.raw.decode("torchrgb8", device="cuda"), "'device'", r"ais_loader\(device='cuda'\)"),
+    "ais_loader(device=)": case(lambda g: ais_loader(g.pairs, device="gpu"), "device='gpu' is no device", 'Use "cpu", "cuda"'),
+    "pin_memory='yes'": case(lambda g: ais_loader(g.pairs, pin_memory="yes"), "pin_memory='yes'", "Pass True or False"),
+    "seed='7'": case(lambda g: ais_loader(g.pairs, seed="7"), "seed='7' is no whole number", "Pass one such as"),
+    "epoch_steps=2.5": case(lambda g: ais_loader(g.pairs, epoch_steps=2.5), "epoch_steps=2.5 is no whole", "number of batches"),
+    "decode(size='224')": case(lambda g: g.raw.decode("torchrgb8", size="224"), "size='224'", r"Write size=224"),
+    "rename() the wrong way round": case(
+        lambda g: load(g.decoded.rename(jpg="image")), "no field 'image'", r'rename\(image="jpg"\): the new name comes first'
+    ),
+    "with_length('48')": case(lambda g: g.pairs.with_length("48"), "n='48' is no whole number"),
+    "repeated('2')": case(lambda g: g.pairs.repeated("2"), "nepochs='2'", "Use at least 1"),
+    "mix_random(weights=)": case(lambda g: g.raw.mix_random(g.raw, weights=[1]), "'weights'", "called probs"),
+    "%06d to read": case(
+        lambda g: first(g.lister("ais://imgs/train-%06d.tar")), "train-%06d.tar: no object", r"write train-\{000000"
+    ),
+    "a star in a bucket": case(lambda g: first(g.lister("ais://imgs/train-*.tar")), r"train-\*", r"knows no \* \? \[: write the prefix"),
+    "brackets in a bucket": case(lambda g: first(g.lister("ais://imgs/train-[0-5].tar")), "no object", r"write the prefix"),
+    "a template of other digits": case(
+        lambda g: list(g.lister("ais://imgs/train-{0..5}.tar").load_tar()), "train-0.tar does not exist", "Name only what is there"
+    ),
+    "a folder of pictures to read": case(
+        lambda g: first(AISSourceLister(photos(g))), "the folder holds no shard", "torchdata-ais convert"
+    ),
+    "a Path of a bucket": case(lambda g: first(g.lister(Path("ais://imgs"))), "names no bucket", "Write ais://bucket"),
+    "the endpoint is a bucket": case(lambda g: StoreOptions("ais://imgs"), "no address of a cluster", "http://host:51080"),
+    "no index was built": case(
+        lambda g: SampleIndex.open("ais://imgs/train-", cluster=g.cluster), "no sample index", "torchdata-ais index ais://imgs"
+    ),
+    "SampleIndex.open of a list": case(lambda g: SampleIndex.open(g.plain), "one place, not a list", r"concat.*build"),  # type: ignore[arg-type]
+    "index['k0']": case(lambda g: SampleIndex.build(g.plain[0])["k0"], "asked for 'k0', of type str", r"\.keys.*\.select"),
+    "index[1.5]": case(lambda g: SampleIndex.build(g.plain[0])[1.5], "asked for 1.5", "numbers from 0 on"),
+    "a Mixture of a list": case(lambda g: Mixture([SampleIndex.build(g.plain[0])]), "without weights", r"\{index: weight"),
+    "read_samples(shuffle=True)": case(
+        lambda g: AISSampleReader(SampleIndex.build(g.plain[0]), shuffle=True), "shuffle=True", 'Use "samples"'
+    ),
+    "the state of a model": case(lambda g: ais_loader(g.pairs).load_state_dict({"w": 1}), "no state of", "Pass what state_dict"),
+    "wds: shardshuffle='yes'": case(lambda g: wds.WebDataset(g.plain, shardshuffle="yes"), "shardshuffle='yes' is no whole number"),
+    "wds: batched('4')": case(
+        lambda g: first(wds.WebDataset(g.plain, shardshuffle=False).batched("4")), "batchsize='4' is no whole number"
+    ),
+    "keys with dots": case(
+        lambda g: first(
+            AISSourceLister(str(write_shard(f"{g.folder}/dots.tar", {"a.00.jpg": b"", "a.01.jpg": b""})))
+            .load_tar()
+            .group_samples()
+            .to_tuple("jpg;png")
+        ),
+        r"has no field 'jpg;png', only \['00.jpg', '01.jpg'\]", "ame one of them, such as '00.jpg'; if keys have dots"
+    ),
+    "convert: source and target swapped": case(
+        lambda g: convert(f"{g.folder}/n-%d.tar", photos(g)), "is no pattern of shards", "Write out/train-%06d.tar"
+    ),
+    "convert: braces in the target": case(
+        lambda g: convert(photos(g), f"{g.folder}/n-{{000..009}}.tar"), "is no pattern of shards", "%06d"
+    ),
+    "convert: one picture": case(
+        lambda g: convert(f"{photos(g)}/a.jpg", f"{g.folder}/n-%d.tar"), "A .jpg file is no source", "the folder it is in"
+    ),
+    "convert: a folder that is not there": case(
+        lambda g: convert("/none/photos", f"{g.folder}/n-%d.tar"), "no such shard or folder", "Check the path"
+    ),
+    "convert: maxsize='1GB'": case(
+        lambda g: convert(photos(g), f"{g.folder}/n-%d.tar", maxsize="1GB"), "maxsize='1GB' is no number", "1e9 for 1 GB"
+    ),
+    "convert: columns=[...]": case(
+        lambda g: convert("t.csv", f"{g.folder}/n-%d.tar", columns=["label"]), "says no names", r'columns=\{"image_path": "jpg"'
+    ),
+    "convert: a wrong column": case(
+        lambda g: convert(labels(g), f"{g.folder}/n-%d.tar", columns={"lable": "cls"}), "no row has a column 'lable'", "Did you mean label"
+    ),
+    "convert: paths in an unknown column": case(
+        lambda g: convert(labels(g), f"{g.folder}/n-%d.tar"), "'path' holds pictures", r'"path": "jpg", "label": "cls"'
+    ),
+    "convert: split without a place": case(
+        lambda g: convert(photos(g), f"{g.folder}/n-%d.tar", split="0.9/0.1"), "needs a place in the names", r"\{split\}-%06d"
+    ),
+    "a sheet of a loader": case(
+        lambda g: contact_sheet(ais_loader(g.pairs.batched(4))), "type AISLoader", r"display_loader_images\(loader\)"
+    ),
+    # A third round: habits from webdataset, torch's loaders and Hugging Face, and values for writers.
+    "sample['image'] in a function": case(
+        lambda g: through(g.decoded.map_sample(wants_image)), "'k0' has no field 'image', only", "'jpg'", r"in \.map_sample\(\)"
+    ),
+    "sample.jpg": case(lambda g: first(g.raw).jpg, "no attribute 'jpg'", r'write sample\["jpg"\]'),
+    "pipe + pipe": case(lambda g: ais_loader(g.pairs + g.pairs), "type ChainDataset, not a pipe", r"one\.concat\(other\)"),
+    "a list of pipes": case(lambda g: ais_loader([g.pairs, g.pairs]), "type list, not a pipe", r"one\.mix_random\(other\)"),
+    "as_dataset of a list": case(lambda g: as_dataset([g.pairs]), "this is a list", "Pass an IterDataPipe"),
+    "ais_loader(timeout=)": case(lambda g: ais_loader(g.pairs, timeout=5), "no option 'timeout'", "called stall_after"),
+    "decode(transform=)": case(lambda g: g.raw.decode("pil", transform=str), "no option 'transform'", r"\.map_dict\(jpg=transform\)"),
+    "slice_samples(start=)": case(lambda g: g.raw.slice_samples(start=1), "no option 'start'", r"\.slice_samples\(start, stop\)"),
+    "a stage with a wrong option": case(lambda g: g.raw.unlisted(zzz=1), "no option 'zzz'", "values, and no options by name"),
+    "rename('jpg', 'image')": case(lambda g: g.raw.rename("jpg", "image"), "too many positional", r"Call rename\(keep, "),
+    "pipe.to('cuda')": case(lambda g: g.pairs.to("cuda"), "stage 'to'", r"ais_loader\(pipe, device='cuda'\)"),
+    "Normalize of tuples": case(
+        lambda g: first(g.pairs.map(Normalize())), r"was given \(Tensor uint8", r"normalize=Normalize\(\)"
+    ),
+    "DataLoader2(num_workers=)": case(
+        lambda g: DataLoader2(g.pairs, num_workers=2), "no option 'num_workers'", r"MultiProcessingReadingService\(4\)"
+    ),
+    "DataLoader2 with the service in second place": case(
+        lambda g: DataLoader2(g.pairs, MultiProcessingReadingService(1)), "in another place", "reading_service=service"
+    ),
+    "an endpoint with a path of its API": case(
+        lambda g: StoreOptions("http://h:51080/v1/objects"), "no address of a cluster", "http://host:51080"
+    ),
+    "~ in a path": case(
+        lambda g: first(AISSourceLister("~/none/train-*.tar")), "no file matches", r"os\.path\.expanduser"
+    ),
+    "~ in a template": case(
+        lambda g: first(AISSourceLister("~/none/train-{0..1}.tar").load_tar()), "no such file", r"os\.path\.expanduser"
+    ),
+    "a field of a batch": case(
+        lambda g: first(g.decoded.batched(40).to_tuple("image")), "no field 'image'", "Did you mean jpg"
+    ),
+    "a word for a class to write": case(
+        lambda g: write(g, {"__key__": "a", "cls": "cat"}), "'cls' of sample 'a'", "'cat' is no whole number", "words go into txt"
+    ),
+    "five channels to write": case(
+        lambda g: write(g, {"__key__": "a", "jpg": torch.zeros(5, 8, 8, dtype=torch.uint8)}), r"\(5, 8, 8\) is no image", "Pass bytes"
+    ),
+    "convert: a table without names of columns": case(
+        lambda g: convert(table(g, "photos/a.jpg,a cat\n"), f"{g.folder}/n-%d.tar"),
+        "first line of a table names its columns, and 'photos/a.jpg'", "Put a line above it",
+    ),
+    "convert: fields with dots": case(
+        lambda g: convert(labels(g), f"{g.folder}/n-%d.tar", columns={"path": ".jpg"}), "'.jpg' begins with a dot", r'columns=\{"path": "jpg"'
+    ),
+    "convert: base64": case(
+        lambda g: convert(table(g, f"image\n/9j/{'4AAQ' * 9000}\n"), f"{g.folder}/n-%d.tar", columns={"image": "jpg"}),
+        "column 'image': no such file", "data:image/jpeg;base64", r"^(?!.*4{9000}).{0,8000}$",
+    ),
+    "convert: a .json table": case(
+        lambda g: convert(table(g, "[]", "t.json"), f"{g.folder}/n-%d.tar", columns={"a": "jpg"}), "A .json file is no source", ".jsonl"
+    ),
+    "convert: a function that wants another field": case(
+        lambda g: convert(photos(g), f"{g.folder}/n-%d.tar", map=wants_image), "KeyError: 'image'; its fields are", "Mend the function"
+    ),
+    "convert: a sound that is cut": case(
+        lambda g: convert(sounds(g), f"{g.folder}/n-%d.tar", check=True), "'wav' of sample 'b'", "the sound is cut: .* 44 bytes", "Mend or remove it"
+    ),
     "zip(loader, loader)": case(
         lambda g: list(zip(*[ais_loader(g.pairs.batched(4))] * 2, strict=False)), "newer iterator"
     ),
 }  # fmt: skip
+
+
+def wants_image(sample: dict[str, Any]) -> Any:
+    return {"x": sample["image"]}
+
+
+def table(ground: Ground, text: str, name: str = "t.csv") -> str:
+    path = ground.folder / "empty" / name
+    path.write_text(text)
+    return str(path)
+
+
+def sounds(ground: Ground) -> str:
+    """A folder with a sound, and one of which the end is missing."""
+    folder = ground.folder / "sounds"
+    folder.mkdir(exist_ok=True)
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(400))
+    (folder / "a.wav").write_bytes(out.getvalue())
+    (folder / "b.wav").write_bytes(out.getvalue()[:44])
+    return str(folder)
+
+
+def photos(ground: Ground) -> str:
+    folder = ground.folder / "photos"
+    folder.mkdir(exist_ok=True)
+    (folder / "a.jpg").write_bytes(picture(1))
+    return str(folder)
+
+
+def labels(ground: Ground) -> str:
+    path = Path(photos(ground), "t.csv")
+    path.write_text("path,label\na.jpg,cat\n")
+    return str(path)
 
 
 def picture_file(ground: Ground) -> Path:

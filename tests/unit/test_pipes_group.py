@@ -18,8 +18,9 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.samples import shown_fields, whole_runs
-from torchdata_ais.tar import Link, read_members
+from torchdata_ais.reading.runs import whole_runs
+from torchdata_ais.samples import shown_fields
+from torchdata_ais.tar import Link, TarReader
 from torchdata_ais.testing import shard_bytes, write_shard
 
 THROUGH = {"fused": lambda pipe: pipe, "map": lambda pipe: pipe.map(lambda item: item)}
@@ -216,7 +217,7 @@ def test_errors_of_samples_are_value_errors_too() -> None:
 def test_a_sample_begins_at_its_own_header_whatever_was_left_out_before_it() -> None:
     """macOS puts its own member in front of each file; the place of a sample is where its first one begins."""
     body = shard_bytes([("._a.jpg", b"mac"), ("a.jpg", b"1"), ("._b.jpg", b"mac"), ("b.jpg", b"2")])
-    runs = list(whole_runs(read_members([body]), url="s.tar"))
+    runs = list(whole_runs(TarReader([body]), url="s.tar"))
     assert [(run.key, run.offset) for run in runs] == [("a", 1024), ("b", 3072)]
 
 

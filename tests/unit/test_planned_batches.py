@@ -63,6 +63,10 @@ def is_small(row: Any) -> bool:
     return bool(row[0] < 3)
 
 
+def is_tenth(row: Any) -> bool:
+    return bool(row[0] % 10 == 0)
+
+
 def never(row: Any) -> bool:
     return bool(row[0] < 0)
 
@@ -181,9 +185,40 @@ def test_an_empty_batch_may_repeat_the_last_one(index: SampleIndex) -> None:
     got = [numbers(batch) for batch in pipe]
     assert got == [[0, 1], *([[2]] * (len(pipe) - 1))]
     assert pipe.counts().skipped == {"EmptyBatchError": len(pipe) - 2}
-    first = AISSampleReader(index, empty="repeat").decode().to_tuple("cls").filter(never).batched(2)
-    with pytest.raises(EmptyBatchError, match="none before it"):
-        next(iter(first))
+    nothing = AISSampleReader(index, empty="repeat").decode().to_tuple("cls").filter(never).batched(2)
+    with pytest.raises(EmptyBatchError, match=f"{len(nothing)} batches left in this epoch"):
+        next(iter(nothing))
+
+
+@pytest.mark.parametrize("engine", ["dataloader", "dataloader2"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.ci)])
+def test_an_empty_batch_with_none_before_it_is_the_next_one_also_after_a_resume(
+    index: SampleIndex, workers: int, engine: Any
+) -> None:
+    def loader() -> Any:
+        pipe = AISSampleReader(index, empty="repeat").decode().to_tuple("cls").filter(is_tenth).batched(2)
+        return ais_loader(pipe, num_workers=workers, engine=engine)
+
+    with loader() as whole:
+        states, got = [whole.state_dict()], []
+        for batch in whole:
+            got.append(numbers(batch))
+            states.append(whole.state_dict())
+    assert len(got) == (TOTAL + 1) // 2
+    assert {number for batch in got for number in batch} == set(range(0, TOTAL, 10))
+    for step in range(0, len(got) - 10, 3):  # behind that a worker may have nothing left
+        with loader() as resumed:
+            resumed.load_state_dict(states[step])
+            rest = [numbers(batch) for batch in resumed]
+        assert len(rest) == len(got) - step
+        assert rest[10:] == got[step + 10 :]
+
+
+def test_an_empty_pack_with_none_before_it_is_the_next_one(index: SampleIndex) -> None:
+    pipe = AISSampleReader(index, empty="repeat").decode().to_tuple("cls").filter(is_tenth)
+    got = list(pipe.pack(length=[1] * TOTAL, budget=2))
+    assert len(got) == (TOTAL + 1) // 2
+    assert {row[0] for packs in got for pack in packs for row in pack} == set(range(0, TOTAL, 10))
 
 
 def test_a_stage_that_gives_more_makes_its_batch_larger(index: SampleIndex) -> None:
@@ -448,7 +483,7 @@ def test_bad_input_is_refused_in_words(index: SampleIndex, sources: list[SampleI
     for wrong, says in [
         (lambda: AISSampleReader(empty), "no sample"),
         (lambda: Mixture({empty: 1}), "no sample"),
-        (lambda: Mixture({}), "weights, not 0"),
+        (lambda: Mixture({}), "a mixture of nothing"),
         (lambda: Mixture([(3, {index: 1})]), "begin at position 0"),
         (lambda: Mixture({index: 1}, stop="last"), "stop='last'"),  # type: ignore[arg-type]
         (lambda: AISSampleReader(index, positions=[TOTAL]), f"has {TOTAL} to {TOTAL}, the index {TOTAL}"),
@@ -459,17 +494,43 @@ def test_bad_input_is_refused_in_words(index: SampleIndex, sources: list[SampleI
         (lambda: AISSampleReader(index, empty="skip"), "empty='skip'"),  # type: ignore[arg-type]
         (lambda: AISSampleReader(index, tail="cut"), "tail='cut'"),  # type: ignore[arg-type]
         (lambda: AISSampleReader(index, epoch_steps=0), "epoch_steps=0"),
-        (lambda: len(ais_loader(plain(index, 100), tail="drop")), "larger than the epoch"),
         (
             lambda: list(ais_loader(plain(index), global_batch=2, rank=0, world_size=3)),
             "leaves a rank without",
         ),
         (lambda: ais_loader(plain(index), global_batch=0), "global_batch"),
         (lambda: ais_loader(plain(index), epoch_steps="pad"), "take equal steps anyway"),
-        (lambda: ais_loader(plain(index)).samples_of(-1), "step -1"),
+        (lambda: ais_loader(plain(index)).samples_of(-1), "step=-1"),
     ]:
         with pytest.raises((UsageError, IndexError), match=f"(?i){says}"):
             wrong()
+
+
+@pytest.mark.parametrize("tail", ["short", "drop", "pad"])
+def test_a_batch_larger_than_the_data_is_refused_on_every_rank_with_both_numbers(
+    index: SampleIndex, sources: list[SampleIndex], tail: Any
+) -> None:
+    whole = TOTAL // 3 + 1
+    for rank in range(3):
+        here: Any = {"rank": rank, "world_size": 3}
+        says = f"global batch of {3 * whole} samples is larger than the epoch, which has {TOTAL}"
+        for wrong in (
+            lambda: list(ais_loader(plain(index, whole, tail=tail), **here)),  # noqa: B023
+            lambda: len(ais_loader(plain(index, whole, tail=tail), **here)),  # noqa: B023
+            lambda: list(ais_loader(plain(index), global_batch=3 * whole, tail=tail, **here)),  # noqa: B023
+            lambda: list(as_dataset(plain(index, whole, tail=tail), **here)),  # noqa: B023
+        ):
+            with pytest.raises(UsageError, match=says) as caught:
+                wrong()
+            assert "epoch_steps=" in caught.value.todo
+    assert len(list(ais_loader(plain(index, TOTAL, tail=tail)))) == 1
+    steps = list(ais_loader(plain(index, 2 * TOTAL, tail=tail), epoch_steps=2))  # told how long an epoch is
+    assert Counter(number for step in steps for number in numbers(step)) == dict.fromkeys(range(TOTAL), 4)
+    few = Mixture({sources[0]: 1, sources[2]: 1})  # the first ends when the seven of source 0 were seen
+    with pytest.raises(UsageError, match=r"20 samples is larger than the epoch, which has 14"):
+        list(ais_loader(plain(few, 20, tail=tail)))
+    assert len(list(plain(index, 9, tail=tail))) > 0
+    assert len(list(AISSampleReader(index, tail=tail))) == TOTAL  # without batches there is none too large
 
 
 def test_several_ranks_need_to_know_what_a_batch_is(index: SampleIndex) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 import torch.distributed.checkpoint as dcp
 
-from torchdata_ais import AISSourceLister, SampleIndex, ais_loader, merge_states
+from torchdata_ais import AISSourceLister, SampleIndex, ais_loader, as_dataset, merge_states
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.index import Mixture
+from torchdata_ais.loaders import state as loader_states
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSampleReader
 from torchdata_ais.testing import shard_bytes, write_shard
@@ -158,7 +160,7 @@ def test_promise_5_sources_come_and_go_and_come_back(sources: list[SampleIndex])
         pipe = pipe_over(mixture(sources, *weights, stop="never"), 5, epoch_steps=9)
         with ais_loader(pipe) as loader:
             if state is not None:
-                loader.load_state_dict(state, allow={"sources"})
+                loader.load_state_dict(state, allow="sources")
             got += some(loader, 7)
             state = loader.state_dict()
     seen = Counter(number for one in got for number in one)
@@ -214,25 +216,75 @@ def test_promise_5_a_state_of_something_else_is_refused_and_named(
             loader.load_state_dict(state, allow={"seed"})
 
 
-def test_another_schedule_of_weights_is_a_change_of_weights(sources: list[SampleIndex]) -> None:
+@pytest.mark.parametrize(
+    "before", [3, 5]
+)  # steps: the turn of the other source has come in one of them, or both
+@pytest.mark.parametrize(("turn", "other"), [(8, 16), (400, 300)])
+def test_another_schedule_of_weights_is_a_change_of_weights(
+    sources: list[SampleIndex], turn: int, other: int, before: int
+) -> None:
+    """Also one that differs later only; and what was drawn before the change is neither lost nor drawn again."""
     one, two = sources[:2]
 
     def over(turn: int) -> Any:
         schedule = [(0, {one: 1}), (turn, {one: 1, two: 1})]
         return pipe_over(Mixture(schedule, stop="never"), epoch_steps=50)
 
-    with ais_loader(over(8)) as loader:
-        got = some(loader, 5)
+    with ais_loader(over(turn)) as loader:
+        got = some(loader, before)
         state = loader.state_dict()
-    with ais_loader(over(16)) as loader:
-        with pytest.raises(StateError, match=r"allow=\{'weights'\}"):
+    with ais_loader(over(other)) as loader:
+        with pytest.raises(StateError, match=r"another schedule .*allow=\{'weights'\}"):
             loader.load_state_dict(state)
         loader.load_state_dict(state, allow={"weights"})
         got += some(loader, 6)
+        state = loader.state_dict()
+    with ais_loader(over(other)) as loader:
+        loader.load_state_dict(state)  # the change is in the state now
+        got += some(loader, 3)
     seen = Counter(number for batch in got for number in batch)
     for source, size in enumerate(SIZES[:2]):
         counts = [seen[1000 * source + number] for number in range(size)]
         assert max(counts) - min(counts) <= 1
+
+
+def test_another_batch_after_a_turn_of_the_schedule_is_no_change_of_sources(
+    sources: list[SampleIndex],
+) -> None:
+    one, two = sources[:2]
+
+    def over() -> Any:
+        return pipe_over(Mixture([(0, {one: 1}), (8, {one: 1, two: 1})], stop="never"), epoch_steps=50)
+
+    with ais_loader(over()) as loader:
+        whole = [number for batch in some(loader, 15) for number in batch]
+    with ais_loader(over()) as loader:
+        got = some(loader, 5)
+        state = loader.state_dict()
+    with ais_loader(over(), global_batch=5) as loader:
+        loader.load_state_dict(state, allow={"batch"})
+        got += some(loader, 2)
+        state = loader.state_dict()
+    with ais_loader(over(), global_batch=5) as loader:
+        loader.load_state_dict(state)
+        got += some(loader, 6)
+    assert [number for batch in got for number in batch] == whole
+
+
+def test_a_source_whose_turn_comes_later_is_a_source(sources: list[SampleIndex]) -> None:
+    one, two, three = sources[:3]
+
+    def over(other: Any) -> Any:
+        return pipe_over(Mixture([(0, {one: 1}), (80, {one: 1, other: 1})], stop="never"), epoch_steps=50)
+
+    with ais_loader(over(two)) as loader:
+        some(loader, 3)
+        state = loader.state_dict()
+    with (
+        ais_loader(over(three)) as loader,
+        pytest.raises(StateError, match=r"2 sources.*1 of them are gone, 1 are new"),
+    ):
+        loader.load_state_dict(state)
 
 
 # Who takes it
@@ -249,6 +301,17 @@ def test_it_is_a_stateful_of_distributed_checkpoint(sources: list[SampleIndex], 
     with ais_loader(pipe_over(mixture(sources, 1, 2, 1))) as loader:
         dcp.load({"data": loader}, checkpoint_id=tmp_path / "checkpoint", no_dist=True)
         assert some(loader, 4) == whole[5:]
+
+
+def test_of_ten_thousand_equal_states_one_is_looked_at(
+    sources: list[SampleIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, state = of_world(lambda: pipe_over(sources[1]), 2, None, 3, global_batch=8)
+    looked_at: list[Any] = []
+    real = loader_states.from_plain
+    monkeypatch.setattr(loader_states, "from_plain", lambda plain: (looked_at.append(plain), real(plain))[1])
+    assert merge_states([copy.deepcopy(state) for _ in range(10_000)]) == state
+    assert len(looked_at) == 1
 
 
 def test_states_of_ranks_may_be_merged_as_those_of_streams(sources: list[SampleIndex]) -> None:
@@ -313,3 +376,52 @@ def data_requests(cluster: LocalCluster) -> list[Any]:
 
 def sent(cluster: LocalCluster) -> int:
     return sum(one.bytes_sent for one in data_requests(cluster))
+
+
+def test_promise_5_a_state_of_a_selection_fits_the_selection_that_was_stored(
+    sources: list[SampleIndex], tmp_path: Path
+) -> None:
+    chosen = {
+        "selection": sources[1].select(range(0, 40, 3)),
+        "part": sources[2][3:],
+        "joined": SampleIndex.concat([sources[0].select([0, 5, 7]), sources[3]]),
+    }
+    for name, index in chosen.items():
+        stored = SampleIndex.open(index.save(tmp_path / name).files[0].rpartition("/")[0])
+        for before, after in ((index, stored), (stored, index)):
+            with ais_loader(pipe_over(before, 3)) as loader:
+                whole = some(loader, 7)
+            with ais_loader(pipe_over(before, 3)) as loader:
+                some(loader, 2)
+                state = loader.state_dict()
+            with ais_loader(pipe_over(after, 3)) as loader:
+                loader.load_state_dict(state)
+                assert some(loader, 5) == whole[2:], name
+
+
+@pytest.mark.parametrize("step", ["a", 1.5, None, True, -1, 2**70, [1]])
+def test_a_step_that_cannot_be_is_an_error_of_ours(sources: list[SampleIndex], step: Any) -> None:
+    with (
+        ais_loader(pipe_over(sources[1])) as loader,
+        pytest.raises(UsageError, match="step="),
+    ):
+        loader.samples_of(step)
+
+
+def test_a_step_before_a_change_is_an_error_of_ours(sources: list[SampleIndex]) -> None:
+    with ais_loader(pipe_over(sources[1])) as loader:
+        some(loader, 3)
+        state = loader.state_dict()
+    with ais_loader(pipe_over(sources[1]), global_batch=8) as loader:
+        loader.load_state_dict(state, allow="batch")
+        assert len(loader.samples_of(3)) == 8
+        with pytest.raises(UsageError, match="Step 2 lies before step 3"):
+            loader.samples_of(2)
+
+
+@pytest.mark.parametrize("epoch", ["a", 1.5, None, True, -1])
+def test_an_epoch_that_cannot_be_is_an_error_of_ours(sources: list[SampleIndex], epoch: Any) -> None:
+    pipe = pipe_over(sources[1])
+    for taker in (ais_loader(pipe), as_dataset(pipe), AISSampleReader(sources[1])):
+        with pytest.raises(UsageError, match="epoch="):
+            taker.set_epoch(epoch)

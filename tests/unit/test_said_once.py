@@ -20,7 +20,7 @@ from torchdata_ais.webdataset.autodecode import decoders
 from torchdata_ais.webdataset.shardlists import expand_urls
 from torchdata_ais.webdataset.utils import pytorch_worker_info
 from torchdata_ais.world import WorldOptions, known_ranks
-from torchdata_ais.writing.inputs import shards_in
+from torchdata_ais.writing.sources.shards import shards_in
 
 PACKAGE = Path(torchdata_ais.__file__).parent
 SHARDS = ["a.tar", "b.tgz", *(f"c.tar.{kind}" for kind in COMPRESSIONS)]

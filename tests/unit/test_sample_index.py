@@ -136,8 +136,30 @@ def test_what_is_selected_is_an_index_in_the_stored_order(shards: list[str], tmp
     ]
     assert len({index.digest, chosen.digest, small.digest, index.select([3, 17]).digest}) == 4
     assert index.select([3, 17, 200]).digest == chosen.digest
+    assert index[:].digest == index.select([True] * len(index)).digest == index.digest
     assert len(index.select([])) == 0
     assert list(index.select([]).keys) == []
+
+
+def test_what_is_stored_has_the_digest_that_it_had_in_memory(shards: list[str], tmp_path: Path) -> None:
+    one, two = build_index(shards[2:]), build_index(shards[:2])
+    both = SampleIndex.concat([one, two])
+    made = {
+        "select": one.select([3, 17, 200]),
+        "where": one.select(pc.field("size") > 3000),
+        "split": both.split(0.3)[1],
+        "slice": both[5:-5],
+        "twice": one[10:].select([0, 7]),
+        "all": one.select([True] * len(one)),
+        "concat": both,
+        "part": SampleIndex.concat([one.select([0, 7]), two]),
+    }
+    for name, index in made.items():
+        stored = index.save(tmp_path / name)
+        assert stored.digest == SampleIndex.open(tmp_path / name).digest == index.digest, name
+        assert stored.save(tmp_path / "again" / name).digest == index.digest, name
+        assert [ref.key for ref in stored] == [ref.key for ref in index]
+    assert len({index.digest for index in made.values()} | {two.digest}) == len(made) + 1
 
 
 @pytest.mark.parametrize(
@@ -167,6 +189,22 @@ def test_a_split_keeps_a_sample_on_its_side_when_shards_are_added(shards: list[s
     assert set(index.split(0.3, seed=5)[0].keys) != set(first.keys)
     assert len(index.split(0)[0]) == 0
     assert len(index.split(1)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda one, two: one.split("half"), "fraction='half'"),
+        (lambda one, two: one.split(0.5, seed=None), "seed=None"),
+        (lambda one, two: one.concat(two), "concat.. was given SampleIndex, not a list"),
+        (lambda one, two: SampleIndex.concat([one, 3]), "concat.. was given a list with int"),
+        (lambda one, two: one.select(lambda rows: rows["width"]), "'.*width.*Use the columns shard, "),
+    ],
+)
+def test_wrong_calls_of_an_index_are_refused_in_words(shards: list[str], wrong, says: str) -> None:
+    one, two = (SampleIndex.build(shard) for shard in shards[:2])
+    with pytest.raises(UsageError, match=says):
+        wrong(one, two)
 
 
 def test_indexes_are_joined_with_their_selections(shards: list[str]) -> None:
@@ -237,7 +275,7 @@ def test_an_index_of_another_version_or_kind_says_so(shards: list[str], tmp_path
     table = tmp_path / "shards.arrow"
     data = table.read_bytes()
     table.write_bytes(data.replace(b'"version":1', b'"version":7'))
-    with pytest.raises(SampleIndexError, match="version 7, this package reads version 1"):
+    with pytest.raises(SampleIndexError, match="version 7, this package reads versions 1 and 2"):
         SampleIndex.open(tmp_path)
     for other in (b"", b"hello", pa_file()):
         table.write_bytes(other)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import inspect
 import io
+import itertools
+import pickle
 import pydoc
+import re
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +18,16 @@ import pytest
 import torch
 from PIL import Image
 
-from torchdata_ais import AISFileLoader, AISSourceLister, Sample, ais_loader, contact_sheet, explain, stats
+from torchdata_ais import (
+    AISFileLoader,
+    AISSourceLister,
+    Sample,
+    SampleIndex,
+    ais_loader,
+    contact_sheet,
+    explain,
+    stats,
+)
 from torchdata_ais.display.rows import Choice, find, text_of
 from torchdata_ais.shown import value_text
 from torchdata_ais.testing import write_shard
@@ -52,11 +67,70 @@ def test_a_notebook_shows_a_sample_with_place_kinds_and_a_thumbnail(shard: str) 
     for sample in (first(shard), first(shard, "torchrgb8"), first(shard, "pil")):
         page = sample._repr_html_()
         assert page is not None
-        assert page.startswith(f"<table><caption>sample 'a', byte 0 of {shard}</caption>")
+        assert f">sample 'a', byte 0 of {shard}</caption>" in html.unescape(page)
+        assert page.count('style="text-align:left') == page.count("<td ") + 1, (
+            "Jupyter's cells end at the right"
+        )
         assert page.count("<img src=") == 1, "the damaged png has none"
         assert len(page) < 20_000
         assert "&lt;card&gt;" in page
         assert "<card>" not in page
+
+
+def test_what_a_notebook_shows_obeys_nobody_and_keeps_its_width(tmp_path: Path) -> None:
+    """Names of members may have any characters: markup, other directions, what a terminal obeys, any length."""
+    key, field = "<script>alert(1)</script>\u202e\x1b[2J", "\x1b]0;x\x07<b>" + "y" * 400
+    names = {f"{key}.{field}": b"1", f"{key}.txt": b"</td>", f"{key}.cls": b"2"}
+    url = "http://h:1/v1/objects/b/s.tar?provider=ais"
+    sample = Sample({"__key__": key, "__url__": url, field: b"1", "txt": "</td>"})
+    shard = tmp_path / "s.tar"
+    with tarfile.open(shard, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in names.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    index = SampleIndex.build(str(shard))
+    for page in (sample._repr_html_(), index._repr_html_()):
+        assert "<script" not in page
+        assert "<b>y" not in page
+        assert not re.search("[\x1b\x07\u202e]", page)
+        assert page.count("overflow-wrap:anywhere") >= page.count("<td")
+    assert len(sample._repr_html_()) < 1500, "a long name is cut"
+    assert ", ais://b/s.tar<" in sample._repr_html_(), "objects have their short names"
+    assert max(map(len, str(sample).splitlines()[2:])) < 60, (
+        "one long name does not push all values to the right"
+    )
+    many = Sample({f"field{number:04d}": b"" for number in range(2000)})
+    assert many._repr_html_().count("<tr>") == 51
+    assert "and 1950 more fields" in many._repr_html_()
+
+
+def test_the_values_of_a_mask_are_seen_in_its_thumbnail() -> None:
+    """Numbers such as 0, 1 and 2 are all black to the eye."""
+    values = np.repeat(np.array([[0, 1, 2]], np.uint8), 30, 0).repeat(10, 1)
+    out = io.BytesIO()
+    Image.fromarray(values).save(out, "PNG")
+    for field, colours in (("trimap.png", 3), ("png", 1)):
+        page = Sample({"__key__": "a", field: out.getvalue()})._repr_html_()
+        data = re.search('base64,([^"]+)', page)
+        assert data is not None
+        picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data[1]))).convert("RGB")).astype(int)
+        parts = [picture[:, part * 10 + 3 : part * 10 + 7].mean((0, 1)) for part in range(3)]
+        apart = sum(np.abs(one - other).max() > 60 for one, other in itertools.pairwise(parts))
+        assert apart == colours - 1
+
+
+def test_what_a_sample_has_not_is_told_with_what_it_has(shard: str) -> None:
+    sample = first(shard)
+    with pytest.raises(KeyError) as caught:
+        sample["image"]
+    text = "the sample 'a' has no field 'image', only ['bin', 'cls', 'jpg', 'png', 'txt']"
+    assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value))) == text
+    with pytest.raises(AttributeError, match=r'A sample is a dict: write sample\["jpg"\]'):
+        sample.jpg  # noqa: B018
+    assert not hasattr(sample, "shape")
+    assert sample.get("image") is None
+    assert "image" not in sample
 
 
 @pytest.mark.parametrize(
@@ -99,7 +173,8 @@ def test_loader_stats_and_explanation_are_tables_in_a_notebook(shard: str) -> No
     for shown in (ais_loader(pipe), stats(pipe), explain(pipe)):
         page = shown._repr_html_()
         assert page.count("<table>") == page.count("</table>") == 1
-        assert "<td>group_samples" in page
+        assert re.search('<td style="text-align:left[^>]*>group_samples', page), "names begin at the left"
+    assert re.search('<td style="text-align:right', stats(pipe)._repr_html_()), "and numbers end at the right"
     assert "requests: 1 GETs an epoch" in explain(pipe)._repr_html_()
     assert "1 process" in stats(pipe)._repr_html_()
 

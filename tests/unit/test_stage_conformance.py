@@ -94,6 +94,7 @@ STAGES: dict[str, tuple[type, dict[str, Any] | Callable[[Any], Any], Any]] = {
     "batched": (Batcher, {"batchsize": 4}, TUPLES),
     "decode": (SampleDecoder, {}, SAMPLES),
     "decode_threads": (SampleDecoder, {"threads": 2}, SAMPLES),
+    "decode_rng": (SampleDecoder, {"random_resized_crop": 8}, SAMPLES),
     "extract_keys": (lambda s: KeyExtractor(s, "*.txt;*.jpg", "cls"), {}, SAMPLES),
     "group_samples": (TarSampleGrouper, {}, MEMBERS),
     "info": (InfoPrinter, {}, SAMPLES),

@@ -76,5 +76,5 @@ def test_other_numbers_of_dimensions_cannot_be_padded() -> None:
         list(Batcher(values, 2, ragged="pad"))
     ((made,),) = Batcher(values, 2, ragged="list")
     assert [value.ndim for value in made] == [1, 2]
-    with pytest.raises(UsageError, match=r'ragged=.*Use "error", "list" or "pad"'):
+    with pytest.raises(UsageError, match=r'ragged=.*Pass "error", "list" or "pad"'):
         Batcher([], 2, ragged="zeros")  # type: ignore[arg-type]

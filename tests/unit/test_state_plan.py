@@ -36,6 +36,8 @@ def plan(sources: int, segments: int, most: int = MOST) -> PlanState:
     return PlanState(
         plan=1,
         sources=[digest(one) for one in range(sources)],
+        removed=list(range(sources - 1)),
+        weights=digest(0),
         order="shuffle='samples', stop='first'",
         seed=2**63,
         segments=rows,
@@ -49,6 +51,8 @@ def plan(sources: int, segments: int, most: int = MOST) -> PlanState:
 TWO = PlanState(
     plan=1,
     sources=[digest(0), digest(1)],
+    removed=[0],
+    weights=digest(2),
     order="stop='first'",
     seed=7,
     segments=[
@@ -112,6 +116,10 @@ def forged(edit: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (lambda s: s.update(sources=["x", digest(1)]), "sources"),
         (lambda s: s.update(sources=[digest(1), digest(1)]), "source is there twice"),
         (lambda s: s["sources"].append(digest(2)), "one weight a source"),
+        (lambda s: s.update(removed=[2]), "removed source there is none of"),
+        (lambda s: s.update(removed=[0, 0]), "removed source there is none of"),
+        (lambda s: s.update(removed=[-1]), "removed"),
+        (lambda s: s.update(weights="x"), "weights"),
         (lambda s: s.update(segments=[]), "segments"),
         (lambda s: s["segments"].pop(0), "not the beginning"),
         (lambda s: s["segments"].reverse(), "not the beginning"),

@@ -7,7 +7,6 @@ import sys
 import threading
 
 import pytest
-from light import LIGHT
 
 from torchdata_ais.errors import ChecksumError, NotFoundError, ObjectChangedError, UsageError
 from torchdata_ais.store import StoreOptions, open_blocks
@@ -97,8 +96,8 @@ def test_urls_that_cannot_be_opened_are_refused_at_once():
 
 @pytest.mark.timeout(60)
 def test_standard_input_is_read():
-    code = LIGHT + (
-        "from torchdata_ais.store import *\n"
+    code = (
+        "import sys\nfrom torchdata_ais.store import *\n"
         "with open_blocks('-', StoreOptions(), start=3) as s: sys.stdout.write(b''.join(s).decode())"
     )
     done = subprocess.run(
@@ -107,12 +106,12 @@ def test_standard_input_is_read():
     assert done.stdout == b"3456789"
 
 
-def test_a_named_pipe_is_read_and_one_that_nobody_writes_to_is_closed(tmp_path):
+def test_a_named_pipe_is_read_and_one_that_nobody_writes_to_is_closed(tmp_path, threads_left):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     source = open_blocks(str(path), SMALL)
     source.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "torchdata_ais.fetch"]
+    assert threads_left() == []
     writer = threading.Thread(target=path.write_bytes, args=(BODY,))
     writer.start()
     assert read(path) == BODY

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import io
 import random
+from dataclasses import replace
 
 import pytest
+import xxhash
 
-from torchdata_ais.errors import NotFoundError, ReadError, UsageError
+from torchdata_ais.errors import ConnectError, NotFoundError, ReadError, UsageError
 from torchdata_ais.store import (
     Retry,
     StoreOptions,
@@ -68,6 +70,36 @@ def test_a_file_is_put_from_where_it_stands(ais_bucket, store):
     url = put_object(f"ais://{ais_bucket.name}/f", file, store)
     with open_blocks(url, store) as source:
         assert b"".join(source) == b"456789"
+
+
+class Counted(io.BytesIO):
+    came = 0
+
+    def read(self, size=-1):
+        data = super().read(size)
+        self.came += len(data)
+        return data
+
+
+def test_what_was_hashed_before_is_read_once(ais_bucket, store):
+    checksum = xxhash.xxh64_hexdigest(BODY)
+    file = Counted(BODY)
+    url = put_object(f"ais://{ais_bucket.name}/f", file, store, size=len(BODY), checksum=checksum)
+    assert head_object(url, store).checksum == url.checksum == checksum
+    nobody = replace(store, endpoint="http://127.0.0.1:1", retry=Retry(1))
+    for known, before in (("", len(BODY)), (checksum, 0)):
+        file = Counted(BODY)
+        with pytest.raises(ConnectError):
+            put_object("ais://b/f", file, nobody, size=len(BODY), checksum=known)
+        assert file.came == before
+
+
+def test_promise_1_a_file_that_changed_after_it_was_hashed_is_not_stored(ais_bucket, store):
+    checksum = xxhash.xxh64_hexdigest(BODY)
+    changed = io.BytesIO(BODY[:-1] + b"?")
+    with pytest.raises(ReadError, match="CHECKSUM"):
+        put_object(f"ais://{ais_bucket.name}/f", changed, store, size=len(BODY), checksum=checksum)
+    assert not object_exists(f"ais://{ais_bucket.name}/f", store)
 
 
 def test_deleting_and_asking(ais_bucket, store):

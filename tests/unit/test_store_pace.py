@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -27,13 +26,6 @@ class Clock:
 def refuse(pace: Pace, status: int = 429, after_s: float | None = None) -> None:
     with pytest.raises(Failed), pace.turn():
         raise Failed(ReadError, "busy", status=status, after_s=after_s)
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_it_grows_by_one_a_round_and_not_above_the_most() -> None:

@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 
 import pytest
+from archives import archive_of
 
 from torchdata_ais.errors import (
     BadHeaderError,
@@ -20,8 +21,7 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.tar import decompress, is_compressed, read_members
-from torchdata_ais.tar.writer import encode_archive
+from torchdata_ais.tar import TarReader, decompress, is_compressed
 from torchdata_ais.tar.zstd import ZSTD
 
 zstandard = pytest.importorskip("zstandard")
@@ -130,9 +130,9 @@ def test_a_cut_names_the_place_in_the_compressed_object(compress):
 
 
 def test_members_before_the_damage_are_read():
-    archive = b"".join(encode_archive([(f"{n}.bin", random.randbytes(2 << 20)) for n in range(3)]))
+    archive = archive_of([(f"{n}.bin", random.randbytes(2 << 20)) for n in range(3)])
     body = gzip.compress(archive, 1)
-    members = read_members(decompress([body[: len(body) * 9 // 10]]))
+    members = iter(TarReader(decompress([body[: len(body) * 9 // 10]])))
     assert [next(members)[0], next(members)[0]] == ["0.bin", "1.bin"]
     with pytest.raises(TruncatedShardError):
         next(members)
@@ -140,7 +140,7 @@ def test_members_before_the_damage_are_read():
 
 def test_a_compressed_page_of_html_is_no_archive():
     with pytest.raises(NotATarError, match="an HTML page"):
-        list(read_members(decompress([gzip.compress(b"<html>" * 200)])))
+        list(TarReader(decompress([gzip.compress(b"<html>" * 200)])))
 
 
 def test_frames_of_parallel_zstd_begin_with_a_frame_to_skip():

@@ -11,8 +11,8 @@ import pytest
 from torchdata_ais import AISFileLoader, TarSampleGrouper
 from torchdata_ais.errors import BadHeaderError, SampleError, UnsupportedMemberError, UsageError
 from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.samples import Run, whole_runs
-from torchdata_ais.tar import Link, LinkTargets, TarBuilder, compression, decompress, link, read_members
+from torchdata_ais.reading.runs import Run, whole_runs
+from torchdata_ais.tar import Link, LinkTargets, TarBuilder, TarReader, compression, decompress, link
 from torchdata_ais.urls import MemberPath
 
 END = bytes(1024)
@@ -45,12 +45,12 @@ def test_a_long_name_has_at_most_64_kib(kind: bytes) -> None:
             END,
         ]
 
-    assert len(list(read_members(shard(PATH)))) == 1
+    assert len(list(TarReader(shard(PATH)))) == 1
     for size in (PATH + 1, 400_000, 2 << 20):
         with pytest.raises(
             BadHeaderError, match=f"extension header of {size + 1} bytes.*shorter names"
         ) as caught:
-            list(read_members([header("first.cls", b"0"), *shard(size)], url="s.tar"))
+            list(TarReader([header("first.cls", b"0"), *shard(size)], url="s.tar"))
         assert (caught.value.url, caught.value.offset) == ("s.tar", 512)
         assert (caught.value.member or "").startswith("d.x/nnn")
 
@@ -61,12 +61,12 @@ def test_a_pax_name_has_at_most_64_kib(word: str, kind: bytes) -> None:
     def shard(size: int) -> list[bytes]:
         return [header("pax", kind, pax(word, size)), header("a.cls", b"0"), END]
 
-    assert len(list(read_members(shard(PATH)))) == 1
+    assert len(list(TarReader(shard(PATH)))) == 1
     with pytest.raises(BadHeaderError, match=f"{word} of {PATH + 1} characters, more than {PATH}") as caught:
-        list(read_members(shard(PATH + 1)))
+        list(TarReader(shard(PATH + 1)))
     assert (caught.value.offset, len(caught.value.member or "")) == (0, 100)
     with pytest.raises(BadHeaderError, match="extension header of 1048577 bytes"):
-        list(read_members([header("pax", kind, b" " * ((1 << 20) + 1))]))
+        list(TarReader([header("pax", kind, b" " * ((1 << 20) + 1))]))
 
 
 def test_what_readers_refuse_is_not_written() -> None:

@@ -9,10 +9,10 @@ import tarfile
 import tracemalloc
 
 import pytest
+from archives import archive_of
 
 from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TruncatedShardError
-from torchdata_ais.tar import Link, TarReader, read_members
-from torchdata_ais.tar.writer import encode_archive
+from torchdata_ais.tar import Link, TarReader
 
 URL = "ais://bucket/shard.tar"
 
@@ -56,7 +56,7 @@ END = bytes(1024)
 
 
 def read(*parts, **options):
-    return list(read_members([b"".join(parts)], url=URL, **options))
+    return list(TarReader([b"".join(parts)], url=URL, **options))
 
 
 def names(*parts, **options):
@@ -64,7 +64,7 @@ def names(*parts, **options):
 
 
 def archive(*members):
-    return b"".join(encode_archive(members))
+    return archive_of(members)
 
 
 TWO = archive(("a.jpg", b"x" * 700), ("a.cls", b"7"))
@@ -78,7 +78,7 @@ def test_members_come_with_the_offsets_of_their_headers():
 
 
 def test_extension_headers_belong_to_the_member_after_them():
-    data = b"".join(encode_archive([("a.cls", b"1"), ("é.cls", b"2")]))
+    data = archive_of([("a.cls", b"1"), ("é.cls", b"2")])
     assert [(name, begin, after) for name, _, begin, after in read(data)] == [
         ("a.cls", 0, 1024),
         ("é.cls", 1024, 1024 + 2048),
@@ -335,7 +335,7 @@ def test_the_stream_is_read_to_its_end_so_that_its_checksum_is_checked():
         raise OSError("checksum of the whole")
 
     with pytest.raises(OSError, match="checksum of the whole"):
-        list(read_members(blocks()))
+        list(TarReader(blocks()))
 
 
 def test_an_extension_header_without_a_member_is_cut():
@@ -454,7 +454,7 @@ def test_promise_7_memory_is_the_largest_member_and_two_blocks():
 
     tracemalloc.start()
     try:
-        for _ in read_members(blocks()):
+        for _ in TarReader(blocks()):
             pass
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -470,7 +470,7 @@ def test_blocks_are_pulled_as_they_are_needed():
             pulled.append(at)
             yield TWO[at : at + 512]
 
-    members = read_members(blocks())
+    members = iter(TarReader(blocks()))
     assert pulled == []
     next(members)
     assert pulled == [0, 512, 1024]
@@ -478,7 +478,7 @@ def test_blocks_are_pulled_as_they_are_needed():
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
 def test_blocks_may_be_any_buffer_and_may_be_empty(kind):
-    assert list(read_members([b"", kind(TWO[:700]), kind(b""), kind(TWO[700:])])) == read(TWO)
+    assert list(TarReader([b"", kind(TWO[:700]), kind(b""), kind(TWO[700:])])) == read(TWO)
 
 
 # Archives of GNU tar

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aistore.sdk import Client
 
-from torchdata_ais.urls import Location, ObjectURL, bucket_place, object_url, parse_url
+from torchdata_ais.urls import Location, ObjectURL, bucket_place, location, object_url, parse_url
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,13 @@ def test_a_bucket_of_the_sdk_brings_provider_and_name_space() -> None:
 
 def test_what_was_parsed_once_is_handed_down(monkeypatch):
     """A shard's URL is parsed where it enters load_tar, and nowhere below."""
-    import torchdata_ais.urls as urls
     from torchdata_ais import AISFileLoader
     from torchdata_ais.testing import example_shards
 
-    parsed = []
-    really = urls._parse
-    monkeypatch.setattr(urls, "_parse", lambda url: parsed.append(url) or really(url))
     shards = example_shards(counts=(2, 3))
+    parsed = []
+    really = location._parse
+    monkeypatch.setattr(location, "_parse", lambda url: parsed.append(url) or really(url))
     assert len(list(AISFileLoader(shards).group_samples())) == 5
     assert parsed == shards
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais import AISFileLoader, SampleDecoder
+from torchdata_ais import AISFileLoader, SampleDecoder, ais_loader
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, open_blocks, read_batch
 from torchdata_ais.tar import TarReader
@@ -98,6 +100,8 @@ LIMITS = {
     "decode of two fields": 53,
     "a block": 21,
     "a range of a batch": 66,
+    "a batch of a loader": 26,
+    "a batch of a loader with a trace": 130,
 }
 
 
@@ -112,6 +116,30 @@ def test_calls_per_sample_of_decode(shards: dict[int, str]) -> None:
     )
     count = per_sample(lambda number: SampleDecoder(samples[:number]))
     assert count <= LIMITS["decode of two fields"]
+
+
+@pytest.mark.parametrize(
+    "trace", [False, True], ids=["a batch of a loader", "a batch of a loader with a trace"]
+)
+def test_calls_per_batch_of_a_loader(trace: bool, request: pytest.FixtureRequest) -> None:
+    """Without a trace not a single call more; the batches are made before, so that only the loader's calls count."""
+    few, many = list(range(FEW)), list(range(MANY))
+
+    def run(items: list[int]) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nothing splits these items
+            loader = ais_loader(IterableWrapper(items), trace=trace)
+
+        def drain() -> None:
+            for _ in loader:
+                pass
+
+        with loader:
+            drain()
+            return calls(drain)
+
+    name = request.node.callspec.id
+    assert (run(many) - run(few)) / (MANY - FEW) <= LIMITS[name]
 
 
 def test_calls_per_block_of_a_body(shards: dict[int, str]) -> None:

@@ -91,16 +91,17 @@ def test_images_without_classes_have_no_cls_and_other_files_are_reported(tmp_pat
     with caplog.at_level(logging.WARNING, "torchdata_ais"):
         done = convert(tmp_path / "in", f"{tmp_path}/s-%d.tar")
     assert read(done) == [{"__key__": "a_v1", "jpg": b"1"}]
-    assert "1 files are no images" in caplog.text
+    assert "1 left out (no picture, sound or video of this name beside it), such as notes.txt" in caplog.text
+    assert [(one.number, one.first) for one in done.left_out] == [(1, ".cache"), (1, "notes.txt")]
 
 
 @pytest.mark.parametrize(
     ("files", "error", "says"),
     [
         (["cat/a.jpg", "b.jpg"], UsageError, "stands beside folders of classes"),
-        (["cat/a.jpg", "cat/a.png"], DuplicateFieldError, "same key"),
+        (["cat/a.jpg", "cat/a.png"], DuplicateFieldError, "cat/a.jpg and cat/a.png would be the same field"),
         (["cat/a.b.jpg", "cat/a_b.jpg"], DuplicateFieldError, "same key"),
-        (["cat/a.txt"], NotFoundError, "no image"),
+        (["cat/a.txt"], NotFoundError, "no picture, sound or video; its files end in txt"),
     ],
 )
 def test_folders_that_make_no_data_set_are_errors(tmp_path, files, error, says):
@@ -166,13 +167,12 @@ def test_csv_columns_can_be_renamed_and_files_can_be_elsewhere(tmp_path, name, c
         ("t.csv", "jpg,cls\nno.jpg,1\n", MissingFieldError, "Row 0, column 'jpg'.*no such file"),
         ("t.csv", "txt,cls\na\n", UsageError, "Line 2 has 1 cells for 2 columns"),
         ("t.csv", "txt,txt\na,b\n", UsageError, "Two columns have the same name"),
-        ("t.csv", "txt,cls\na,cat\n", SampleError, "Field 'cls'"),
         ("t.csv", "txt\n", NotFoundError, "(?i)no row"),
         ("t.csv", b"txt\n\xff\n", UsageError, "cannot be parsed"),
         ("t.jsonl", '{"txt": "a"}\n{"txt"\n', UsageError, "line 2"),
         ("t.jsonl", "[1]\n", UsageError, "line 1 is no JSON object"),
         ("t.jsonl", '{"key": "a.b", "txt": "x"}\n', UsageError, "a dot in its last part"),
-        ("t.jsonl", '{"file_name": "noending"}\n', SampleError, "no ending"),
+        ("t.jsonl", '{"file_name": "noending"}\n', SampleError, "column 'file_name': no such file"),
         ("no.csv", None, NotFoundError, "no such file"),
     ],
 )
@@ -520,7 +520,9 @@ def test_the_command_converts_and_says_so(tmp_path, tree):
     result = run(tree, f"{tmp_path}/s-%d.tar", "--maxcount", 4, "--shuffle", "--size", 4, "--maxsize", "1MB")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("wrote 9 samples, ")
-    assert result.stdout.endswith(f", in 3 shards {tmp_path}/s-%d.tar\n")
+    assert result.stdout.endswith(
+        f", in 3 shards {tmp_path}/s-%d.tar\n3 classes: cat 0, dog 1, owl 2; noted in {tmp_path}/classes.json\n"
+    )
     assert result.stderr == ""
     sample = next(iter(AISFileLoader([f"{tmp_path}/s-0.tar"]).group_samples()))
     assert Image.open(io.BytesIO(sample["png"])).size == (4, 4)
@@ -536,7 +538,7 @@ def test_the_command_makes_the_bucket_and_gives_json(tmp_path, tree, ais_cluster
             9,
             ["ais://test-cli-convert/s-0.tar"],
         )
-        assert [entry.name for entry in bucket.list_all_objects()] == ["s-0.tar"]
+        assert [entry.name for entry in bucket.list_all_objects()] == ["classes.json", "s-0.tar"]
     finally:
         bucket.delete(missing_ok=True)
 

@@ -5,24 +5,6 @@ anew, `measure` times the stages of a chain one by one, `diagnose` looks at the 
 commands ``torchdata-ais lint``, ``bench`` and ``doctor`` print what they return.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from torchdata_ais.checking.doctor import Check, diagnose
-from torchdata_ais.checking.findings import LintReport, Problem, ShardReport
-from torchdata_ais.checking.lint import lint_shards
-from torchdata_ais.checking.reshard import Resharded, reshard
-from torchdata_ais.checking.speed import Rate, Speed, measure
-
-__all__ = [
-    "Check",
-    "LintReport",
-    "Problem",
-    "Rate",
-    "Resharded",
-    "ShardReport",
-    "Speed",
-    "diagnose",
-    "lint_shards",
-    "measure",
-    "reshard",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

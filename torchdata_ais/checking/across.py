@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from torchdata_ais.checking.findings import Problem, ShardReport
+from torchdata_ais.error_text import Remedy, Sentences, in_commands, in_programs
 
+_NAME_FIELDS = Remedy(
+    in_programs("leave it out with decode(only=...) or to_tuple()"),
+    in_commands("name what each sample must have, and alternatives, by --require 'jpg;png cls'"),
+)
+_LEAVE_OUT = Remedy(
+    "write it again",
+    in_programs("leave such samples out with group_samples(require=...)"),
+    in_commands("name alternatives: --require 'jpg;png cls'"),
+)
 _UNEVEN = 4  # times as many samples in the largest shard as in the median one, or as few in the smallest
 
 
@@ -31,7 +41,8 @@ def compared(
     found = [problem for shard in shards for problem in _lacks(shard, common)]
     rare = {field: count for field, count in counts.items() if field not in common}
     for field, count in sorted(rare.items()):
-        text = f"{count} of {total} samples have the field {field!r}. leave it out with decode(only=...) or to_tuple()"
+        what = f"{count} of {total} samples have the field {field!r}"
+        text = Sentences(what, _NAME_FIELDS)
         found.append(Problem("RareField", text, "note", field=field))
     return [*found, *_uneven(shards)], common
 
@@ -46,7 +57,8 @@ def unmatched(shards: Sequence[ShardReport], only: tuple[str, ...]) -> Iterator[
     there = sorted({field for shard in shards for shape in shard.shapes for field in shape})
     for field in only:
         if there and field not in there:
-            text = f"no sample has the field {field!r}, which only= names. the fields are {' '.join(there)}"
+            what = f"no sample has the field {field!r}, which only= names"
+            text = Sentences(what, f"the fields are {' '.join(there)}")
             yield Problem("NoSuchField", text, "error", field=field)
 
 
@@ -57,10 +69,11 @@ def _lacks(shard: ShardReport, common: tuple[str, ...]) -> Iterator[Problem]:
         if without:
             count = sum(met[0] for met in without)
             _, key, offset = min(without, key=lambda met: met[2])
-            text = (
+            what = (
                 f"{count} of {shard.samples} samples have no field {field!r}, which most others have; this is the"
-                " first. write it again, or leave such samples out with group_samples(require=...)"
+                " first"
             )
+            text = Sentences(what, _LEAVE_OUT)
             yield Problem("FieldsDiffer", text, "error", shard.url, key=key, field=field, offset=offset)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from torchdata_ais.error_text import Sentences
 from torchdata_ais.errors import AISError
+from torchdata_ais.indexing import SampleIndex
 from torchdata_ais.urls import parse_url, redact
 
 KEPT_PROBLEMS = 20  # of one shard; more are counted
@@ -47,9 +49,10 @@ class Problem:
     def of(cls, error: Exception, url: str) -> Problem:
         """Return the problem that an error tells of."""
         place = error.place if isinstance(error, AISError) else {}
-        text = error.sentences if isinstance(error, AISError) else str(error)
+        what, todo = (error.what, error.todo) if isinstance(error, AISError) else (str(error), "")
+        text = Sentences(" ".join(what.splitlines()).strip(), todo)
         at = {name: place.get(name) for name in ("member", "key", "field", "offset")}
-        return cls(type(error).__name__, " ".join(text.splitlines()).strip(), "error", shown(url), **at)
+        return cls(type(error).__name__, text, "error", shown(url), **at)
 
     def __str__(self) -> str:
         """One line: severity, place, text, kind."""
@@ -104,12 +107,14 @@ class LintReport:
         across: What shows only when shards are compared: fields, keys, sizes.
         required: The fields each sample must have, as alternatives (``("jpg;png", "cls")``).
         seconds: How long it took.
+        index: The sample index of the shards, if it was asked for and there is no error.
     """
 
     shards: list[ShardReport]
     across: list[Problem] = field(default_factory=list)
     required: tuple[str, ...] = ()
     seconds: float = 0.0
+    index: SampleIndex | None = field(default=None, repr=False)
 
     @property
     def ok(self) -> bool:

@@ -13,21 +13,32 @@ from typing import Any
 import xxhash
 from typing_extensions import Unpack
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.checking.across import compared, unmatched
 from torchdata_ais.checking.findings import LintReport, Problem, ShardReport, shown
 from torchdata_ais.codecs import build_decoder
+from torchdata_ais.error_text import Remedy, Sentences, in_commands, in_programs
 from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, SampleError, UsageError
+from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex
+from torchdata_ais.indexing import SampleIndex, ShardWatch
+from torchdata_ais.indexing.build import home_of
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
 
 # It is the cluster that cannot be read: all shards would say the same.
+_NO_DECODE = Remedy(
+    in_programs("lint can also leave decoding out: --no-decode, decode=False"),
+    in_commands("lint can also leave decoding out: --no-decode"),
+)
 _NOT_THE_SHARD = (ConnectError, AuthError)
 
 _PATIENCE_S = 1.0  # for threads that are under way when the check is broken off
 
+_Indexed = tuple[ShardEntry, ShardSamples]
 _Met = tuple[str, int, tuple[str, ...]]  # key, offset and fields of a sample
 
 
+@checked
 def lint_shards(
     source: Any,
     *,
@@ -36,6 +47,8 @@ def lint_shards(
     only: Iterable[str] | str | None = None,
     jobs: int | None = None,
     progress: Callable[[int, int], object] | None = None,
+    index: bool = False,
+    read: Callable[[int], object] | None = None,
     cluster: Cluster = None,
     **named: Unpack[ClusterNames],
 ) -> LintReport:
@@ -62,6 +75,9 @@ def lint_shards(
         only: Decode these fields only.
         jobs: How many shards to read at the same time; default one for each core, at most 8.
         progress: Called with (shards done, shards in all) after each.
+        index: Whether to make the sample index on the way, of the bytes that are read anyway. It is the report's
+            `LintReport.index` if there is no error, to be stored by ``SampleIndex.save``.
+        read: Called with the bytes of each before that.
         cluster: See `torchdata_ais.store.Cluster`.
         **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
@@ -88,19 +104,31 @@ def lint_shards(
     stop = threading.Event()
     seen = _Keys()
 
-    def one(url: str) -> tuple[ShardReport, list[_Met]]:
-        return _lint_one(url, wanted, codec, options, stop)
+    writer = IndexWriter(folder := MemoryFolder()) if index else None
+
+    def one(url: str) -> tuple[ShardReport, list[_Met], _Indexed | None]:
+        watch = ShardWatch(url) if index else None
+        report, met = _lint_one(url, wanted, codec, options, stop, watch)
+        return report, met, None if watch is None or report.errors else watch.finish()
 
     reports: list[ShardReport] = []
     repeats: list[Problem] = []
-    for report, met in _in_order(one, urls, jobs or min(8, os.cpu_count() or 1), stop):
+    for report, met, indexed in _in_order(one, urls, jobs or min(8, os.cpu_count() or 1), stop):
         reports.append(report)
         repeats += seen.repeated(report.url, met)
+        if writer is not None and indexed is not None:
+            writer.add(*indexed)
+        if read is not None:
+            read(report.bytes)
         if progress is not None:
             progress(len(reports), len(urls))
     across, required = compared(reports, wanted)
     across += unmatched(reports, only)
-    return LintReport(reports, [*repeats, *across], required, time.monotonic() - began)
+    found = LintReport(reports, [*repeats, *across], required, time.monotonic() - began)
+    if writer is not None and found.ok:
+        writer.finish(source=str(source))
+        found.index = SampleIndex([StoredIndex(folder)], home=home_of(source), options=options)
+    return found
 
 
 def sources(source: Any, options: StoreOptions) -> list[str]:
@@ -145,6 +173,7 @@ def _lint_one(
     codec: Callable[[dict[str, Any]], Any] | None,
     options: StoreOptions,
     stop: threading.Event,
+    watch: ShardWatch | None,
 ) -> tuple[ShardReport, list[_Met]]:
     report = ShardReport(shown(url), url)
     met: list[_Met] = []
@@ -160,6 +189,8 @@ def _lint_one(
         return True
 
     members = AISFileLoader([url], on_error=noted, cluster=options)
+    if watch is not None:
+        members.watched_by(watch)
     for sample in TarSampleGrouper(members, require=require, on_error=noted):
         if stop.is_set():
             break
@@ -171,13 +202,17 @@ def _lint_one(
             if codec is not None:
                 codec(sample)
         except UsageError as error:  # before SampleError: some are both
-            raise error.noting("lint can also leave decoding out: --no-decode, decode=False") from error
+            raise error.noting(_NO_DECODE) from error
         except SampleError as error:
             noted(error)
         else:
             report.good += 1
     if not report.samples and not report.errors:
-        report.add(Problem("NoSamples", "the shard is sound and holds no sample. remove it", url=report.url))
+        report.add(
+            Problem(
+                "NoSamples", Sentences("the shard is sound and holds no sample", "remove it"), url=report.url
+            )
+        )
     for key, offset, shape in met:
         if key not in report.scattered:  # else it is only a part of its sample, and the error says so
             count, first, at = report.shapes.get(shape, (0, key, offset))
@@ -207,8 +242,8 @@ class _Keys:
         if first is None:
             return []
         key, offset, before = first
-        text = (
-            f"{count} of its keys stand in other shards, too, this one in {self._urls[before]}. both samples are"
-            " used; if they are the same sample, remove one"
+        text = Sentences(
+            f"{count} of its keys stand in other shards, too, this one in {self._urls[before]}",
+            "both samples are used; if they are the same sample, remove one",
         )
         return [Problem("KeysRepeated", text, "note", url, key=key, offset=offset)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,14 +75,17 @@ def reshard(
         TransportError: A shard cannot be read or written at all.
     """
     from torchdata_ais.writing import ShardWriter
-    from torchdata_ais.writing.prepare import prepare
+    from torchdata_ais.writing.prepare import folder_of, prepare
 
     options = cluster_options(cluster, **named)
-    prepare(target, lambda: options, new=True)
     done = Resharded()
     codec = build_decoder() if decode else None
     keys: set[str] = set()
-    with ShardWriter(target, maxcount=maxcount, maxsize=maxsize, encoder=False, cluster=options) as writer:
+    with ExitStack() as stack:
+        stack.enter_context(folder_of(target))
+        prepare(target, lambda: options, new=True)
+        writer = ShardWriter(target, maxcount=maxcount, maxsize=maxsize, encoder=False, cluster=options)
+        stack.enter_context(writer)
         for number, shard in enumerate(report.shards):
             for sample in _samples(shard, done, options):
                 missing = lacking(sample, report.required)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -13,12 +14,12 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.plan import DENOMINATOR, PLAN_VERSION, Run, RunSegment, Sources
 from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.ranks.intervals import usual_interval
+from torchdata_ais.ranks.start_up import spread_of
 from torchdata_ais.reading.forecast import Traffic, traffic_of
 from torchdata_ais.reading.requests import Wanted
 from torchdata_ais.state import PlanState, Segment, to_plain
 from torchdata_ais.store import StoreOptions
-
-__all__ = ["Simulation", "StreamCost", "simulated"]
 
 _PAGE = 10_000  # objects in a page of a listing of AIStore's own buckets; behind it there are often 1,000
 _KEPT = 16 << 20  # bytes of an index that a process keeps, at most
@@ -29,6 +30,7 @@ _WORKER_STATE, _HELD_STATE, _HELD = (
     1000,
 )  # bytes a worker, bytes a sample held, samples of .shuffled()
 _MOST = 10**8
+_ANSWER_S = 0.1  # of a request, about
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,27 @@ class StreamCost:
 
 
 @dataclass(frozen=True)
+class StartCost:
+    """What the job costs cluster and store when it begins, and the store while it trains.
+
+    Attributes:
+        spread_s: Seconds in which the ranks begin, one after the other.
+        requests_a_second: First requests of workers that come to the cluster; each is redirected once by the proxy.
+        peak_requests: Of them, under way at the same time, where an answer takes 0.1 s.
+        store_connections: To torch.distributed's store; twice as many with ``epoch_steps="shortest"`` or ``"pad"``.
+        store_requests_a_second: While training, of all ranks, beside the batches.
+        step_store_requests: Those of a stream with ``epoch_steps="shortest"`` or ``"pad"``, a step of all ranks.
+    """
+
+    spread_s: float
+    requests_a_second: float
+    peak_requests: int
+    store_connections: int
+    store_requests_a_second: float
+    step_store_requests: int
+
+
+@dataclass(frozen=True)
 class Simulation:
     """What a run by index will do in its first epoch.
 
@@ -76,6 +99,7 @@ class Simulation:
         rank_shards: Those in the first rank's batch.
         idle_workers: Workers without a batch.
         stream: What streaming would do.
+        start: What the job costs when it begins.
     """
 
     steps: int
@@ -93,6 +117,7 @@ class Simulation:
     rank_shards: int
     idle_workers: int
     stream: StreamCost
+    start: StartCost
 
 
 def simulated(
@@ -144,7 +169,7 @@ def simulated(
     begun = time.perf_counter()
     sources = Sources((samples,), (float(sample_bytes),), shuffle=shuffle)
     weights = (DENOMINATOR,)
-    run = Run(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,))], ranks=ranks)
+    run = Run(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,))], ranks=ranks).checked()
     first = _shards_at(run, run.positions(0), ends)
     plan_s = time.perf_counter() - begun
     epoch = run.epoch(0)
@@ -179,6 +204,21 @@ def simulated(
         rank_shards=len(first),
         idle_workers=ranks * max(0, workers - steps),
         stream=_streamed(ranks, workers, shards, samples, batch, pages, window_bytes),
+        start=_started(ranks, workers),
+    )
+
+
+def _started(ranks: int, workers: int) -> StartCost:
+    """Return what the start costs, and the store while training: a rank alone needs none."""
+    spread_s, processes = spread_of(ranks, workers), ranks * workers
+    others = ranks if ranks > 1 else 0
+    return StartCost(
+        spread_s=spread_s,
+        requests_a_second=processes / max(spread_s, _ANSWER_S),
+        peak_requests=min(processes, math.ceil(processes * _ANSWER_S / max(spread_s, _ANSWER_S))),
+        store_connections=others,
+        store_requests_a_second=others / usual_interval(ranks),
+        step_store_requests=2 * others + 2 * bool(others),
     )
 
 
@@ -194,6 +234,8 @@ def _state_bytes(run: Run, samples: int) -> int:
     state = PlanState(
         plan=PLAN_VERSION,
         sources=["0" * 16],
+        removed=[],
+        weights="0" * 16,
         order=("" if shuffle is None else f"shuffle={shuffle!r}, ") + "stop='first'",
         seed=run.seed,
         segments=[segment],

@@ -14,6 +14,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.checking.doctor import usable_cores
 from torchdata_ais.checking.lint import sources
 from torchdata_ais.codecs import IMAGE_EXTENSIONS
@@ -87,6 +88,7 @@ class Speed:
         return asdict(self) | {"rates": rows, "sample_bytes": round(self.sample_bytes)}
 
 
+@checked
 def measure(
     source: Any,
     *,

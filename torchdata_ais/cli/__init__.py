@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 
 import typer
 
 from torchdata_ais.cli._echo import echo
+from torchdata_ais.cli._files import os_sentence
 from torchdata_ais.cli._page import add_command, command_line
 from torchdata_ais.cli._run import ExitCodes
 from torchdata_ais.cli.bench import bench
@@ -29,6 +31,7 @@ from torchdata_ais.cli.rm import rm
 from torchdata_ais.cli.serve import serve
 from torchdata_ais.cli.simulate import simulate
 from torchdata_ais.cli.trace_step import trace_step
+from torchdata_ais.cli.watch import watch
 from torchdata_ais.interrupt import quit_at_once
 
 __all__ = ["app", "main"]
@@ -37,7 +40,7 @@ _PANELS = {
     "Try it": (demo, serve, doctor),
     "Buckets and objects": (ls, put, get, cat, cp, rm),
     "Shards": (info, inspect, lint, index, bench, convert, dsort),
-    "Runs": (simulate, trace_step),
+    "Runs": (simulate, trace_step, watch),
 }
 
 app = command_line(name="torchdata-ais")
@@ -71,8 +74,23 @@ def main() -> None:
     quit_at_once()
     if os.environ.get("NO_COLOR"):  # rich would leave bold letters in the help, which are no colours
         os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
+    _refuse_empty(sys.argv[1:])
     try:
         app()
     except OSError as error:  # of the pages of the help: commands report their own
-        echo(f"error: {error}", err=True)
+        echo(f"error: {os_sentence(error)}", err=True)
         sys.exit(ExitCodes.FAILED)
+
+
+def _refuse_empty(words: list[str]) -> None:
+    """Refuse a word that is empty, which a shell makes of a variable that is not set: "" as a path is the folder here.
+
+    An empty --endpoint is none, as an empty AIS_ENDPOINT is.
+    """
+    for before, word in itertools.pairwise(["", *words]):
+        option = word.removesuffix("=") if word[:2] == "--" and word[-1] == "=" else "" if word else before
+        if (word and not option) or option == "--endpoint":
+            continue
+        behind = f" behind {option}" if option else ""
+        echo(f"error: An argument is empty{behind}. Was a variable of the shell not set?", err=True)
+        sys.exit(ExitCodes.WRONG)

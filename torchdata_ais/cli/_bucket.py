@@ -12,11 +12,12 @@ from typing import Any
 
 from torchdata_ais.cli._objects import same_bytes
 from torchdata_ais.cli._run import counted
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, list_objects, put_object
 from torchdata_ais.store.naming import naming
 from torchdata_ais.store.pages import list_bucket
-from torchdata_ais.store.sdk import call, sdk_bucket, sdk_client
+from torchdata_ais.store.sdk import call, check_new_name, sdk_bucket, sdk_client
 from torchdata_ais.store.sdk import make_bucket as _make
 from torchdata_ais.urls import Location, ObjectURL, bucket_place, parse_url
 
@@ -45,16 +46,21 @@ class Bucket:
         """Its name, as ``ais://name``."""
         return self.place.uri.rstrip("/")
 
-    def create(self) -> bool:
-        """Make the bucket if it is missing, and return whether it was; those of other providers are there or not."""
+    def is_missing(self) -> bool:
+        """Return whether it is not there and can be made; those of other providers are there or not."""
+        check_new_name(self.place)
         with sdk_client(self.options) as client:
-            bucket = sdk_bucket(client, self.place)
             try:
-                call(bucket.head, self.options, f"bucket {self.uri}", self.uri)
+                call(sdk_bucket(client, self.place).head, self.options, f"bucket {self.uri}", self.uri)
             except NotFoundError:
-                _make(client, self.place, self.options)
                 return self.place.provider == "ais"
             return False
+
+    def create(self) -> None:
+        """Make the bucket if it is missing."""
+        check_new_name(self.place)
+        with sdk_client(self.options) as client:
+            _make(client, self.place, self.options)
 
     def holds(self, items: Sequence[tuple[str, Path | ObjectURL]], *, overwrite: bool) -> set[str]:
         """Return which names are there with the bytes that are to be stored under them.
@@ -68,14 +74,14 @@ class Bucket:
         """
         prefix = commonprefix([name for name, _ in items])  # noqa: RUF071 - of names, not of paths
         url = f"{self.uri}/{prefix}"
-        objects = list_objects(url, options=self.options, allow_empty=True)
+        objects = list_objects(url, options=self.options, beside=True, allow_empty=True)
         listed = {parse_url(one).name: one for one in objects}
         there = {name: _same(listed[name], content) for name, content in items if name in listed}
         other = [name for name, same in there.items() if not same]
         if other and not overwrite:
             raise UsageError.at(
                 f"something else is stored already under {counted(len(other), 'of these name')}",
-                todo="pass overwrite=True, or choose other names",
+                todo=Remedy("pass overwrite=True", "choose other names"),
                 url=f"{self.uri}/{other[0]}",
             )
         return {name for name, same in there.items() if same}
@@ -143,13 +149,15 @@ def _same(listed: ObjectURL, content: Path | ObjectURL) -> bool:
 @contextmanager
 def new_bucket(bucket: Bucket | None) -> Iterator[None]:
     """Have the bucket there while something is written; one that was made and stayed empty goes when that fails."""
-    made = bucket is not None and bucket.create()
-    try:
+    if bucket is None or not bucket.is_missing():
+        yield
+        return
+    try:  # from before it is made: the answer may not come any more
+        bucket.create()
         yield
     except BaseException:
-        if bucket is not None and made:
-            with suppress(AISError):  # what failed first is what is told
-                bucket.delete_if_empty()
+        with suppress(AISError):  # what failed first is what is told
+            bucket.delete_if_empty()
         raise
 
 

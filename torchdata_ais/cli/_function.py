@@ -21,8 +21,9 @@ def function_named(name: str | None) -> Callable[..., Any] | None:
     try:
         function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
+        shown = name.replace(".py", "") if ":" in name and ".py" in name else "augment:flip"
         raise UsageError.at(
-            f"there is no function {name!r}: {error}", todo="write MODULE:FUNCTION, such as augment:flip"
+            f"there is no function {name!r}: {error}", todo=f"write MODULE:FUNCTION, such as {shown}"
         ) from error
     if not callable(function):
         raise UsageError.at(f"{name} is no function", todo="write MODULE:FUNCTION, such as augment:flip")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, head_object, list_objects, open_blocks
-from torchdata_ais.store.facts import hash_named, hash_of_length
+from torchdata_ais.store.hashes import hash_like
 from torchdata_ais.urls import Location, MemberPath, ObjectURL, parse_url
 
 _BY_CLUSTER = (".tar", ".tgz", ".tar.gz")
@@ -56,7 +56,9 @@ def find(url: str, options: StoreOptions) -> list[Found]:
     """
     place = object_place(url)
     if "{" in place.name:
-        return _below(place, [head_object(one, options) for one in list_objects(url, options=options)])
+        return _below(
+            place, [head_object(one, options) for one in list_objects(url, options=options, beside=True)]
+        )
     if place.name and not place.name.endswith("/"):
         try:
             return [Found(head_object(url, options), PurePosixPath(place.name).name)]
@@ -65,7 +67,7 @@ def find(url: str, options: StoreOptions) -> list[Found]:
         if is_member(url, options):
             shard, member = _split(place)
             return [Found(ObjectURL(shard.at(options.endpoint).url()), PurePosixPath(member).name, member)]
-    return _below(place, list_objects(url, options=options))
+    return _below(place, list_objects(url, options=options, beside=True))
 
 
 def is_member(url: str, options: StoreOptions) -> bool:
@@ -121,11 +123,11 @@ def blocks_of(found: Found, options: StoreOptions) -> Iterator[Iterator[bytes]]:
 
 def _member(found: Found, options: StoreOptions, missing: str) -> bytes:
     """Read a shard up to a member."""
-    from torchdata_ais.tar import decompress, read_members
+    from torchdata_ais.tar import TarReader, decompress
 
     with open_blocks(found.url, options) as source:
         blocks = decompress(source, url=found.url)
-        for _, data, _, _ in read_members(blocks, url=found.url, want=lambda name: name == found.member):
+        for _, data, _, _ in TarReader(blocks, url=found.url, want=lambda name: name == found.member):
             if isinstance(data, bytes):
                 return data
     raise NotFoundError.at(f"the shard has no member {found.member!r}", todo=missing, url=found.uri)
@@ -141,7 +143,7 @@ def same_bytes(wanted: ObjectURL, blocks: Iterator[bytes], size: int) -> bool | 
     """
     if wanted.size is not None and wanted.size != size:
         return False
-    digest = hash_named(hash_of_length(wanted.checksum or ""))
+    digest = hash_like(wanted.checksum)
     if digest is None:
         return None
     for block in blocks:

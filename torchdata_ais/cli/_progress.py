@@ -25,25 +25,44 @@ def _bars(*columns: Any) -> Any:
     )
 
 
-def _counts(unit: str = "") -> tuple[Any, ...]:
-    """Return the columns of things that are counted: how many, how fast, how long."""
+def _counts(unit: str = "", size: Callable[[], int] | None = None) -> tuple[Any, ...]:
+    """Return the columns of things that are counted: how many, how fast, how many bytes, how long."""
     from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TimeElapsedColumn, TimeRemainingColumn
     from rich.text import Text
+
+    from torchdata_ais.shown import bytes_text
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
             return Text("" if speed is None else f"{speed:.1f} {unit}/s" if unit else f"{speed:.1f}/s")
 
+    class Bytes(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            done = size() if size is not None else task.fields.get("size", 0)
+            if size is None and not done:
+                return Text("")
+            rate = f" {bytes_text(int(done / task.elapsed))}/s" if task.elapsed and done else ""
+            return Text(f"{bytes_text(done)}{rate}")
+
     if unit:
-        return MofNCompleteColumn(), Rate(), TimeRemainingColumn()
-    return MofNCompleteColumn(), Rate(), TimeElapsedColumn()
+        return MofNCompleteColumn(), Rate(), *((Bytes(),) if size is not None else ()), TimeRemainingColumn()
+    return MofNCompleteColumn(), Rate(), Bytes(), TimeElapsedColumn()
 
 
 @contextmanager
-def progress(title: str, unit: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs; yields a function that moves it on by so many units."""
-    with _bars(*_counts(f"{unit}s")) as bar:
+def progress(
+    title: str, unit: str, total: int, size: Callable[[], int] | None = None
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar while the block runs; yields a function that moves it on by so many units.
+
+    Args:
+        title: What is done.
+        unit: What is counted.
+        total: How many of them.
+        size: Says how many bytes are done.
+    """
+    with _bars(*_counts(f"{unit}s", size)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda steps: bar.advance(task, steps)
 
@@ -58,7 +77,7 @@ def moved_bytes(title: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda steps: bar.advance(task, steps)
 
 
-def progress_of(stack: ExitStack, title: str) -> Callable[..., None]:
+def progress_of(stack: ExitStack, title: str, size: Callable[[], int] | None = None) -> Callable[..., None]:
     """Return a function of ``(done, total, unit)`` that shows a bar from its first call on, until `stack` is closed."""
     advance: Callable[[int], None] | None = None
     shown = 0
@@ -66,7 +85,7 @@ def progress_of(stack: ExitStack, title: str) -> Callable[..., None]:
     def show(done: int, total: int, unit: str = "shard") -> None:
         nonlocal advance, shown
         if advance is None:
-            advance = stack.enter_context(progress(title, unit, total))
+            advance = stack.enter_context(progress(title, unit, total, size))
         advance(max(0, done - shown))
         shown = max(done, shown)
 
@@ -76,12 +95,19 @@ def progress_of(stack: ExitStack, title: str) -> Callable[..., None]:
 @contextmanager
 def job_bars() -> Iterator[Callable[[Progress], None]]:
     """Yield a function that shows the `Progress` of a job on the cluster: a bar for each phase."""
+    from torchdata_ais.jobs import SizedProgress
+
     tasks = {}
     with _bars(*_counts()) as bars:
 
         def show(progress: Progress) -> None:
             if progress.phase not in tasks:
-                tasks[progress.phase] = bars.add_task(progress.phase, total=None)
-            bars.update(tasks[progress.phase], completed=progress.done, total=progress.total or None)
+                tasks[progress.phase] = bars.add_task(progress.phase, total=None, size=0)
+            bars.update(
+                tasks[progress.phase],
+                completed=progress.done,
+                total=progress.total or None,
+                size=progress.size if isinstance(progress, SizedProgress) else 0,
+            )
 
         yield show

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, shown_line
+from torchdata_ais.cli._files import os_sentence
 from torchdata_ais.cli._words import as_typed, names_of, place_as_typed, remedy_as_typed
 from torchdata_ais.errors import AISError, MissingLibraryError, UsageError
 from torchdata_ais.interrupt import LINE, STATUS
@@ -44,6 +45,7 @@ def reported(
     *libraries: str,
     command: Callable[..., object] | None = None,
     again: Callable[[], str] | None = None,
+    also: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
     """Run a command: errors of this package become one message and exit code 1 or 2, signals 130.
 
@@ -54,6 +56,7 @@ def reported(
         libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
         command: Whose options messages name.
         again: What to tell after an interrupt: the command that goes on.
+        also: Options that stand for an argument of another name.
     """
     for name in libraries:
         importlib.import_module(name)
@@ -79,7 +82,8 @@ def reported(
             raise typer.Exit(ExitCodes.INTERRUPTED) from None
         if debug or not isinstance(error, AISError | OSError):
             raise
-        echo(*f"error: {sentence(error, names_of(command) if command else {})}".split("\n"), err=True)
+        options = {**(names_of(command) if command else {}), **(also or {})}
+        echo(*f"error: {sentence(error, options)}".split("\n"), err=True)
         wrong = isinstance(error, UsageError) and not isinstance(error, MissingLibraryError)
         raise typer.Exit(ExitCodes.WRONG if wrong else ExitCodes.FAILED) from None
     finally:
@@ -109,6 +113,8 @@ def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> 
           url: ais://x
     """
     names = options or {}
+    if isinstance(error, OSError) and not isinstance(error, AISError):
+        return as_typed(os_sentence(error), names)
     if not isinstance(error, AISError):
         return as_typed(str(error) or type(error).__name__, names)
     todo = remedy_as_typed(error.todo, names)
@@ -148,18 +154,3 @@ def options_of(urls: Iterable[str], endpoint: str) -> StoreOptions | None:
 def counted(count: int, what: str) -> str:
     """Return "1 shard", "2 shards"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def size_text(count: int) -> str:
-    """Return a number of bytes for people.
-
-    Example:
-        >>> size_text(512), size_text(15_700), size_text(60_000_000)
-        ('512 B', '15.7 kB', '60.0 MB')
-    """
-    value, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"

@@ -47,6 +47,7 @@ class Summary:
         classes: How many of these are of each class, by the field ``cls``.
         pictures: How many pictures there are of each width and height.
         broken: How many pictures could not be opened.
+        names: The names of the classes, by number, where they lie beside the shards.
     """
 
     shards: int = 0
@@ -56,6 +57,7 @@ class Summary:
     classes: Counter[str] = field(default_factory=Counter)
     pictures: Counter[tuple[int, int]] = field(default_factory=Counter)
     broken: int = 0
+    names: list[str] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -110,7 +112,8 @@ class Summary:
             "bytes": self.bytes,
             "fields": {name: vars(one) for name, one in sorted(self.fields.items())},
             "looked": self.looked,
-            "classes": dict(sorted(self.classes.items(), key=_by_number)),
+            "classes": dict(self.by_class()),
+            "class_names": self.names,
             "pictures": [
                 {"width": width, "height": height, "count": count}
                 for (width, height), count in sorted(self.pictures.items())
@@ -120,13 +123,13 @@ class Summary:
 
     def lines(self) -> list[str]:
         """Return all of it for people, but for the first line."""
-        from torchdata_ais.cli._run import size_text
+        from torchdata_ais.shown import bytes_text
 
         width = max((len(name) for name in self.fields), default=0)
         lines = [
-            f"  {name:<{width}}  {one.samples:>10} samples  {size_text(one.bytes):>9}"
-            f"  {size_text(one.bytes // max(1, one.samples)):>9} each"
-            f"  ({size_text(one.least)} to {size_text(one.most)})"
+            f"  {name:<{width}}  {one.samples:>10} samples  {bytes_text(one.bytes):>9}"
+            f"  {bytes_text(one.bytes // max(1, one.samples)):>9} each"
+            f"  ({bytes_text(one.least)} to {bytes_text(one.most)})"
             for name, one in sorted(self.fields.items())
         ]
         some = "" if self.looked == self.samples else f", of {self.looked} samples"
@@ -140,11 +143,20 @@ class Summary:
         if self.broken:
             lines.append(f"error: {self.broken} of them cannot be opened: torchdata-ais lint names them")
         if self.classes:
-            shown = sorted(self.classes.items(), key=_by_number)
-            listed = ", ".join(f"{name} {count}" for name, count in shown[:_SHOWN])
+            shown = self.by_class()
+            listed = ", ".join(f"{self.named(name)} {count}" for name, count in shown[:_SHOWN])
             more = f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
             lines.append(f"classes: {len(shown)}: {listed}{more}{some}")
         return lines
+
+    def by_class(self) -> list[tuple[str, int]]:
+        """Return the classes by number, with how many samples of those looked into they have."""
+        return sorted(self.classes.items(), key=_by_number)
+
+    def named(self, number: str) -> str:
+        """Return the name of a class, or its number where it has none."""
+        known = number.isdecimal() and int(number) < len(self.names)
+        return self.names[int(number)] if known else number
 
     def _field(self, name: str) -> FieldSummary:
         return self.fields.setdefault(name, FieldSummary())
@@ -166,7 +178,7 @@ def _read(reference: SampleReference, options: StoreOptions) -> dict[str, bytes]
     """Read one sample where the index says that it stands."""
     from torchdata_ais.samples import split_name
     from torchdata_ais.store import read_range
-    from torchdata_ais.tar import read_members
+    from torchdata_ais.tar import TarReader
     from torchdata_ais.urls import parse_url
 
     name = reference.shard.name
@@ -178,7 +190,7 @@ def _read(reference: SampleReference, options: StoreOptions) -> dict[str, bytes]
     else:
         data = read_range(name, reference.start, reference.size, options)
     found = {}
-    for member, value, _, _ in read_members([data], url=name, require_end=False):
+    for member, value, _, _ in TarReader([data], url=name, require_end=False):
         parts = split_name(member)
         if parts is not None and parts[0] == reference.key and isinstance(value, bytes):
             found[parts[1]] = value

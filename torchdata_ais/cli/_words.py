@@ -1,6 +1,7 @@
 """Errors speak of arguments of functions; a command speaks of its options and of ``ais://``.
 
-A remedy, or a part of one, that remains Python is left out: nobody can type it at a shell.
+An argument is written ``name=`` or ``name=value`` in every message. A way out with one that is no option here is left
+out: nobody can type it at a shell.
 """
 
 from __future__ import annotations
@@ -12,52 +13,15 @@ from typing import get_type_hints
 
 from typer.models import OptionInfo
 
-from torchdata_ais.error_text import sentence_case
+from torchdata_ais.error_text import Remedy, joined, sentence_case
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
-# Where more than the name of an argument differs.
-_PHRASES = [
-    (r", or (in a program )?pass cluster=StoreOptions\(endpoint, token\)", ""),
-    (r", cluster= or --endpoint", " or --endpoint"),
-    (r"\bcluster= or --endpoint", "--endpoint"),
-    (r"\bcluster=", "--endpoint"),
-    (
-        r"leave it out with decode\(only=\.\.\.\) or to_tuple\(\)",
-        "name what each sample must have, and alternatives, by --require 'jpg;png cls'",
-    ),
-    (
-        r"or leave such samples out with group_samples\(require=\.\.\.\)",
-        "or name alternatives: --require 'jpg;png cls'",
-    ),
-    (r"--no-decode, decode=False", "--no-decode"),
-    (r"allow it with none_is_error=False", ""),
-    (
-        r"keep names that are not tar archives out of the listing with regex=",
-        "name the shards alone, such as ais://bucket/train-",
-    ),
-    (
-        r"shuffle on the cluster with dSort, or while reading with \.shuffled\(\)",
-        "shuffle shards with torchdata-ais dsort",
-    ),
-    (r"leave out compress= and opener=", "leave out --compress"),
-    (r"\bindex= needs", "--index needs"),
-    (r"\bcolumns= and root= are", "--column and --root are"),
-    (r"name the field with columns=\{(['\"])([^'\"]+)\1: (['\"])([^'\"]+)\3\}", r"pass --column \2=\4"),
-    (r"\bcolumns=", "--column "),
-    (r"list it first \(\.list_ais\(\), or: (.*)\)", r"list it first: \1"),
-    (r"\boutput_shard_size=", "--size="),
-    (r"\bmethod=(['\"])(\w+)\1", r"--method=\2"),
-    (r"\breplace_other=True", "--replace"),
-    (r"\bca_cert= \((\w+)\)", r"\1"),
-]
 _URL = re.compile(r"https?://[^\s/'\"]+/v1/objects/[^\s'\"<>]+")
 _END = re.compile(r"[.,;:)]*$")
-_PYTHON = re.compile(
-    r"(?<![-\w?&/])[a-z_]{2,}=(?=$|[\s,.;)\"'{\[]|True|False|None|\d)"  # an argument
-    r"|\.?\b[A-Za-z_]\w*\([^()]*\)"  # a call
-)
-_CLAUSES = re.compile(r"(, or |; )")
+_ARGUMENT = re.compile(r"(?<![-\w?&/\"'])[a-z_]{2,}=(?=$|[\s,.;)\"'{\[]|True|False|None|\d)")
+_EVERYWHERE = {"cluster": "--endpoint"}
+"""Arguments that every command has as an option of another name."""
 
 
 @cache
@@ -90,41 +54,24 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
         'reading s3://pets/a b.tar failed'
     """
     text = _URL.sub(lambda found: _short(found[0]), text)
-    for pattern, words in _PHRASES:
-        text = re.sub(pattern, words, text, flags=re.IGNORECASE)
-    for name, option in options.items():
+    for name, option in {**_EVERYWHERE, **options}.items():
         text = re.sub(rf"(?<![-\w]){name}=(['\"])([\w./:;-]+)\1", rf"{option}=\2", text)
         text = re.sub(rf"(?<![-\w]){name}=(True\b|(?![\w'\"\[{{-]))", option, text)
         text = re.sub(rf"(?<![-\w]){name}=", f"{option}=", text)
     return text
 
 
-def remedy_as_typed(text: str, options: Mapping[str, str]) -> str:
+def remedy_as_typed(todo: str, options: Mapping[str, str]) -> str:
     """Return what to do, in words of the command line; what cannot be said in them is left out.
 
     Example:
-        >>> remedy_as_typed("Use on_error='skip', or name the fields with only=", {"only": "--only"})
+        >>> remedy_as_typed(Remedy("use on_error='skip'", "name the fields with only="), {"only": "--only"})
         'Name the fields with --only'
         >>> remedy_as_typed("Pass require_end=False", {})
         ''
     """
-    first, *rest = _CLAUSES.split(as_typed(text, options))
-    clauses = [("", first), *zip(rest[::2], rest[1::2], strict=True)]
-    kept = [(before, clause) for before, clause in clauses if not _PYTHON.search(clause)]
-    joined = "".join(before * (number > 0) + clause for number, (before, clause) in enumerate(kept))
-    return sentence_case(joined.removeprefix("or "))
-
-
-def sentences_as_typed(text: str, options: Mapping[str, str]) -> str:
-    """Return a text of what happened and, after the first full stop, what to do.
-
-    Example:
-        >>> sentences_as_typed("the member has no end. Pass require_end=False", {})
-        'the member has no end'
-    """
-    what, _, todo = text.partition(". ")
-    parts = [as_typed(what, options), remedy_as_typed(todo, options)]
-    return ". ".join(filter(None, parts))
+    ways = (as_typed(way.text, options) for way in Remedy.of(todo).ways if way.commands)
+    return sentence_case(joined([way for way in ways if not _ARGUMENT.search(way)]))
 
 
 def place_as_typed(value: object) -> str:

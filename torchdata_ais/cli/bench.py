@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported
 from torchdata_ais.errors import SampleError, ShardError, UsageError
+from torchdata_ais.shown import bytes_text
 
 
 def bench(
@@ -62,7 +63,7 @@ def bench(
             figures = [f"{rate.mb_s:9.1f} MB/s" if rate.bytes else " " * 14]
             figures += [f"{rate.samples_s:9.0f} samples/s"] if rate.samples else []
             echo(f"{rate.stage:<11}{'  '.join(figures)}")
-        echo(f"{speed.cores} cores, samples of {size_text(round(speed.sample_bytes))} on average")
+        echo(f"{speed.cores} cores, samples of {bytes_text(round(speed.sample_bytes))} on average")
         for sentence in speed.advice:
             echo(f"suggested: {sentence}")
 

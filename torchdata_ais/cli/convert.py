@@ -1,4 +1,4 @@
-"""``torchdata-ais convert``: images, tables and shards into shards."""
+"""``torchdata-ais convert``: pictures, sound, tables and shards into shards."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
 from torchdata_ais.errors import UsageError
+from torchdata_ais.shown import bytes_text
 from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
+
+_SHOWN = 8  # classes
 
 
 def convert(
@@ -23,16 +26,22 @@ def convert(
         list[str],
         typer.Argument(
             metavar="SRC...",
-            help="A folder with a folder of images for each class; a .csv, .tsv or .jsonl table; or shards: files, "
-            "folders of them, ais://bucket/prefix, templates such as ais://bucket/s-{000..099}.tar.",
+            help="A folder of pictures or sound, also in a bucket (ais://raw/photos/): with a folder for each class, "
+            "or with captions beside them (a.jpg, a.txt), or with Hugging Face's metadata.jsonl; a .csv, .tsv, .jsonl "
+            "or .parquet table; or shards: files, folders of them, ais://bucket/prefix, templates such as "
+            "ais://bucket/s-{000..099}.tar.",
         ),
     ],
     target: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="out/train-%06d.tar or ais://bucket/train-%06d.tar")
+        str,
+        typer.Argument(
+            metavar="PATTERN",
+            help="out/train-%06d.tar or ais://bucket/train-%06d.tar; with --split ais://bucket/{split}-%06d.tar.",
+        ),
     ],
     kind: Annotated[
-        Literal["auto", "images", "table", "shards"],
-        typer.Option(metavar="KIND", help="images, table or shards, where SRC does not tell."),
+        Literal["auto", "images", "audio", "table", "shards"],
+        typer.Option(metavar="KIND", help="images, audio, table or shards, where SRC does not tell."),
     ] = "auto",
     maxcount: Annotated[int, typer.Option(help="Most samples in a shard.", min=1)] = 100000,
     maxsize: Annotated[
@@ -48,10 +57,36 @@ def convert(
     root: Annotated[
         str | None, typer.Option(help="For a table: where its files are. Default: its folder.")
     ] = None,
-    shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Put images or rows into a random order first.")
+    image_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="The field of all pictures; 'ending' for each its own. Default: jpg, or the ending that all have.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Decode every picture, sound, text and JSON once: broken ones are errors."
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="For --shuffle and --rng.")] = 0,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Put files or rows into a random order first.")
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PARTS",
+            help="0.9/0.1 (train and val), 0.8/0.1/0.1 (and test), fit=0.7/held=0.3: drawn by --seed.",
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K/N", help="Only the k-th of n parts, for several machines: 1/16 to 16/16 are the whole."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For --shuffle, --split and --rng.")] = 0,
     size: Annotated[
         int | None, typer.Option(help="Encode images anew, this many pixels square.", min=0)
     ] = None,
@@ -89,15 +124,18 @@ def convert(
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
-    """Write tar shards from a folder of images, a table, or other shards.
+    """Write tar shards from folders of pictures or sound, a table, or other shards.
 
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
-    conversion that was interrupted and resumed.
+    conversion that was interrupted and resumed. Names of classes are kept beside the shards, in classes.json. What is
+    left out is counted and named.
 
     Examples:
         torchdata-ais convert photos ais://pets/train-%06d.tar
         torchdata-ais convert --manifest m.json --resume photos out/%06d.tar
         torchdata-ais convert --column path=jpg --column label=cls t.csv %06d.tar
+        torchdata-ais convert --split 0.9/0.1 photos 'ais://pets/{split}-%06d.tar'
+        torchdata-ais convert --part 3/16 photos ais://pets/train-%06d.tar
         torchdata-ais convert --shorter 256 ais://a/train- ais://b/%06d.tar
     """
 
@@ -105,47 +143,65 @@ def convert(
         return same_command("--resume") if manifest else same_command("--overwrite")
 
     with (
-        reported(debug, "torchdata_ais.writing", "rich.progress", command=convert, again=again),
+        reported(
+            debug,
+            "torchdata_ais.writing",
+            "rich.progress",
+            command=convert,
+            again=again,
+            also={"columns": "--column"},
+        ),
         ExitStack() as stack,
     ):
         from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.writing import convert as run
+        from torchdata_ais.writing import ConversionJob, Edit, SourceOptions
 
         touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
         options = options_for(endpoint) if touches_cluster else None
         function = function_named(map_with)
-        maxbytes = _bytes(maxsize)
-        stack.enter_context(new_bucket(bucket_for(target, options)))
         bars = stack.enter_context(ExitStack())
-        done = run(
+        job = ConversionJob(
             sources[0] if len(sources) == 1 else sources,
             target,
-            kind=kind,
-            select=function_named(select),
-            decode=_decoder(function, size, shorter, max_pixels),
-            map=function,
-            rng=rng,
-            fields=fields or None,
-            keys="number" if number_keys else "keep",
-            columns=_columns(column or []),
-            root=root or None,
-            shuffle=shuffle,
+            how=SourceOptions(
+                kind,
+                columns=_columns(column or []),
+                root=root or None,
+                shuffle=shuffle,
+                image_field=image_field,
+                part=part,
+                split=split,
+            ),
+            edit=Edit(
+                select=function_named(select),
+                decode=_decoder(function, size, shorter, max_pixels),
+                map=function,
+                rng=rng,
+                fields=fields.replace(",", " ") if fields else None,
+                keys="number" if number_keys else "keep",
+                check=check,
+                quality=quality,
+            ),
             seed=seed,
-            quality=quality,
             processes=processes,
-            manifest=manifest or None,
             resume=resume,
             overwrite=overwrite,
             on_error=on_error,
-            progress=progress_of(bars, "convert"),
+            progress=progress_of(bars, "convert", size=lambda: job.bytes),
             cluster=options,
-            maxcount=maxcount,
-            maxsize=maxbytes,
-            compress=compress or None,
-            index=index,
+            writer={
+                "manifest": manifest or None,
+                "maxcount": maxcount,
+                "maxsize": _bytes(maxsize),
+                "compress": compress or None,
+                "index": index,
+            },
         )
+        # Only now: a bucket for arguments that cannot work would stay empty.
+        stack.enter_context(new_bucket(bucket_for(target.replace("{split}", "split"), options)))
+        done = job.run()
         bars.close()
         _say(done, target, as_json=as_json)
 
@@ -170,22 +226,39 @@ def _decoder(
 
 
 def _say(done: Conversion, target: str, *, as_json: bool) -> None:
-    """Print what was written."""
+    """Print what was written, and what was not."""
     if as_json:
         rows = [
             {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
             for shard in done.shards
         ]
-        counts = {"dropped": done.dropped, "skipped": done.skipped}
+        counts: dict[str, Any] = {"dropped": done.dropped, "skipped": done.skipped}
+        counts["left_out"] = [one._asdict() for one in done.left_out]
+        if done.classes:
+            counts |= {"classes": done.notes["classes"], "classes_in": done.classes}
+        if done.splits:
+            counts["splits"] = done.splits
         echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
         return
     skipped = sum(done.skipped.values())
     echo(
-        f"wrote {counted(done.samples, 'sample')}, {size_text(done.size)}, in {counted(len(done.shards), 'shard')}"
+        f"wrote {counted(done.samples, 'sample')}, {bytes_text(done.size)}, in {counted(len(done.shards), 'shard')}"
         f" {target}"
+        + (f": {', '.join(f'{name} {count}' for name, count in done.splits.items())}" if done.splits else "")
         + (f"; {done.dropped} left out" if done.dropped else "")
         + (f"; {counted(skipped, 'error')} skipped" if skipped else "")
     )
+    if done.classes:
+        names = done.notes["classes"]
+        shown = ", ".join(f"{name} {number}" for number, name in enumerate(names[:_SHOWN]))
+        more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        echo(
+            f"{'1 class' if len(names) == 1 else f'{len(names)} classes'}: {shown}{more}; noted in {done.classes}"
+        )
+    for reason, count, first in done.left_out:
+        echo(
+            f"note: {count} left out ({reason}): {first.splitlines()[0] if first else 'see above'}", err=True
+        )
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:

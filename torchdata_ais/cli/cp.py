@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
 from torchdata_ais.errors import UsageError
+from torchdata_ais.shown import bytes_text
+from torchdata_ais.urls import parse_url
 
 
 def cp(
@@ -47,6 +49,12 @@ def cp(
         from torchdata_ais.cli._objects import blocks_of, find, is_member, object_place, target_names
         from torchdata_ais.cli._progress import moved_bytes
 
+        for url, todo in (
+            (source, "torchdata-ais put stores files"),
+            (target, "torchdata-ais get fetches into files"),
+        ):
+            if parse_url(url).kind == "file":
+                raise UsageError.at(f"{url}: cp copies from bucket to bucket", todo=todo, url=url)
         place, _ = object_place(target), object_place(source)
         options = options_for(endpoint, place.endpoint)
         if is_member(target, options):
@@ -79,6 +87,6 @@ def cp(
             echo_json({"stored": count, "there": len(there), "size": stored, "objects": rows}, indent=1)
             return
         echo(
-            f"stored {counted(count, 'object')}, {size_text(stored)}, in {bucket.uri}"
+            f"stored {counted(count, 'object')}, {bytes_text(stored)}, in {bucket.uri}"
             + (f"; {len(there)} there already" if there else "")
         )

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, counted, options_for, reported
 from torchdata_ais.errors import LoaderError
+from torchdata_ais.shown import bytes_text
 from torchdata_ais.urls import bucket_place
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
                 advance(sizes[index])
     smallest, *_, largest = sorted(parts["train"][1])
     echo(
-        f"data      {samples} samples drawn, {size_text(stored)} stored in {bucket.uri} as {_TRAIN_SHARDS} + "
+        f"data      {samples} samples drawn, {bytes_text(stored)} stored in {bucket.uri} as {_TRAIN_SHARDS} + "
         f"{_HELD_OUT_SHARDS} shards of {smallest} to {largest} samples, {time.perf_counter() - begin:.1f} s"
     )
 
@@ -176,7 +177,7 @@ def _train(
 
 def _chain(pipe: object) -> str:
     """Return the stages of a chain in a line."""
-    from torchdata_ais.stage.pipe import upstream
+    from torchdata_ais.stage.upstream import upstream
 
     stages = [repr(stage).removesuffix("IterDataPipe") for stage in upstream(pipe)]  # type: ignore[arg-type]
     return " . ".join(reversed(stages))

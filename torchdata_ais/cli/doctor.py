@@ -13,6 +13,12 @@ from torchdata_ais.errors import AISError
 
 
 def doctor(
+    flight: Annotated[
+        str,
+        typer.Argument(
+            metavar="[FILE]", help="A flight-*.json of a run_dir=: explain that instead.", show_default=False
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
     endpoint: Endpoint = "",
 ) -> None:
@@ -20,10 +26,17 @@ def doctor(
 
     The exit code is 1 if something will not work. Put the output into a bug report; it holds no token.
 
+    With a file that a loader wrote when something went wrong (ais_loader(run_dir=)), say what each process of that rank
+    was doing, and where to look first.
+
     Examples:
         torchdata-ais doctor
+        torchdata-ais doctor runs/7/flight-00002-4711-1.json
         torchdata-ais doctor --json --endpoint http://host:51080
     """
+    if flight:
+        _explain(flight, as_json)
+        return
     with reported(False, "torchdata_ais.checking.doctor", command=doctor):
         from torchdata_ais.checking.doctor import Check, diagnose
         from torchdata_ais.versions import versions
@@ -41,3 +54,18 @@ def doctor(
                 echo(f"{'':<16}-> {check.todo}")
     if any(check.state == "bad" for check in checks):
         raise typer.Exit(ExitCodes.FAILED)
+
+
+def _explain(path: str, as_json: bool) -> None:
+    with reported(False, "torchdata_ais.observe.flight", command=doctor):
+        from torchdata_ais.observe.flight import explain_flight, read_flight
+
+        flight = read_flight(path)
+        lines = explain_flight(flight)
+    if as_json:
+        echo_json({"sentences": lines, "why": flight.why, "rank": flight.rank.rank}, indent=1)
+        return
+    echo(*lines)
+    echo("", "the stacks of all its threads:")
+    for part in flight.processes:
+        echo("", f"{part.name} (pid {part.pid})", *part.stacks.splitlines())

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported
 from torchdata_ais.errors import UsageError
+from torchdata_ais.shown import bytes_text
 from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def dsort(
         torchdata-ais dsort --order name ais://pets/t- ais://pets/sorted-%d.tar
         torchdata-ais dsort --check SPEC.json
     """
-    with reported(debug, "torchdata_ais.dsort.run", "aistore.sdk", "rich.progress", command=dsort):
+    with reported(
+        debug, "torchdata_ais.dsort.run", "aistore.sdk", "rich.progress",
+        command=dsort, also={"output_shard_size": "--size"},
+    ):  # fmt: skip
         from torchdata_ais.cli._progress import job_bars
         from torchdata_ais.dsort import DsortSpec, run_dsort
 
@@ -102,7 +106,7 @@ def _tell(result: DsortResult, *, as_json: bool) -> None:
         echo_json({**facts, "shards": rows})
         return
     for row in rows:
-        echo(f"{size_text(int(row['size'] or 0)):>10}  {row['url']}")
+        echo(f"{bytes_text(int(row['size'] or 0)):>10}  {row['url']}")
     checked = (
         "not checked" if result.samples is None else f"checked: {counted(result.samples, 'sample')}, the same"
     )

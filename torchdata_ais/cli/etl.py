@@ -8,7 +8,8 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._page import add_command, command_line
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported
+from torchdata_ais.shown import bytes_text
 
 etl = command_line(
     name="etl",
@@ -45,7 +46,8 @@ def init(
     Examples:
         torchdata-ais etl init flip-left augment:flip --decode pil
     """
-    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=init):
+    renamed = {"replace_other": "--replace"}
+    with reported(debug, "torchdata_ais.etl.bucket", "aistore.sdk", command=init, also=renamed):
         from torchdata_ais.cli._function import function_named
         from torchdata_ais.etl import ensure_etl, shard_etl
 
@@ -74,7 +76,7 @@ def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = F
         for row in rows:
             echo(
                 f"{row['stage']:<12} {row['name']:<32} {counted(row['objects'], 'object')}, "
-                f"{size_text(row['in_bytes'])} in, {size_text(row['out_bytes'])} out"
+                f"{bytes_text(row['in_bytes'])} in, {bytes_text(row['out_bytes'])} out"
             )
         echo(counted(len(rows), "transform"), err=True)
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shown import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +54,7 @@ def get(
     with reported(debug, "aistore.sdk", "rich.progress", command=get, again=same_command):
         from torchdata_ais.cli._objects import blocks_of, find, target_names
         from torchdata_ais.cli._progress import moved_bytes
+        from torchdata_ais.store.naming import make_folder, no_empty_folders
 
         options = options_for(endpoint)
         found = find(url, options)
@@ -61,15 +64,18 @@ def get(
         paths = [Path(target, name) for name in target_names(found, folder, target)]
         both = list(zip(found, paths, strict=True))
         missing = [(one, path) for one, path in both if not _is_there(one, path, overwrite, options)]
-        if not folder and not paths[0].parent.is_dir():
+        if paths[0].parent.exists():
+            make_folder(paths[0].parent)
+        elif not folder:
             raise NotFoundError.at(
                 f"there is no folder {paths[0].parent}",
                 todo=f"make it, or write {paths[0].parent}/ to have it made",
             )
         written = 0
-        with moved_bytes("get", sum(one.url.size or 0 for one, _ in missing)) as moved:
+        total = sum(one.url.size or 0 for one, _ in missing)
+        with no_empty_folders({path.parent for path in paths}), moved_bytes("get", total) as moved:
             for one, path in missing:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 with blocks_of(one, options) as blocks:
                     written += _write(path, blocks, moved)
         _say(found, paths, {path for _, path in missing}, written, as_json=as_json)
@@ -98,7 +104,7 @@ def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) 
             return True
         if overwrite:
             return False
-    todo = "pass overwrite=True, or name another target" if path.is_file() else "name another target"
+    todo = Remedy("pass overwrite=True", "name another target") if path.is_file() else "name another target"
     raise UsageError.at(
         f"there is a file {path} already, and it is not known to be the same", todo=todo, url=found.uri
     )
@@ -107,18 +113,14 @@ def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) 
 def _write(path: Path, blocks: Iterator[bytes], moved: Callable[[int], None]) -> int:
     """Write a file that appears when it is whole; return its size."""
     from torchdata_ais.store.naming import naming
+    from torchdata_ais.whole_file import whole_file
 
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     size = 0
-    try:
-        with naming(str(path)), part.open("xb") as file:
-            for block in blocks:
-                file.write(block)
-                size += len(block)
-                moved(len(block))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with naming(str(path)), whole_file(path) as file:
+        for block in blocks:
+            file.write(block)
+            size += len(block)
+            moved(len(block))
     return size
 
 
@@ -133,6 +135,6 @@ def _say(found: list[Found], paths: list[Path], new: set[Path], written: int, *,
     there = len(paths) - len(new)
     where = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
     echo(
-        f"wrote {counted(len(new), 'file')}, {size_text(written)}: {where}"
+        f"wrote {counted(len(new), 'file')}, {bytes_text(written)}: {where}"
         + (f"; {there} there already" if there else "")
     )

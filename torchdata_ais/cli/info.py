@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_of, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_of, reported
 from torchdata_ais.errors import NotFoundError, SampleError, ShardError
+from torchdata_ais.shown import bytes_text
 
 if TYPE_CHECKING:
     from torchdata_ais.cli._summary import Summary
@@ -32,6 +34,10 @@ def info(
         ),
     ] = 200,
     read: Annotated[bool, typer.Option("--read", help="Read all shards, even if there is an index.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page with plots, too.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     endpoint: Endpoint = "",
     debug: Debug = False,
@@ -44,12 +50,19 @@ def info(
     Examples:
         torchdata-ais info ais://pets/train-
         torchdata-ais info --json --look 1000 ais://pets/train-
+        torchdata-ais info --html pets.html ais://pets/train-
         torchdata-ais info --read '/data/train-*.tar'
     """
     with reported(debug, "aistore.sdk", "rich.progress", command=info), ExitStack() as stack:
+        from torchdata_ais.cli._files import check_new_file
+        from torchdata_ais.cli._info_page import page_of
         from torchdata_ais.cli._summary import Summary
         from torchdata_ais.store import StoreOptions
+        from torchdata_ais.store.naming import naming
+        from torchdata_ais.whole_file import whole_file
+        from torchdata_ais.writing.classes import names_for_people
 
+        check_new_file(html)
         options = options_of([url], endpoint) or StoreOptions()
         summary = Summary()
         index = None if read else _index(url, options)
@@ -62,12 +75,17 @@ def info(
             source = f"index, proof {index.proof}"
         stack.close()
         stale = index is not None and _is_stale(url, index, options)
+        summary.names = names_for_people(url, lambda: options)
+        if html is not None:
+            with naming(str(html)), whole_file(html) as file:
+                file.write(page_of(url, source, summary).encode())
+            echo(f"wrote {html}", err=True)
         if as_json:
             echo_json({"url": url, "source": source, "stale": stale, **summary.as_dict()}, indent=1)
             return
         echo(
             f"{url}: {counted(summary.samples, 'sample')} in {counted(summary.shards, 'shard')},"
-            f" {size_text(summary.bytes)} ({source})",
+            f" {bytes_text(summary.bytes)} ({source})",
             *summary.lines(),
         )
         if stale:

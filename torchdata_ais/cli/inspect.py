@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json, shown_line
+from torchdata_ais.cli._files import check_new_file
 from torchdata_ais.cli._run import (
     Debug,
     Endpoint,
@@ -19,10 +20,10 @@ from torchdata_ais.cli._run import (
     options_of,
     reported,
     sentence,
-    size_text,
 )
 from torchdata_ais.cli._words import names_of
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.shown import bytes_text
 from torchdata_ais.urls import parse_url
 
 _SHEET_SAMPLES = 48
@@ -73,6 +74,8 @@ def inspect(
         torchdata-ais inspect --sheet out.png /data/train-000.tar
     """
     with reported(debug, "torchdata_ais.pipes", command=inspect):
+        check_new_file(sheet)
+        _check_ending(sheet)
         where = parse_url(url)
         if where.kind == "object" and not where.name:
             raise UsageError.at(
@@ -89,7 +92,7 @@ def inspect(
         except AISError as error:
             problem = error
         if sheet is not None and first:
-            _draw(sheet, first)
+            _draw(sheet, first, url, endpoint)
         samples = list(_samples(members))
         if as_json:
             text = "" if problem is None else sentence(problem, names_of(inspect))
@@ -129,18 +132,30 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
     return True
 
 
-def _draw(path: Path, samples: list[Any]) -> None:
-    """Write a contact sheet of samples of bytes."""
-    from torchdata_ais.display import contact_sheet
-    from torchdata_ais.store.naming import naming
+def _draw(path: Path, samples: list[Any], url: str, endpoint: str) -> None:
+    """Write a contact sheet of samples of bytes, with the names of their classes, if they lie beside the shard."""
+    from PIL import Image
 
-    picture = contact_sheet(samples)
-    try:
-        with naming(str(path)):
-            picture.save(path)
-    except ValueError as error:
-        raise UsageError.at(f"{path}: {error}", todo="name it out.png or out.jpg") from error
+    from torchdata_ais.display import contact_sheet
+    from torchdata_ais.store import StoreOptions
+    from torchdata_ais.store.naming import naming
+    from torchdata_ais.whole_file import whole_file
+    from torchdata_ais.writing.classes import names_for_people
+
+    names = names_for_people(url, lambda: options_of([url], endpoint) or StoreOptions())
+    picture = contact_sheet(samples, classes=names or None)
+    with naming(str(path)), whole_file(path) as file:
+        picture.save(file, Image.registered_extensions()[path.suffix.lower()])
     echo(f"wrote {path}: {counted(len(samples), 'image')}", err=True)
+
+
+def _check_ending(sheet: Path | None) -> None:
+    from PIL import Image
+
+    if sheet is not None and sheet.suffix.lower() not in Image.registered_extensions():
+        raise UsageError.at(
+            f"{sheet}: no kind of picture is called {sheet.suffix or 'so'}", todo="name it out.png or out.jpg"
+        )
 
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
@@ -166,9 +181,9 @@ def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], state
     width = max((len(key) for key in keys), default=0)
     for key, sample in zip(keys, samples, strict=True):
         fields = "  ".join(
-            f"{part['field'] or part['member']} {size_text(part['size'])}" for part in sample["fields"]
+            f"{part['field'] or part['member']} {bytes_text(part['size'])}" for part in sample["fields"]
         )
         echo(f"{key:<{width}}  @{sample['offset']:<10}  {fields}")
     count = sum(sample["key"] is not None for sample in samples)
-    total = f"{counted(count, 'sample')}, {counted(len(members), 'member')}, {size_text(sum(m.size for m in members))}"
+    total = f"{counted(count, 'sample')}, {counted(len(members), 'member')}, {bytes_text(sum(m.size for m in members))}"
     echo(f"{url}: {state}: {total}", err=err)

@@ -17,10 +17,11 @@ from torchdata_ais.cli._run import (
     counted,
     options_of,
     reported,
-    size_text,
 )
-from torchdata_ais.cli._words import names_of, sentences_as_typed
-from torchdata_ais.errors import NotFoundError
+from torchdata_ais.cli._words import as_typed, names_of, remedy_as_typed
+from torchdata_ais.error_text import Sentences
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shown import bytes_text
 
 if TYPE_CHECKING:
     from torchdata_ais.checking import LintReport, Problem, Resharded
@@ -81,17 +82,25 @@ def lint(
         options = options_of(filter(None, [*urls, fix]), endpoint)
         if fix:
             _check_target(fix, options)
+        if index and len(urls) > 1:
+            raise UsageError.at(
+                "Several sources have no place of their own for an index",
+                todo="run torchdata-ais index --where",
+            )
+        sizes: list[int] = []
         report = lint_shards(
             list(urls),
             require=require or (),
             decode=decode,
             only=only or None,
             jobs=jobs or None,
-            progress=progress_of(stack, "lint"),
+            progress=progress_of(stack, "lint", size=lambda: sum(sizes)),
+            read=sizes.append,
+            index=index,
             options=options,
         )
         stack.close()
-        indexed = _indexed(list(urls), report, options) if index else None
+        indexed = _stored(report)
         if not as_json:
             _show(report)
             if indexed:
@@ -118,23 +127,9 @@ def lint(
             raise typer.Exit(ExitCodes.FAILED)
 
 
-def _indexed(urls: list[str], report: LintReport, options: StoreOptions | None) -> str | None:
-    """Make the index of shards without errors, and return where it lies; None if there are errors."""
-    from torchdata_ais.errors import UsageError
-    from torchdata_ais.index import index_place
-    from torchdata_ais.indexing import SampleIndex
-    from torchdata_ais.store import StoreOptions as Options
-
-    if len(urls) > 1:
-        raise UsageError.at(
-            "Several sources have no place of their own for an index",
-            todo="run torchdata-ais index --where",
-        )
-    if not report.ok:
-        return None
-    place = index_place(urls[0])
-    SampleIndex.build(urls, method="read", where=place, options=options or Options())
-    return place
+def _stored(report: LintReport) -> str | None:
+    """Store the index of shards without errors beside them, and return where it lies; None if there are errors."""
+    return None if report.index is None else report.index.save().stored[0].folder.where
 
 
 def _show(report: LintReport) -> None:
@@ -163,14 +158,18 @@ def _show(report: LintReport) -> None:
     )
     echo(
         f"{counted(len(report.shards), 'shard')}, {counted(samples, 'sample')},"
-        f" {size_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
+        f" {bytes_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
         f" ({report.seconds:.1f} s)"
     )
 
 
 def _typed(problem: Problem) -> Problem:
     """Return the same problem, with a remedy that can be typed here."""
-    return replace(problem, text=sentences_as_typed(problem.text, names_of(lint)))
+    text = problem.text
+    if not isinstance(text, Sentences):
+        return replace(problem, text=as_typed(text, names_of(lint)))
+    parts = [as_typed(text.what, names_of(lint)), remedy_as_typed(text.todo, names_of(lint))]
+    return replace(problem, text=". ".join(filter(None, parts)))
 
 
 def _show_written(written: Resharded, target: str, broken: int) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported
 from torchdata_ais.errors import UsageError
+from torchdata_ais.shown import bytes_text
 from torchdata_ais.urls import PROVIDERS, parse_url
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def ls(
             return
         for row in rows:
             echo(_line(row, long))
-        total = f", {size_text(sum(row['size'] or 0 for row in rows))}" if what != "bucket" else ""
+        total = f", {bytes_text(sum(row['size'] or 0 for row in rows))}" if what != "bucket" else ""
         echo(f"{counted(len(rows), what)}{total}", err=True)
 
 
@@ -74,7 +75,7 @@ def _line(row: dict[str, Any], long: bool) -> str:
         return str(row["url"])
     size = row["size"]
     if not long:
-        return f"{'?' if size is None else size_text(size):>10}  {row['url']}"
+        return f"{'?' if size is None else bytes_text(size):>10}  {row['url']}"
     more = (
         [f"@{row['offset']:<12}"]
         if "offset" in row
@@ -110,7 +111,9 @@ def _objects(url: str, regex: str, options: StoreOptions) -> list[dict[str, Any]
     from torchdata_ais.store import list_objects
 
     place = object_place(url)
-    found = list_objects(url, regex=regex or None, options=options, allow_empty=not place.name and not regex)
+    found = list_objects(
+        url, regex=regex or None, options=options, beside=True, allow_empty=not place.name and not regex
+    )
     return [
         {"url": parse_url(one).uri, "size": one.size, "checksum": one.checksum, "version": one.version}
         for one in found
@@ -127,11 +130,11 @@ def _is_shard(url: str, options: StoreOptions) -> bool:
 def _members(url: str, options: StoreOptions) -> list[dict[str, Any]]:
     """Read a shard to its end, and return what it holds."""
     from torchdata_ais.store import open_blocks
-    from torchdata_ais.tar import decompress, read_members
+    from torchdata_ais.tar import TarReader, decompress
 
     rows = []
     with open_blocks(url, options) as source:
-        for name, data, offset, _ in read_members(decompress(source, url=url), url=url):
+        for name, data, offset, _ in TarReader(decompress(source, url=url), url=url):
             size = len(data) if isinstance(data, bytes) else 0  # a link has none
             rows.append({"url": f"{url}/{name}", "size": size, "offset": offset})
     return rows

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shown import bytes_text
 
 
 def put(
@@ -46,9 +47,17 @@ def put(
 
         if not source.exists():
             raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
+        if not source.is_dir() and not source.is_file():
+            raise UsageError.at("this is no file but a device or a pipe", todo="name a file", url=str(source))
         where = object_place(url)
         if where.namespace:
             raise UsageError.at("put knows no namespaces", todo="use the AIStore SDK for it", url=url)
+        if source.is_dir() and where.name[-1:].isalnum():
+            raise UsageError.at(
+                f"the names would begin with {where.name!r}, and no slash behind it",
+                todo=f"write {url}/ for names below it, or {url}- for names such as {where.name}-000.tar",
+                url=url,
+            )
         files = dict(_named(source, where.name))
         if not files:
             raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
@@ -65,14 +74,14 @@ def put(
             echo_json({"stored": len(sizes), "there": len(there), "size": size, "objects": rows}, indent=1)
             return
         echo(
-            f"stored {counted(len(sizes), 'object')}, {size_text(sum(sizes.values()))}, in {bucket.uri}"
+            f"stored {counted(len(sizes), 'object')}, {bytes_text(sum(sizes.values()))}, in {bucket.uri}"
             + (f"; {len(there)} there already" if there else "")
         )
 
 
 def _named(source: Path, prefix: str) -> Iterator[tuple[str, Path]]:
     """Yield the name and the path of each file to store, sorted."""
-    if source.is_file():
+    if not source.is_dir():
         yield (prefix + source.name if not prefix or prefix.endswith("/") else prefix), source
         return
     for path in sorted(found for found in source.rglob("*") if found.is_file()):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command, size_text
+from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shown import bytes_text
 
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
@@ -51,7 +52,7 @@ def rm(
         options = options_for(endpoint)
         buckets = [place for place in map(object_place, urls) if not place.name and recursive]
         found = {str(one): one for url in urls for one in _found(url, recursive, options)}
-        what = f"{counted(len(found), 'object')}, {size_text(sum(one.size or 0 for one in found.values()))}"
+        what = f"{counted(len(found), 'object')}, {bytes_text(sum(one.size or 0 for one in found.values()))}"
         if buckets:
             what += f", and {counted(len(buckets), 'bucket')}: {', '.join(place.uri for place in buckets)}"
         if recursive and not yes:
@@ -74,7 +75,7 @@ def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
     if recursive:
         if not place.name and place.provider != "ais":
             raise UsageError.at("a bucket of another provider stays", todo="name a prefix in it", url=url)
-        return list_objects(url, options=options, allow_empty=not place.name)
+        return list_objects(url, options=options, beside=True, allow_empty=not place.name)
     if not place.name or place.name.endswith("/"):
         raise UsageError.at("this names no object", todo="pass --recursive to remove all below it", url=url)
     try:
@@ -86,7 +87,7 @@ def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
                 todo="write a new one: torchdata-ais convert --select",
                 url=url,
             ) from None
-        more = len(list_objects(url, options=options, allow_empty=True))
+        more = len(list_objects(url, options=options, beside=True, allow_empty=True))
         raise error.noting(
             f"--recursive removes {counted(more, 'object')} that begin so" if more else "nothing is removed"
         ) from None

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, reported, size_text
+from torchdata_ais.cli._run import Debug, reported
 from torchdata_ais.errors import UsageError
+from torchdata_ais.shown import bytes_text, span_text
 
 if TYPE_CHECKING:
     from torchdata_ais.checking.simulate import Simulation
@@ -84,26 +85,31 @@ def _lines(run: Simulation) -> list[str]:
     about = "" if traffic.exact else "about "
     rows = [
         ("", "by index", "as a stream"),
-        ("steps of a rank", f"{run.steps}", _span(stream.steps)),
-        ("samples of a rank's batch", _span(run.batch), ""),
+        ("steps of a rank", f"{run.steps}", span_text(stream.steps)),
+        ("samples of a rank's batch", span_text(run.batch), ""),
         ("samples that come twice", f"{run.repeated}", ""),
         ("idle workers", f"{run.idle_workers}", f"{stream.idle_workers}"),
         ("requests an epoch", f"{about}{traffic.requests}", f"{stream.requests}"),
         ("ranges in them", f"{about}{traffic.ranges}", ""),
-        ("bytes an epoch", f"{about}{size_text(traffic.bytes)}", "the same"),
+        ("bytes an epoch", f"{about}{bytes_text(traffic.bytes)}", "the same"),
         ("connections, at most", f"{run.connections}", f"{stream.connections}"),
         ("pages listed before", f"{run.listing_pages}", f"{stream.listing_pages}"),
-        ("memory of a worker", size_text(run.worker_memory), size_text(stream.worker_memory)),
-        ("state of all ranks", size_text(run.state_bytes), size_text(stream.state_bytes)),
-        ("index read to begin", f"{size_text(run.index_bytes)} a process", ""),
+        ("memory of a worker", bytes_text(run.worker_memory), bytes_text(stream.worker_memory)),
+        ("state of all ranks", bytes_text(run.state_bytes), bytes_text(stream.state_bytes)),
+        ("index read to begin", f"{bytes_text(run.index_bytes)} a process", ""),
         ("first batch planned", f"{1000 * run.plan_s:.0f} ms", ""),
         ("shards in a rank's batch", f"{run.rank_shards}", f"at most {stream.rank_shards}"),
         ("shards in a global batch", f"{run.batch_shards}", ""),
     ]
+    start = run.start
+    rows += [
+        ("ranks begin within", f"{start.spread_s:.0f} s", "the same"),
+        ("first requests a second", f"{start.requests_a_second:.0f}", "the same"),
+        ("of them at the same time", f"{start.peak_requests}", "the same"),
+        ("redirects an epoch", f"{about}{traffic.requests}", f"{stream.requests}"),
+        ("connections to the store", f"{start.store_connections}", f"up to {2 * start.store_connections}"),
+        ("requests to it, training", f"{start.store_requests_a_second:.0f} a second", "the same"),
+        ('with "shortest" or "pad"', "", f"and {start.step_store_requests} a step"),
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return [f"{what:<{widths[0]}}  {one:>{widths[1]}}  {other}".rstrip() for what, one, other in rows]
-
-
-def _span(numbers: tuple[int, int]) -> str:
-    fewest, most = numbers
-    return f"{most}" if fewest == most else f"{fewest} to {most}"

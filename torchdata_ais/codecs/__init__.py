@@ -1,6 +1,7 @@
 """Bytes to values and back: what the fields of a WebDataset sample hold."""
 
 from torchdata_ais.codecs.audio import torch_audio
+from torchdata_ais.codecs.crop import CenterCrop, Crop, RandomResizedCrop, ResizeCrop
 from torchdata_ais.codecs.decoder import Decoder, DecoderNames, build_decoder
 from torchdata_ais.codecs.encoder import build_encoder
 from torchdata_ais.codecs.handlers import (
@@ -13,6 +14,7 @@ from torchdata_ais.codecs.handlers import (
     handle_extension,
 )
 from torchdata_ais.codecs.image import IMAGE_EXTENSIONS, IMAGE_SPECS, ImageHandler, imagehandler
+from torchdata_ais.codecs.normalize import Normalize
 from torchdata_ais.codecs.resize import MAX_PIXELS
 from torchdata_ais.codecs.table import FieldTable, basichandlers
 from torchdata_ais.codecs.video import torch_video
@@ -23,7 +25,9 @@ __all__ = [
     "IMAGE_SPECS",
     "MAX_GZ_BYTES",
     "MAX_PIXELS",
+    "CenterCrop",
     "Continue",
+    "Crop",
     "Decoded",
     "Decoder",
     "DecoderNames",
@@ -33,6 +37,9 @@ __all__ = [
     "Handler",
     "ImageHandler",
     "MissingLibraryError",
+    "Normalize",
+    "RandomResizedCrop",
+    "ResizeCrop",
     "basichandlers",
     "build_decoder",
     "build_encoder",

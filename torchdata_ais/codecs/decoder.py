@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_function, check_number, check_text, checked
 from torchdata_ais.codecs.audio import require_audio, torch_audio
+from torchdata_ais.codecs.crop import Crop, CropNames, crop_of
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler
-from torchdata_ais.codecs.image import ImageHandler, SixteenBit, check_sixteen_bit, imagehandler
+from torchdata_ais.codecs.image import (
+    ImageHandler,
+    SixteenBit,
+    check_one_size,
+    check_sixteen_bit,
+    imagehandler,
+    seed_of_torch,
+)
 from torchdata_ais.codecs.resize import MAX_PIXELS, Size, checked_size
 from torchdata_ais.codecs.table import FieldTable
 from torchdata_ais.codecs.video import require_video, torch_video
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DecodeError, DecodeUsageError, UsageError
 
 _MEDIA: dict[str, Handler] = {
@@ -42,6 +53,8 @@ class Decoder:
         post: Handlers after `specs`, instead of the field table.
         size: Resize images to exactly this many pixels, one number or (height, width), antialiased.
         shorter: Resize images so that the shorter side has this many pixels; the aspect stays.
+        crop: `RandomResizedCrop`, `CenterCrop` or `ResizeCrop`: the part is chosen before the image is decoded, and
+            counts in the image as it is looked at (`exif`). Images and masks of one size in one sample get the same.
         allow_pickle: Load ``pkl``, object arrays and whole objects in ``pt``. They can run code.
         sixteen_bit: What 16-bit grey images become in 8-bit specs: ``"clip"`` cuts at 255 as WebDataset
             does, ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
@@ -49,6 +62,8 @@ class Decoder:
         max_gz_bytes: Most bytes a compressed field may unpack to.
         max_pixels: Most pixels of an image, as it is stored and as `size` or `shorter` make it; looked at before
             anything is decoded. Above 178,956,970 ``PIL.Image.MAX_IMAGE_PIXELS`` must be raised, too.
+        **crops: The same as `crop`, by single names: ``random_resized_crop=224`` with ``scale= ratio= flip=``,
+            ``center_crop=224``, ``resize_crop=(256, 224)``.
 
     Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
     in full size (JPEGs at least twice as large as asked for are decoded at half, a quarter or an eighth of it). An
@@ -62,9 +77,11 @@ class Decoder:
         >>> decode = Decoder("torchrgb8", size=224)
         >>> decode({"__key__": "000", "cls": b"7", "txt": b"a cat", "bin": b"raw"})
         {'__key__': '000', 'cls': 7, 'txt': 'a cat', 'bin': b'raw'}
+        >>> train = Decoder("torchrgb8", random_resized_crop=224, scale=(0.08, 1), ratio=(3 / 4, 4 / 3), flip=0.5)
+        >>> test = Decoder("torchrgb8", resize_crop=(256, 224))
     """
 
-    __slots__ = ("_handlers", "_only", "_partial")
+    __slots__ = ("_handlers", "_only", "_partial", "is_random")
 
     @checked
     def __init__(
@@ -81,20 +98,30 @@ class Decoder:
         exif: bool = False,
         max_gz_bytes: int = MAX_GZ_BYTES,
         max_pixels: int = MAX_PIXELS,
+        crop: Crop | None = None,
+        **crops: Unpack[CropNames],
     ) -> None:
+        crop = crop_of(crop, crops)
+        check_one_size(size, shorter, crop)
         pair = checked_size(size, shorter)
         check_number(max_gz_bytes, 0, "max_gz_bytes")
         check_number(max_pixels, 1, "max_pixels")
         chosen = [_handler(spec) for spec in specs] if specs else [imagehandler("pil")]
         if not any(isinstance(handler, ImageHandler) for handler in chosen):
-            options = {"size": size, "shorter": shorter, "exif": exif, "sixteen_bit": sixteen_bit != "clip"}
+            options = {
+                "size": size,
+                "shorter": shorter,
+                "crop": crop,
+                "exif": exif,
+                "sixteen_bit": sixteen_bit != "clip",
+            }
             for name in [name for name, given in options.items() if given]:
                 raise UsageError.at(
                     f"{name}= has no image spec to act on", todo='Add one, such as "torchrgb8"'
                 )
         check_sixteen_bit(sixteen_bit)
         filled = [
-            handler.filled(pair, shorter, sixteen_bit, exif, max_pixels)
+            handler.filled(pair, shorter, crop, sixteen_bit, exif, max_pixels)
             if isinstance(handler, ImageHandler)
             else handler
             for handler in chosen
@@ -106,9 +133,15 @@ class Decoder:
         )
         self._only = _fields(only)
         self._partial = partial
+        self.is_random = any(isinstance(one, ImageHandler) and one.is_random for one in self._handlers)
 
-    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, sample: dict[str, Any], seed: int | None = None) -> dict[str, Any]:
         """Return a new sample of the same class, with the same attributes, and decoded values.
+
+        Args:
+            sample: Fields as bytes.
+            seed: What random crops follow from. None draws it of torch's generator, as torchvision does; ``.decode()``
+                passes one that is the sample's own.
 
         Raises:
             DecodeError: A field cannot be decoded. It names the field, the key of the sample, its object and
@@ -121,6 +154,8 @@ class Decoder:
                 f"decoding takes samples, which are dicts, not {type(sample).__name__}",
                 todo="Put it after .group_samples() and before .to_tuple()",
             )
+        if seed is None and self.is_random:
+            seed = seed_of_torch()
         decoded = copy.copy(sample)
         for field, value in sample.items():
             if field.startswith("__"):
@@ -128,9 +163,9 @@ class Decoder:
                     decoded[field] = _text_or_bytes(value)
             elif self._only is None or field in self._only:
                 if isinstance(value, bytes):
-                    decoded[field] = self._decode(sample, field, value)
+                    decoded[field] = self._decode(sample, field, value, seed)
                 elif isinstance(value, (bytearray, memoryview)):
-                    decoded[field] = self._decode(sample, field, bytes(value))
+                    decoded[field] = self._decode(sample, field, bytes(value), seed)
                 elif isinstance(sample.get("__key__"), list):
                     raise UsageError.at("decoding was given a batch, not a sample", todo=_BATCH)
                 elif not self._partial or value is None:
@@ -139,11 +174,14 @@ class Decoder:
                     raise _failure(kind, sample, field, why, _PARTIAL)
         return decoded
 
-    def decode_field(self, field: str, data: bytes) -> Any:
+    def decode_field(self, field: str, data: bytes, seed: int | None = None) -> Any:
         """Return the value of one field: the first handler's that gives one, else `data` as they are."""
         name = "." + field
         for handler in self._handlers:
-            value = handler(name, data)
+            if seed is not None and isinstance(handler, ImageHandler):
+                value = handler(name, data, seed)
+            else:
+                value = handler(name, data)
             if value is None:
                 continue
             if isinstance(value, Continue):
@@ -154,9 +192,9 @@ class Decoder:
                 return value
         return data
 
-    def _decode(self, sample: dict[str, Any], field: str, data: bytes) -> Any:
+    def _decode(self, sample: dict[str, Any], field: str, data: bytes, seed: int | None) -> Any:
         try:
-            return self.decode_field(field, data)
+            return self.decode_field(field, data, seed)
         except Exception as error:
             if isinstance(error, AISError) and isinstance(error, (DecodeError, *NEVER_SKIPPED)):
                 # Ours: it says what is wrong and what to do, but mostly not where.
@@ -170,8 +208,10 @@ class Decoder:
 
 
 _BATCH = "Put .decode() before .batched()"
-_PARTIAL = "Decode once, or pass partial=True to leave decoded fields alone"
-_SKIP = 'Use on_error="skip" to go on without such samples, or name the fields to decode with only='
+_PARTIAL = Remedy("Decode once", "pass partial=True to leave decoded fields alone")
+_SKIP = Remedy(
+    in_programs('Use on_error="skip" to go on without such samples'), "name the fields to decode with only="
+)
 
 
 def _failure(kind: type[AISError], sample: dict[str, Any], field: str, why: str, todo: str) -> AISError:
@@ -194,8 +234,8 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value
 
 
-class DecoderNames(TypedDict, total=False):
-    """Options of `build_decoder` that the stage ``.decode()`` takes as well."""
+class DecoderNames(CropNames, total=False):
+    """Options of `Decoder` that the stage ``.decode()`` takes as well."""
 
     pre: Handler | Iterable[Handler] | None
     post: Handler | Iterable[Handler] | None
@@ -206,6 +246,7 @@ class DecoderNames(TypedDict, total=False):
     exif: bool
     max_gz_bytes: int
     max_pixels: int
+    crop: Crop | None
 
 
 build_decoder = Decoder

@@ -52,12 +52,18 @@ class FieldEncoder:
                     raise
                 kind = type(error)
             key = sample.get("__key__")
+            other = (
+                "words go into txt"
+                if isinstance(value, str)
+                else "a name such as json or npy takes other values"
+            )
             raise kind.at(
                 f"field {field!r} of sample {key!r} cannot be written: {error or type(error).__name__}",
+                todo=f"pass bytes, or what .{field} holds; {other}",
                 url=sample.get("__url__"),
                 key=key,
                 field=field,
-            ) from error
+            ) from (error.with_traceback(None) if self.custom is None else error)  # without our own frames
 
     def encode_field(self, field: str, value: Any) -> bytes:
         """Return the bytes of one field.
@@ -162,7 +168,10 @@ def _text(value: Any, _: FieldEncoder) -> bytes:
 
 def _integer(value: Any, _: FieldEncoder) -> bytes:
     if isinstance(value, str):
-        int(value)  # what the reader will do
+        try:
+            int(value)  # what the reader will do
+        except ValueError:
+            raise ValueError(f"{value!r:.60} is no whole number, as the number of a class is") from None
         return value.encode("ascii")
     return str(int(operator.index(value))).encode("ascii")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-__all__ = ["FIELD_KINDS", "by_name"]
-
 _T = TypeVar("_T")
 
 FIELD_KINDS: Mapping[str, tuple[str, ...]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,15 +13,17 @@ from PIL import Image
 
 from torchdata_ais.arguments import check_number, did_you_mean
 from torchdata_ais.codecs import jpeg, pillow
+from torchdata_ais.codecs.crop import Crop, Frame, Resized
 from torchdata_ais.codecs.handlers import ends_with, extension, names
 from torchdata_ais.codecs.resize import (
     MAX_PIXELS,
     Size,
     check_asked,
     checked_size,
-    resize_nearest,
-    resize_pixels,
+    framed_nearest,
+    framed_pixels,
 )
+from torchdata_ais.codecs.signs import ending_by_sign
 from torchdata_ais.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +76,6 @@ IMAGE_EXTENSIONS = frozenset(
 # Names that writers of WebDataset shards give to JPEGs, and that others use for disk images and scans:
 # taken for an image only if the bytes are one.
 _MAYBE_IMAGE = frozenset(["img", "image"])
-SURE_SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
 @dataclass(frozen=True)
@@ -90,52 +92,74 @@ class ImageHandler:
     sixteen_bit: SixteenBit | None = None
     exif: bool | None = None
     max_pixels: int | None = None
+    crop: Crop | None = None
 
-    def __call__(self, name: str, data: bytes) -> Any:
+    def __call__(self, name: str, data: bytes, seed: int | None = None) -> Any:
         """Return the decoded image, or None where `name` is not one of the fields."""
-        return self.decode(data) if self._claims(name, data) else None
+        return self.decode(data, seed) if self._claims(name, data) else None
 
-    def decode(self, data: bytes) -> Any:
-        """Decode one image: `data` is the file."""
+    def decode(self, data: bytes, seed: int | None = None) -> Any:
+        """Decode one image: `data` is the file. A random crop follows from `seed`, or from torch's own generator."""
         container, numbers, mode = IMAGE_SPECS[self.spec]
         most = MAX_PIXELS if self.max_pixels is None else self.max_pixels
-        options = pillow.Options(self.size, self.shorter, self.sixteen_bit == "scale", bool(self.exif), most)
-        if container == "pil" and not (self.size or self.shorter):
+        options = pillow.Options(self._framing(seed), self.sixteen_bit == "scale", bool(self.exif), most)
+        if container == "pil" and not (self.size or self.shorter or self.crop):
             return pillow.load(data, mode, options, resize=False)[0]
         if mode == "mask":
-            values = resize_nearest(*pillow.load_mask(data, options))
+            values = framed_nearest(*pillow.load_mask(data, options))
             return values if container == "numpy" else _values_to_tensor(values)
-        pixels, target = _pixels(data, mode, options)
+        pixels, frame, scale = _pixels(data, mode, options)
         if container == "torch":
-            return _planes_to_tensor(resize_pixels(pixels, target), numbers == "float")
-        if pixels.shape[:2] != target:
-            planes = resize_pixels(pixels, target)
-            pixels = (planes if planes.ndim == 2 else planes.permute(1, 2, 0)).numpy()
+            return _planes_to_tensor(framed_pixels(pixels, frame, scale), numbers == "float")
+        if frame != Frame(None, pixels.shape[:2]):
+            planes = framed_pixels(pixels, frame, scale)
+            pixels = np.ascontiguousarray((planes if planes.ndim == 2 else planes.permute(1, 2, 0)).numpy())
         if container == "pil":
             return Image.fromarray(pixels)
         return np.divide(pixels, np.float32(255), dtype=np.float32) if numbers == "float" else pixels
 
+    @property
+    def is_random(self) -> bool:
+        """Whether the same bytes may give different images."""
+        return self.crop is not None and self.crop.is_random
+
+    def _framing(self, seed: int | None) -> Callable[[int, int], Frame]:
+        """Return what says of a picture's height and width what becomes of it: the same however often it is asked."""
+        crop = self.crop
+        if crop is None:
+            return Resized(self.size, self.shorter).frame
+        own = seed_of_torch() if seed is None and crop.is_random else seed or 0
+        return lambda height, width: crop.frame(height, width, random.Random(own))
+
     def filled(
-        self, size: Size | None, shorter: int | None, sixteen_bit: SixteenBit, exif: bool, max_pixels: int
+        self,
+        size: Size | None,
+        shorter: int | None,
+        crop: Crop | None,
+        sixteen_bit: SixteenBit,
+        exif: bool,
+        max_pixels: int,
     ) -> ImageHandler:
         """Return the handler with these options where it has none of its own."""
-        own_size = self.size is not None or self.shorter is not None
+        own_size = self.size is not None or self.shorter is not None or self.crop is not None
         filled = replace(
             self,
             size=self.size if own_size else size,
             shorter=self.shorter if own_size else shorter,
+            crop=self.crop if own_size else crop,
             sixteen_bit=self.sixteen_bit or sixteen_bit,
             exif=exif if self.exif is None else self.exif,
             max_pixels=max_pixels if self.max_pixels is None else self.max_pixels,
         )
-        check_asked(filled.size, filled.shorter, filled.max_pixels or max_pixels)
+        least = filled.size or (filled.shorter or 1, filled.shorter or 1)
+        check_asked(least if filled.crop is None else filled.crop.at_least(), filled.max_pixels or max_pixels)
         return filled
 
     def _claims(self, name: str, data: bytes) -> bool:
         if self.fields is not None:
             return ends_with(name, self.fields)
         last = extension(name)
-        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and data.startswith(SURE_SIGNS))
+        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and ending_by_sign(data) in ("jpg", "png"))
 
 
 def imagehandler(
@@ -147,6 +171,7 @@ def imagehandler(
     sixteen_bit: SixteenBit | None = None,
     exif: bool | None = None,
     max_pixels: int | None = None,
+    crop: Crop | None = None,
 ) -> ImageHandler:
     """Return a handler that decodes images as `spec` says, for all image fields or for some.
 
@@ -165,7 +190,7 @@ def imagehandler(
         spec: One of the names above.
         extensions: Fields to decode, such as ``"trimap.png"``; every image field if None. Put a handler with
             `extensions` before a spec for all images: the first one that knows the field decodes it.
-        size, shorter, sixteen_bit, exif, max_pixels: As for `build_decoder`; those not given are taken from there.
+        size, shorter, crop, sixteen_bit, exif, max_pixels: As for `Decoder`; those not given are taken from there.
 
     Raises:
         UsageError: Unknown spec, or options that contradict each other.
@@ -181,7 +206,30 @@ def imagehandler(
     check_sixteen_bit(sixteen_bit)
     check_number(max_pixels, 1, "max_pixels", optional=True)
     fields = None if extensions is None else names(extensions, "the extensions")
-    return ImageHandler(spec, fields, checked_size(size, shorter), shorter, sixteen_bit, exif, max_pixels)
+    check_one_size(size, shorter, crop)
+    pair = checked_size(size, shorter)
+    return ImageHandler(spec, fields, pair, shorter, sixteen_bit, exif, max_pixels, crop)
+
+
+def check_one_size(size: object, shorter: object, crop: object) -> None:
+    """Raise `UsageError` if a size and a crop are both given, or what is given as a crop is none."""
+    if crop is not None and not isinstance(crop, Crop):
+        raise UsageError.at(
+            f"crop={crop!r:.60} is no crop",
+            todo="pass RandomResizedCrop(224), CenterCrop(224) or ResizeCrop(256, 224)",
+        )
+    if crop is not None and (size is not None or shorter is not None):
+        name = "size" if size is not None else "shorter"
+        raise UsageError.at(
+            f"{name}= and a crop are both given", todo="the crop says the size: leave the other out"
+        )
+
+
+def seed_of_torch() -> int:
+    """Return a seed drawn of torch's generator, which loaders seed in each worker."""
+    import torch
+
+    return int(torch.empty((), dtype=torch.int64).random_())
 
 
 def check_sixteen_bit(choice: str | None) -> None:
@@ -190,15 +238,15 @@ def check_sixteen_bit(choice: str | None) -> None:
         raise UsageError.at(f'sixteen_bit must be "clip" or "scale", not {choice!r}')
 
 
-def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np.uint8], Size]:
+def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np.uint8], Frame, int]:
     """Decode to (H, W) or (H, W, C) pixels and the size they are still to be resized to."""
     if mode == "RGB" and not (options.exif and (b"Exif\0\0" in data or b"Orientation" in data)):
-        fast = jpeg.decode_rgb(data, options.size, options.shorter, options.max_pixels)
+        fast = jpeg.decode_rgb(data, options.frame_of, options.max_pixels)
         if fast is not None:
             return fast
     # Pillow weighs colours by alpha when it resizes; torch does not know which channel is alpha.
-    image, target = pillow.load(data, mode, options, resize=mode == "RGBA")
-    return np.array(image), target
+    image, frame, scale = pillow.load(data, mode, options, resize=mode == "RGBA")
+    return np.array(image), frame, scale
 
 
 def _planes_to_tensor(planes: torch.Tensor, as_float: bool) -> torch.Tensor:

@@ -7,12 +7,14 @@ Pillow, so that results and errors are the same with and without the extra.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_ais.codecs.resize import MAX_PIXELS, Size, check_pixels, dct_scale, target_size
+from torchdata_ais.codecs.crop import Frame, shrinking
+from torchdata_ais.codecs.resize import check_pixels
 from torchdata_ais.errors import DecodeError
 
 
@@ -27,9 +29,11 @@ def _simplejpeg() -> Any:
 
 
 def decode_rgb(
-    data: bytes, size: Size | None, shorter: int | None, max_pixels: int = MAX_PIXELS
-) -> tuple[NDArray[np.uint8], Size] | None:
-    """Decode to (H, W, 3) pixels and the size they are still to be resized to; None leaves it to Pillow.
+    data: bytes, frame_of: Callable[[int, int], Frame], max_pixels: int
+) -> tuple[NDArray[np.uint8], Frame, int] | None:
+    """Decode to (H, W, 3) pixels, what is still to be made of them, and how much they are shrunk.
+
+    None leaves it to Pillow. `frame_of` is asked with height and width, before anything is decoded.
 
     Raises:
         DecodeError: More than `max_pixels`, as stored or as asked for.
@@ -41,13 +45,13 @@ def decode_rgb(
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
         if space != "YCbCr":
             return None
-        target = target_size(height, width, size, shorter)
-        check_pixels((height, width), target, max_pixels)
-        scale = dct_scale(height, width, target)
+        frame = frame_of(height, width)
+        check_pixels((height, width), frame.size, max_pixels)
+        scale = shrinking(height, width, frame)
         # The smallest size the decoder may choose is the one Pillow's draft mode gives: rounded up.
         least = {"min_height": -(-height // scale), "min_width": -(-width // scale)} if scale > 1 else {}
         # strict: without it a cut file is half an image and the rest grey.
-        return simplejpeg.decode_jpeg(data, strict=True, **least), target
+        return simplejpeg.decode_jpeg(data, strict=True, **least), frame, scale
     except DecodeError:  # a ValueError, too
         raise
     except ValueError:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +14,19 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from torchdata_ais.codecs.resize import MAX_PIXELS, Size, check_pixels, target_size
+from torchdata_ais.codecs.crop import Frame, Part, shrinking
+from torchdata_ais.codecs.resize import MAX_PIXELS, Size, check_pixels
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.tar import kind_of
 
 _ORIENTATION = 0x0112
 _TILE_SIDES = (323, 322)  # tags of TIFF: height, width
 _FIRST_TURNED = 5  # orientations 5 to 8 swap height and width
+_BOTTOM_UP, _RIGHT_TO_LEFT = (
+    (3, 4, 7, 8),
+    (2, 3, 6, 7),
+)  # orientations that bring the last row, or column, to the front
 
 # Opened by content, so a refused format is refused under any file name. EPS is a program that Pillow hands
 # to Ghostscript; the others can be named by Pillow but not decoded.
@@ -32,29 +38,30 @@ _SPREAD = {"L;2": 85, "L;4": 17}
 
 
 class Options(NamedTuple):
-    """How to decode; see `torchdata_ais.codecs.build_decoder`."""
+    """How to decode; see `torchdata_ais.codecs.build_decoder`.
 
-    size: Size | None = None
-    shorter: int | None = None
+    Attributes:
+        frame_of: What becomes of a picture of (height, width), as it is to be looked at.
+    """
+
+    frame_of: Callable[[int, int], Frame]
     scale_16: bool = False
     exif: bool = False
     max_pixels: int = MAX_PIXELS
 
 
-def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Image.Image, Size]:
+def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Image.Image, Frame, int]:
     """Decode to a PIL image in `mode`.
 
     Returns:
-        The image, and the (height, width) asked for: already that size if `resize`, else still to be resized
-        (but shrunk by the JPEG decoder where that is exact enough).
+        The image, what is still to be made of it, and by how much the JPEG decoder has shrunk it, where that is exact
+        enough. With `resize` it is cut and resized.
 
     Raises:
         DecodeError: No image, or one of too many pixels, as stored or as asked for.
     """
-    image, orientation, target = _opened(data, options)
-    as_stored = target if orientation >= _FIRST_TURNED else target[::-1]  # (width, height)
-    if isinstance(image, JpegImageFile) and image.size != as_stored:
-        image.draft(None, as_stored)
+    image, orientation, frame = _opened(data, options)
+    frame, scale = _drafted(image, orientation, frame)
     image.load()  # a cut file is an OSError here
     check_pixels(image.size, image.size, options.max_pixels)  # some formats know it only now
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"})
@@ -63,21 +70,43 @@ def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Ima
         values = np.asarray(plain).astype(np.uint32)
         plain = Image.fromarray(((values + 128) // 257).astype(np.uint8))  # 65535 becomes 255, rounded
     converted = plain.convert(mode)  # always a copy: a plain Image that holds no file
-    if resize and converted.size != target[::-1]:
-        converted = converted.resize(target[::-1], Image.Resampling.BILINEAR)
-    return converted, target
+    if not resize:
+        return converted, frame, scale
+    return frame.resized_cut(converted, scale), frame._replace(cut=None), 1
 
 
-def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Size]:
+def _drafted(image: Any, orientation: int, frame: Frame) -> tuple[Frame, int]:
+    """Let the JPEG decoder shrink the image, if it is a JPEG that is large enough; return by how much.
+
+    Its last row and column then stand for pixels that the picture lacks. Turning may bring them to the top or to the
+    left: the frame that is returned counts from there.
+    """
+    stored = image.size
+    width, height = stored[::-1] if orientation >= _FIRST_TURNED else stored
+    scale = shrinking(height, width, frame)
+    if scale == 1 or not isinstance(image, JpegImageFile):
+        return frame, 1
+    image.draft(None, (stored[0] // scale, stored[1] // scale))
+    if image.size == stored:
+        return frame, 1
+    if frame.cut is not None:
+        top, left, tall, wide = frame.cut
+        top += -height % scale if orientation in _BOTTOM_UP else 0
+        left += -width % scale if orientation in _RIGHT_TO_LEFT else 0
+        frame = frame._replace(cut=Part(top, left, tall, wide))
+    return frame, scale
+
+
+def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Frame]:
     """Decode to the (H, W) numbers that are stored: palette indexes, 16-bit values, no conversion.
 
     Returns:
-        uint8, uint16, int32 or float32 values, and the (height, width) they are still to be resized to.
+        uint8, uint16, int32 or float32 values, and what is still to be made of them.
 
     Raises:
         DecodeError: The image has several values a pixel, or there are too many pixels.
     """
-    image, orientation, target = _opened(data, options)
+    image, orientation, frame = _opened(data, options)
     raw = image.tile[0].args if image.tile else None
     spread = _SPREAD.get(raw if isinstance(raw, str) else "", 1)
     image.load()
@@ -89,17 +118,17 @@ def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Size]:
         values = values.astype(np.uint8)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    return values // spread if spread > 1 else values, target
+    return values // spread if spread > 1 else values, frame
 
 
-def _opened(data: bytes, options: Options) -> tuple[Any, int, Size]:
-    """Return an image that is not decoded yet, its orientation, and the (height, width) that are asked for."""
+def _opened(data: bytes, options: Options) -> tuple[Any, int, Frame]:
+    """Return an image that is not decoded yet, its orientation, and what is to become of it."""
     image = open_image(data, options.max_pixels)
     orientation = _orientation(image) if options.exif else 1
     height, width = image.size if orientation >= _FIRST_TURNED else image.size[::-1]
-    target = target_size(height, width, options.size, options.shorter)
-    check_pixels((height, width), target, options.max_pixels)
-    return image, orientation, target
+    frame = options.frame_of(height, width)
+    check_pixels((height, width), frame.size, options.max_pixels)
+    return image, orientation, frame
 
 
 def _orientation(image: Any) -> int:
@@ -129,7 +158,9 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError.at(
             f"the image has too many pixels, also for max_pixels={max_pixels}: {error}",
-            todo="Raise PIL.Image.MAX_IMAGE_PIXELS, and max_pixels=, if images may be that large",
+            todo=Remedy(
+                in_programs("Raise PIL.Image.MAX_IMAGE_PIXELS, and max_pixels=, if images may be that large")
+            ),
         ) from error
     check_pixels(image.size[::-1], image.size[::-1], max_pixels)
     if image.format == "TIFF":

@@ -8,15 +8,21 @@ alone 2.24 ms); except RGBA, where Pillow weighs colours by alpha and torch does
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import DecodeError, UsageError
 
 if TYPE_CHECKING:
     import torch
+
+    from torchdata_ais.codecs.crop import Frame, Part
 
 Size = tuple[int, int]
 """Height and width in pixels."""
@@ -38,7 +44,9 @@ def checked_size(size: int | Size | None, shorter: int | None) -> Size | None:
         )
     pair = (size, size) if isinstance(size, int) else size
     if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
-        raise UsageError.at(f"size={size!r} is neither a number nor (height, width)")
+        raise UsageError.at(
+            f"size={size!r} is neither a number nor (height, width)", todo="write size=224 or size=(224, 320)"
+        )
     for number in [*(pair or ()), *([] if shorter is None else [shorter])]:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise UsageError.at(f"an image size must be a whole number of at least 1, not {number!r}")
@@ -85,17 +93,17 @@ max_pixels=89478485. Raise max_pixels= if images may be that large, or ask for s
             raise DecodeError.at(
                 f"an image of {size[0]} x {size[1]} pixels would become {height} x {width}, more than"
                 f" max_pixels={limit}",
-                todo="Raise max_pixels= if images may be that large, or ask for size=",
+                todo=Remedy("Raise max_pixels= if images may be that large", "ask for size="),
             )
 
 
-def check_asked(size: Size | None, shorter: int | None, limit: int) -> None:
+def check_asked(asked: Size, limit: int) -> None:
     """Raise `UsageError` if every image would become too large."""
-    height, width = size or (shorter or 1, shorter or 1)
+    height, width = asked
     if height * width > limit:
         raise UsageError.at(
             f"images of {height} x {width} pixels and more are asked for, above max_pixels={limit}",
-            todo="ask for smaller ones, or raise max_pixels=",
+            todo=Remedy("ask for smaller ones", "raise max_pixels="),
         )
 
 
@@ -117,14 +125,80 @@ def resize_pixels(pixels: NDArray[np.uint8], target: Size) -> torch.Tensor:
     import torch
 
     # Turned by numpy: each operation of torch lets go of Python's lock, and waits for it while other threads decode.
-    planes = torch.from_numpy(pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
     if pixels.shape[:2] == target:
-        return planes
-    several = planes[None, None] if pixels.ndim == 2 else planes[None]
-    small = torch.nn.functional.interpolate(
-        several, size=target, mode="bilinear", align_corners=False, antialias=True
-    )
+        return torch.from_numpy(pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+    several = pixels[None, None] if pixels.ndim == 2 else pixels[None].transpose(0, 3, 1, 2)
+    small = resize()(torch.from_numpy(several), target, False, None)
     return small[0, 0] if pixels.ndim == 2 else small[0]
+
+
+@functools.cache
+def resize() -> Callable[..., torch.Tensor]:
+    """Return torch's antialiased resize: of images, (height, width), whether corners are aligned, and scales.
+
+    What ``interpolate`` calls after 60 us of looking at its arguments, once for every image.
+    """
+    import torch
+
+    try:
+        found: Callable[..., torch.Tensor] = torch._C._nn._upsample_bilinear2d_aa
+    except AttributeError:  # it is no public name of torch
+        return lambda images, size, *_: torch.nn.functional.interpolate(
+            images, size=size, mode="bilinear", align_corners=False, antialias=True
+        )
+    return found
+
+
+def framed_pixels(pixels: NDArray[np.uint8], frame: Frame, scale: int) -> torch.Tensor:
+    """Cut, resize and mirror (H, W) or (H, W, 3) pixels as `frame` says, to a tensor (h, w) or (3, h, w).
+
+    Args:
+        pixels: The whole picture, `scale` times smaller than it is stored.
+        frame: What becomes of it; its parts count in pixels as stored.
+        scale: By how much the decoder has shrunk it.
+    """
+    import torch
+
+    planes = _cut_and_resized(pixels, frame, scale)
+    if frame.window is not None:
+        planes = torch.from_numpy(window_of(planes.numpy(), frame.window))
+    return planes.flip(-1) if frame.mirrored else planes
+
+
+def _cut_and_resized(pixels: NDArray[np.uint8], frame: Frame, scale: int) -> torch.Tensor:
+    import torch
+
+    if frame.cut is None:
+        return resize_pixels(pixels, frame.size)
+    if scale == 1:
+        top, left, height, width = frame.cut
+        return resize_pixels(pixels[top : top + height, left : left + width], frame.size)
+    # Its edges lie between pixels that were shrunk: Pillow resizes such a part, torch cannot.
+    small = np.array(frame.resized_cut(Image.fromarray(pixels), scale))
+    return torch.from_numpy(small if small.ndim == 2 else small.transpose(2, 0, 1))
+
+
+def window_of(planes: NDArray[Any], part: Part) -> NDArray[Any]:
+    """Return a part of (..., H, W) values, with zeros where it reaches beyond them."""
+    top, left, height, width = part
+    inside = planes[..., max(top, 0) : top + height, max(left, 0) : left + width]
+    if inside.shape[-2:] == (height, width):
+        return inside
+    padded = np.zeros((*planes.shape[:-2], height, width), planes.dtype)
+    down, right = max(-top, 0), max(-left, 0)
+    padded[..., down : down + inside.shape[-2], right : right + inside.shape[-1]] = inside
+    return padded
+
+
+def framed_nearest(values: NDArray[Any], frame: Frame) -> NDArray[Any]:
+    """Cut, resize and mirror (H, W) values of any type, by taking the nearest one."""
+    if frame.cut is not None:
+        top, left, height, width = frame.cut
+        values = values[top : top + height, left : left + width]
+    picked = resize_nearest(values, frame.size)
+    if frame.window is not None:
+        picked = window_of(picked, frame.window)
+    return np.ascontiguousarray(picked[:, ::-1] if frame.mirrored else picked)
 
 
 def resize_nearest(values: NDArray[Any], target: Size) -> NDArray[Any]:

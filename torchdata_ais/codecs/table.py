@@ -16,6 +16,7 @@ from torchdata_ais.codecs import tenbin
 from torchdata_ais.codecs.fields import by_name
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, extension
 from torchdata_ais.codecs.optional import require
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import DecodeError, DecodeUsageError
 from torchdata_ais.tar import kind_of
 
@@ -74,8 +75,11 @@ def _integer(data: bytes, _: FieldTable) -> int:
         kind = kind_of(data) if data else "there are none"
         raise DecodeError.at(
             f"the {len(data)} bytes are no whole number: {kind}",
-            todo="name text .txt where the shards are written; or leave the field out with only= and number the "
-            'names by .map_dict(cls=...); or use on_error="skip"',
+            todo=Remedy(
+                "name text .txt where the shards are written",
+                in_programs("; or leave the field out with only= and number the names by .map_dict(cls=...)"),
+                in_programs('; or use on_error="skip"'),
+            ),
         ) from None
 
 
@@ -147,7 +151,9 @@ def _refused(what: str) -> DecodeUsageError:
     # Of the call, not of the sample: all samples have the field, and without an error there would be none.
     return DecodeUsageError.at(
         f"{what} can run code when it is loaded, which is not allowed here",
-        todo="Pass allow_pickle=True if you trust whoever wrote the shards, or leave it out with only=",
+        todo=Remedy(
+            "Pass allow_pickle=True if you trust whoever wrote the shards", "leave it out with only="
+        ),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
+from torchdata_ais.dataloader2.own import pausing
 from torchdata_ais.dataloader2.own.branches import (
     find_branches_without,
     find_dispatched,
@@ -15,19 +16,8 @@ from torchdata_ais.dataloader2.torchdata_names import OWN, PinMemory, Prefetcher
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding, traverse_dps
 from torchdata_ais.stage.graph import all_pipes
-from torchdata_ais.stage.slots import PlannedStage
+from torchdata_ais.stage.planned import PlannedStage
 from torchdata_ais.workers.receivers import Dispatched
-
-__all__ = [
-    "Parts",
-    "cut",
-    "pause",
-    "refuse_second_sharding",
-    "resume",
-    "seed_plan",
-    "shard",
-    "shard_over_ranks",
-]
 
 
 class Parts(NamedTuple):
@@ -44,16 +34,6 @@ class Parts(NamedTuple):
     rest: Any | None
 
 
-@runtime_checkable
-class _Pauses(Protocol):
-    def pause(self) -> None: ...
-
-
-@runtime_checkable
-class _Resumes(Protocol):
-    def resume(self) -> None: ...
-
-
 def seed_plan(pipe: Any, seeds: Any) -> None:
     """Give a stage that reads by a plan a seed that all ranks and workers share; torchdata would give each its own.
 
@@ -67,17 +47,8 @@ def seed_plan(pipe: Any, seeds: Any) -> None:
 
 
 def pause(pipe: Any) -> None:
-    """Pause every pipe of the graph that knows how to."""
-    for part in all_pipes(pipe):
-        if isinstance(part, _Pauses) and not _would_not_return(part):
-            part.pause()
-
-
-def resume(pipe: Any) -> None:
-    """Let every pipe of the graph go on, the first one first."""
-    for part in reversed(all_pipes(pipe)):
-        if isinstance(part, _Resumes):
-            part.resume()
+    """Pause every pipe of the graph that knows how to, and returns from it."""
+    pausing.pause(pipe, _would_not_return)
 
 
 def _would_not_return(pipe: Any) -> bool:

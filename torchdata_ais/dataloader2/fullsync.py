@@ -10,8 +10,6 @@ from torchdata_ais.dataloader2.torchdata_names import OWN, FullSync
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.graph import all_pipes
 
-__all__ = ["notice_lost_ranks"]
-
 
 def notice_lost_ranks(pipe: Any) -> None:
     """Let every ``fullsync`` of the graph raise when another rank is gone.

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais.dataloader2.cut import pause, resume, seed_plan, shard
+from torchdata_ais.dataloader2.cut import pause, seed_plan, shard
 from torchdata_ais.dataloader2.own.copying import extract_wrapper
+from torchdata_ais.dataloader2.own.pausing import resume
 from torchdata_ais.dataloader2.own.seeding import begin_epoch
 from torchdata_ais.dataloader2.torchdata_names import WorkerInfo
 from torchdata_ais.ranks.sharding import number_ranks_first
 from torchdata_ais.stage.graph import all_pipes
+from torchdata_ais.stage.transport import share_node
 from torchdata_ais.workers.hooks import tell_pipes
-
-__all__ = ["Reset", "ServicePart"]
+from torchdata_ais.world import ranks_of_node
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class ServicePart:
             return pipe
         shard(pipe, self.info.num_workers, self.info.worker_id)
         number_ranks_first(all_pipes(pipe))
+        share_node(pipe, ranks_of_node() * self.info.num_workers)
         if self.init_fn is not None:
             pipe = self.init_fn(pipe, self.info)
             if not hasattr(pipe, "__iter__"):

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from typing_extensions import Self
 
 from torchdata_ais.arguments import checked
@@ -21,19 +20,22 @@ from torchdata_ais.dataloader2.cut import (
     cut,
     pause,
     refuse_second_sharding,
-    resume,
     seed_plan,
     shard,
     shard_over_ranks,
 )
+from torchdata_ais.dataloader2.epoch_seeds import epoch_seeds
 from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
 from torchdata_ais.dataloader2.own.copying import attach_wrapper
 from torchdata_ais.dataloader2.own.graph import replace_dp
+from torchdata_ais.dataloader2.own.pausing import resume
 from torchdata_ais.dataloader2.own.seeding import set_graph_random_seed
 from torchdata_ais.dataloader2.part import Reset, ServicePart
-from torchdata_ais.dataloader2.torchdata_names import SeedGenerator, WorkerInfo, WorkersReadingService
+from torchdata_ais.dataloader2.torchdata_names import WorkerInfo, WorkersReadingService
 from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.observe.collect import Report, report_of
+from torchdata_ais.observe.flight import ProcessPart
+from torchdata_ais.observe.records import Recorded
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
@@ -46,8 +48,6 @@ from torchdata_ais.workers.pool import Pool
 from torchdata_ais.workers.process import start_context
 from torchdata_ais.workers.receivers import WorkerItems
 from torchdata_ais.world import World, WorldOptions
-
-__all__ = ["MultiProcessingReadingService"]
 
 _STARTED: weakref.WeakSet[MultiProcessingReadingService] = weakref.WeakSet()
 """The services of this process that have a pipe."""
@@ -155,6 +155,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self.rank_timeout_s = rank_timeout_s
         self.stall_after = stall_after
         self.joined: tuple[World, Listing] | None = None
+        self.records = False  # whether workers note a record a batch
         self._world_options = WorldOptions(rank, world_size, store)
         self._world = World(0, 1)
         self.epoch = 0
@@ -196,10 +197,22 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         pipe = self._end_datapipe
         return {0: pipe._ais_envelope()} if isinstance(pipe, EnvelopeSender) else {}
 
+    def is_ready(self) -> bool:
+        """Return whether the worker whose turn it is has sent an item, so that taking it does not wait."""
+        return self._pool is not None and self._pool.is_ready()
+
+    def new_records(self) -> list[tuple[int, Recorded]]:
+        """Return what the workers have noted of batches since this was last asked for, by worker."""
+        return [] if self._pool is None else self._pool.telling.records()
+
+    def doing(self) -> list[ProcessPart]:
+        """Return what the workers are doing, if they note records."""
+        return [] if self._pool is None else self._pool.telling.doing()
+
     def stats_reports(self) -> list[Report]:
         """Return the last report of each worker; see `torchdata_ais.stats`."""
         if self._pool is not None:
-            return [self._pool.reports[worker] for worker in sorted(self._pool.reports)]
+            return [report for _, report in sorted(self._pool.telling.reports.items())]
         return [] if self._end_datapipe is None else [report_of(self._end_datapipe)]
 
     def initialize(self, datapipe: Any) -> Any:
@@ -256,7 +269,9 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
                 pool.launch(Job(part, DISPATCHER, outlets=outlets, stall_after=self.stall_after))
             for info, source in zip(infos, sources, strict=True):
                 part = ServicePart(replica, info, self.worker_init_fn, self.worker_reset_fn)
-                pool.launch(Job(part, info.worker_id, source, stall_after=self.stall_after))
+                pool.launch(
+                    Job(part, info.worker_id, source, stall_after=self.stall_after, records=self.records)
+                )
             undo.pop_all()
         self._worker_processes = [(process, None, None) for process in pool.processes]
         items = WorkerItems(pool.items)
@@ -273,7 +288,8 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         assert self._end_datapipe is not None
         if self._finalized:
             raise LoaderError.at("this reading service was shut down", todo="make a new loader")
-        seeds = self._seeds(seed_generator)
+        apart = self._ranks is None and self.joined is None and self._world.size > 1
+        seeds = epoch_seeds(seed_generator, self._ranks, self._round, apart=apart)
         extras, self.reset_extras = self.reset_extras, {}
         epoch = self.epoch
         self.epoch, self._round = epoch + 1, self._round + 1
@@ -320,25 +336,6 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             self._pool.close()
         self._worker_processes = []
 
-    def _seeds(self, seed_generator: Any) -> Any:
-        """Return this epoch's seed generator, and leave `seed_generator` at the next epoch's."""
-        seed = seed_generator.generate_shared_seed()
-        drawn = _drawn_from_torch(seed)
-        if drawn:
-            # torchdata asked torch's generator for the seed and put the number back: take it out, so that the next
-            # epoch gets another one.
-            torch.empty((), dtype=torch.int64).random_()
-        if self._ranks is None:
-            if self._world.size > 1 and self.joined is None and drawn:
-                raise UsageError.at(
-                    "the loader has no seed, and without a store the ranks cannot share one: each would take its part "
-                    "of another order",
-                    todo="call loader.seed(n), with the same n on all ranks, or pass store=",
-                )
-            return SeedGenerator(seed)
-        shared = SeedGenerator(self._ranks.share_seed(self._round, seed))
-        return shared.spawn(self._ranks.rank, inplace=True)
-
     def _pause(self, pause_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
         if self._end_datapipe is not None:
             pause(self._end_datapipe)
@@ -362,16 +359,6 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
                 self._pool.order(Kind.LIMIT, limit_fn, num_batches)
             limit_fn(self._end_datapipe, num_batches)
         return None
-
-
-def _drawn_from_torch(seed: int) -> bool:
-    """Return whether `seed` is what torchdata makes of the present state of torch's global generator.
-
-    Either directly, or after a DistributedReadingService has made a seed for all ranks of it.
-    """
-    with torch.random.fork_rng(devices=[]):
-        direct = SeedGenerator().generate_shared_seed()
-    return seed in (direct, SeedGenerator(direct).generate_shared_seed())
 
 
 def _socket_pairs(count: int, undo: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:

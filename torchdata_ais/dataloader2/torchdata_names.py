@@ -87,7 +87,7 @@ except (ImportError, OSError):  # OSError: of a library of torchdata's that is f
             SequentialReadingService,
             WorkersReadingService,
         )
-        from torchdata_ais.stage.pipe import stage
+        from torchdata_ais.stage.registry import stage
 
         # Here, and not where they stand: beside torchdata's own pipes these names are torchdata's.
         stage("prefetch")(Prefetcher)

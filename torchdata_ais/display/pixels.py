@@ -9,21 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from torchdata_ais.codecs.image import SURE_SIGNS
+from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.codecs.pillow import open_image
+from torchdata_ais.codecs.signs import ending_by_sign
 from torchdata_ais.errors import UsageError
 
 _CHANNELS = (1, 3, 4)
-_MAGIC = (*SURE_SIGNS, b"GIF8", b"II*\0", b"MM\0*")
 _TOLERANCE = 1e-3  # what resizing adds to a range that was 0 to 1
 
-
-def is_encoded_image(value: Any) -> bool:
-    """Return whether these are the bytes of an image file."""
-    if not isinstance(value, bytes | bytearray):
-        return False
-    head = bytes(value[:12])
-    return head.startswith(_MAGIC) or (head[:4] == b"RIFF" and head[8:] == b"WEBP")
+# Colours of mask values 1, 2, 3 ..., told apart also by those who see few colours; 0 is left as it is.
+_PALETTE = [
+    (230, 159, 0),
+    (0, 114, 178),
+    (213, 94, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (240, 228, 66),
+    (86, 180, 233),
+]
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
@@ -41,7 +44,9 @@ def as_array(value: Any) -> NDArray[Any] | None:
 
 def is_image(value: Any) -> bool:
     """Return whether this is one image: a Pillow image, an image file, or an array of two or three dimensions."""
-    if isinstance(value, Image.Image) or is_encoded_image(value):
+    if isinstance(value, bytes | bytearray):
+        return ending_by_sign(value) in IMAGE_EXTENSIONS
+    if isinstance(value, Image.Image):
         return True
     shape: Sequence[int] = getattr(value, "shape", ())
     if len(shape) == 2:
@@ -96,6 +101,15 @@ def to_mask(value: Any) -> NDArray[np.uint8]:
         array = np.rint(array * 255 if array.size and array.max() <= 1 else array)
     numbers: NDArray[np.uint8] = np.clip(array, 0, 255).astype(np.uint8)
     return numbers
+
+
+def tinted(picture: Image.Image, mask: NDArray[np.uint8], opacity: float) -> Image.Image:
+    """Return a picture with the values of a mask above 0 in colours over it."""
+    mask = np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST))
+    colours = np.array([(0, 0, 0)] + [_PALETTE[value % len(_PALETTE)] for value in range(255)], np.uint8)
+    tint = Image.fromarray(colours[mask])
+    share = Image.fromarray(np.where(mask == 0, 0, round(opacity * 255)).astype(np.uint8))
+    return Image.composite(tint, picture, share)
 
 
 def _flat(image: Image.Image) -> Image.Image:

@@ -22,7 +22,7 @@ _CAPTIONS = ("txt", "text", "caption")
 _CLASSES = ("cls", "label", "class")
 _LABELS = (*_CLASSES, *_CAPTIONS, "index", "id")
 _MASKS = ("trimap", "mask", "seg")
-_MASK_VALUES = 32
+MASK_VALUES = 32
 """An image with more different values than this is not taken for a mask."""
 
 
@@ -53,8 +53,9 @@ def rows_of(data: Any, count: int) -> list[Row]:
         return [{0: image} for image in data[:count]]
     if not isinstance(data, list | tuple):
         raise UsageError.at(
-            f"a {type(data).__name__} is no sample and no batch",
-            todo="pass a dict, a tuple, a list of them, images, or a batch; of an iterator pass next(iterator)",
+            f"an object of type {type(data).__name__} is no sample and no batch",
+            todo="pass a dict, a tuple, a list of them, images, or a batch; of an iterator next(iterator), of a loader"
+            " display_loader_images(loader), of a shard display_shard_images(...) or torchdata-ais inspect --sheet",
         )
     if not data:
         raise UsageError.at("there is nothing to show: the batch is empty")
@@ -77,7 +78,7 @@ def find(row: Row, choice: Choice) -> Found:
     """
     shown = {name: shown_as(name, value) for name, value in row.items() if not _is_place(name)}
     images = [name for name, value in shown.items() if is_image(value)]
-    masks = [name for name in images if any(word in str(name).lower() for word in _MASKS)]
+    masks = [name for name in images if is_mask_name(name)]
     image = choice.image
     if image is None:
         image = next((name for name in images if name not in masks), images[0] if images else None)
@@ -132,10 +133,15 @@ def _mask(shown: Row, candidates: list[Any], image: Any) -> Any:
         if (
             name != image
             and _size(shown[name]) == size
-            and len(np.unique(to_mask(shown[name]))) <= _MASK_VALUES
+            and len(np.unique(to_mask(shown[name]))) <= MASK_VALUES
         ):
             return shown[name]
     return None
+
+
+def is_mask_name(name: Any) -> bool:
+    """Return whether a field is called as masks are."""
+    return any(word in str(name).lower() for word in _MASKS)
 
 
 def _is_place(name: Any) -> bool:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
+from torchdata_ais.arguments import check_number, checked
 from torchdata_ais.display.rows import rows_of
 from torchdata_ais.display.sheet import contact_sheet
 from torchdata_ais.errors import NotFoundError, UsageError
@@ -24,6 +25,7 @@ from torchdata_ais.urls import object_url
 _PREFETCH_BYTES = 4 << 20  # a few samples are wanted, not the shard
 
 
+@checked
 def display_shard_images(
     client: Cluster,
     bucket: Any,
@@ -59,6 +61,7 @@ def display_shard_images(
         ...     display_shard_images(cluster.client(), "ais://pets", "s.tar", objects=4).size
         (670, 190)
     """
+    check_number(objects, 1, "objects")
     url = object_url(client, bucket, shard, etl_name=etl_name, etl_args=etl_args)
     loader = AISFileLoader([url], cluster=cluster_options(client), prefetch_bytes=_PREFETCH_BYTES)
     samples = iter(TarSampleGrouper(loader))
@@ -73,6 +76,7 @@ def display_shard_images(
     return contact_sheet(first, objects=objects, **sheet)
 
 
+@checked
 def display_loader_images(loader: Iterable[Any], objects: int = 4, **sheet: Any) -> Image.Image:
     """Return a contact sheet of the first samples that a loader gives.
 

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from torchdata_ais.arguments import checked
-from torchdata_ais.display.pixels import to_mask, to_picture
+from torchdata_ais.display.pixels import tinted, to_mask, to_picture
 from torchdata_ais.display.rows import Choice, find, rows_of, text_of
 from torchdata_ais.errors import UsageError
 
@@ -22,16 +20,6 @@ _FONT_SIZE = 12
 _COLUMNS = 8
 _INK = (40, 40, 40)
 _FRAME = (225, 225, 225)
-# Colours of mask values 1, 2, 3 ..., told apart also by those who see few colours; 0 is left as it is.
-_PALETTE = [
-    (230, 159, 0),
-    (0, 114, 178),
-    (213, 94, 0),
-    (0, 158, 115),
-    (204, 121, 167),
-    (240, 228, 66),
-    (86, 180, 233),
-]
 
 
 class _Tile(NamedTuple):
@@ -87,6 +75,7 @@ def contact_sheet(
         UsageError: Nothing to show, no image in a sample, or a field that is not there.
 
     Example:
+        >>> import numpy as np
         >>> sample = {"__key__": "a", "jpg": np.zeros((20, 40, 3), np.uint8), "cls": 1}
         >>> contact_sheet([sample] * 3, classes=["cat", "dog"]).size
         (504, 190)
@@ -106,18 +95,10 @@ def contact_sheet(
             larger = tuple(max(1, round(side * scale)) for side in picture.size)
             picture = picture.resize((larger[0], larger[1]), Image.Resampling.NEAREST)
         if found.mask is not None:
-            picture = _tinted(picture, to_mask(found.mask), opacity)
+            picture = tinted(picture, to_mask(found.mask), opacity)
         lines = [text_of(found.label, classes), text_of(found.caption, None)]
         tiles.append(_Tile(picture, [line for line in lines if line]))
     return _drawn(tiles, columns or min(len(tiles), _COLUMNS), size)
-
-
-def _tinted(picture: Image.Image, mask: NDArray[np.uint8], opacity: float) -> Image.Image:
-    mask = np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST))
-    colours = np.array([(0, 0, 0)] + [_PALETTE[value % len(_PALETTE)] for value in range(255)], np.uint8)
-    tint = Image.fromarray(colours[mask])
-    share = Image.fromarray(np.where(mask == 0, 0, round(opacity * 255)).astype(np.uint8))
-    return Image.composite(tint, picture, share)
 
 
 def _drawn(tiles: Sequence[_Tile], columns: int, size: int) -> Image.Image:

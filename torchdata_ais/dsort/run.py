@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.dsort.check import check_samples
 from torchdata_ais.dsort.names import Names, inputs_of, outputs_of
 from torchdata_ais.dsort.spec import DsortSpec, check_spec, load_spec, translate_spec
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, known_cluster, wait_for_job
 from torchdata_ais.store import Cluster, StoreOptions, delete_object, put_object
@@ -41,6 +43,7 @@ class DsortResult:
     samples: int | None = None
 
 
+@checked
 def run_dsort(
     cluster: Cluster,
     spec: DsortSpec | Mapping[str, Any] | str | Path,
@@ -152,7 +155,7 @@ def _make_room(
     if old and not overwrite:
         raise UsageError.at(
             f"{len(old)} objects with names of new shards are there already, and would be read together with them",
-            todo="delete them, write to another name, or pass overwrite=True, which deletes them",
+            todo=Remedy("delete them, write to another name", "pass overwrite=True, which deletes them"),
             url=str(old[0]),
         )
     for url in old:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shard_names import archive_ending
 from torchdata_ais.urls import Location, bucket_place, parse_url
@@ -153,6 +154,7 @@ class DsortSpec:
         )
 
 
+@checked
 def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON specification in the words of today's server.
 
@@ -230,10 +232,12 @@ def check_spec(spec: Mapping[str, Any]) -> None:
     output = spec.get("output_format") or ""
     if not spec.get("ekm_file") and not re.search(r"[{%@]", output):
         raise UsageError.at(
-            f"output_format={output!r} names a single shard", todo='put the number in: "shuffled-%06d.tar"'
+            f"the name of the new shards, {output!r}, has no place for their number",
+            todo="write one such as shuffled-%06d.tar",
         )
 
 
+@checked
 def load_spec(path: str | Path) -> dict[str, Any]:
     """Return the specification in a JSON or YAML file, as it stands there.
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.etl.cluster import logs_of
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, known_cluster, wait_for_job
@@ -34,6 +35,7 @@ class TransformResult:
     errors: dict[str, str] = field(default_factory=dict)
 
 
+@checked
 def transform_bucket(
     cluster: Cluster,
     etl_name: str,
@@ -161,7 +163,7 @@ def _with_log(
     error: JobError, client: Any, options: StoreOptions, etl_name: str, errors: dict[str, str]
 ) -> JobError:
     """Return the error with the first failed objects and the end of the log in it."""
-    parts = [error.sentences]
+    parts = [str(error.sentences)]
     parts += [f"{name}: {why}" for name, why in list(errors.items())[:3]]
     try:
         parts.append(f"log of {etl_name}:\n{logs_of(client, options, etl_name, 40)}")

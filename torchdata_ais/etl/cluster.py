@@ -9,6 +9,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
+from torchdata_ais.arguments import checked
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, NotFoundError, TransportError, UsageError
 from torchdata_ais.etl.make import fingerprint
 from torchdata_ais.jobs import JobError, known_cluster
@@ -25,6 +27,7 @@ _CHANGE_S = 300.0  # pods start and stop within this time; the SDK gives them th
 _PAYLOAD_BYTES = 120_000  # Linux passes no more than 128 KiB in one environment variable
 
 
+@checked
 def ensure_etl(
     cluster: Cluster,
     name: str,
@@ -82,7 +85,7 @@ def ensure_etl(
             if not replace_other:
                 raise UsageError.at(
                     f"there is a transform {name!r} with other code",
-                    todo="take another name, or pass replace_other=True if nobody else uses it",
+                    todo=Remedy("take another name", "pass replace_other=True if nobody else uses it"),
                 )
             _delete(etl, options)
         packages = list(dependencies)
@@ -97,6 +100,7 @@ def ensure_etl(
     return name
 
 
+@checked
 def list_etls(cluster: Cluster) -> list[dict[str, Any]]:
     """Return name, stage, and what went through, of each transform of the cluster.
 
@@ -122,6 +126,7 @@ def list_etls(cluster: Cluster) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
+@checked
 def delete_etl(cluster: Cluster, name: str) -> None:
     """Stop a transform and take it away. One that is not there is fine."""
     options = known_cluster(cluster)
@@ -131,6 +136,7 @@ def delete_etl(cluster: Cluster, name: str) -> None:
             _delete(etl, options)
 
 
+@checked
 def etl_logs(cluster: Cluster, name: str, lines: int = 40) -> str:
     """Return the last lines that the pods of a transform have logged, each target's after its name.
 
@@ -231,7 +237,7 @@ def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> N
     except AISError as error:
         if isinstance(error, TransportError) and error.status == HTTPStatus.CONFLICT:
             return  # there is one already: somebody else was quicker
-        text = error.sentences
+        text = str(error.sentences)
         try:
             log = call(lambda: str(etl.logs()[0].logs[-2000:]), once, f"log of {etl.name}", options.endpoint)
             text += f"\n{log}"

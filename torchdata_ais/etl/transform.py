@@ -10,9 +10,9 @@ from typing import Any
 
 from torchdata_ais.codecs import build_decoder
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DuplicateFieldError, SampleError, UsageError
+from torchdata_ais.reading.runs import whole_runs
 from torchdata_ais.reading.samples import whole_samples
-from torchdata_ais.samples import whole_runs
-from torchdata_ais.tar import archive_size, decompress, read_members
+from torchdata_ais.tar import TarReader, archive_size, decompress
 from torchdata_ais.writing.compressors import compression_for, new_compressor
 from torchdata_ais.writing.packing import SamplePacker
 
@@ -87,7 +87,7 @@ class ShardTransform:
         more = {"args": args} if takes_args(self.function) else {}
         keys: set[str] = set()
         size = 0
-        stored = read_members(decompress(shard, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
+        stored = TarReader(decompress(shard, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
         runs = whole_runs(stored, url=url, max_bytes=_MAX_SAMPLE_BYTES)
         for _, sample in whole_samples(runs, url):
             for result in self._results(sample if decode is None else decode(sample), more):

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +34,8 @@ from torchdata_ais.loaders import AISLoader, ais_loader, merge_states, state_fro
 def main() -> None:
     """Run one rank."""
     arguments = _arguments()
+    if not dist.is_torchelastic_launched() and "RANK" not in os.environ:
+        sys.exit("run it under torchrun: torchrun --nproc-per-node 2 -m torchdata_ais.examples.train_ddp")
     dist.init_process_group("gloo", timeout=timedelta(minutes=2))
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -81,4 +81,6 @@ def trainer(**options: Any) -> lightning.Trainer:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("name the shards: python -m torchdata_ais.examples.train_lightning ais://pets/train-")
     trainer(max_epochs=2).fit(Pets(), datamodule=PetsData(sys.argv[1], steps=100, num_workers=2))

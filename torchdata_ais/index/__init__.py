@@ -2,10 +2,12 @@
 
 from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, RemoteFolder
 from torchdata_ais.index.form import TABLE, UNFINISHED, Head
-from torchdata_ais.index.indexed_samples import IndexedSamples, SampleReference
+from torchdata_ais.index.indexed_samples import IndexedSamples
 from torchdata_ais.index.keys import Keys
+from torchdata_ais.index.lengths import field_sizes, lengths_of
 from torchdata_ais.index.mixture import Mixture
 from torchdata_ais.index.places import folder_at, found_folder, index_place
+from torchdata_ais.index.rows import SampleReference, entry_of
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import (
     IndexWriter,
@@ -33,8 +35,11 @@ __all__ = [
     "ShardSamples",
     "StoredIndex",
     "content_of",
+    "entry_of",
+    "field_sizes",
     "folder_at",
     "found_folder",
     "index_place",
+    "lengths_of",
     "stored_text",
 ]

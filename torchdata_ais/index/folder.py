@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import posixpath
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from torchdata_ais.errors import AuthError, NotFoundError, ReadError, UsageError
 from torchdata_ais.store import StoreOptions, delete_object, put_object, read_range
+from torchdata_ais.store.naming import make_folder, naming
 from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.whole_file import whole_file
 
 _ALL = 1 << 40  # bytes: more than any file of an index has
-
-__all__ = ["Folder", "LocalFolder", "MemoryFolder", "RemoteFolder"]
 
 
 class Folder(Protocol):
@@ -48,6 +47,7 @@ class LocalFolder:
         path: The folder; made when the first file is written.
 
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as path:
         ...     folder = LocalFolder(path)
         ...     folder.write("a.bin", b"12345")
@@ -89,18 +89,9 @@ class LocalFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file; it appears under its name when it is whole and on disk."""
-        self._path.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=self._path, prefix=f".{name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(unfinished).chmod(0o644)
-            Path(unfinished).replace(self._path / name)
-        except BaseException:
-            Path(unfinished).unlink(missing_ok=True)
-            raise
+        make_folder(self._path)
+        with naming(str(self._path / name)), whole_file(self._path / name, on_disk=True) as file:
+            file.write(data)
 
 
 class RemoteFolder:

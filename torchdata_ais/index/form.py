@@ -19,26 +19,6 @@ import xxhash
 
 from torchdata_ais.errors import SampleIndexError
 
-__all__ = [
-    "FIELDS",
-    "PAGE_ROWS",
-    "SAMPLES",
-    "SHARDS",
-    "TABLE",
-    "UNFINISHED",
-    "Block",
-    "Head",
-    "block_of",
-    "checked",
-    "damaged",
-    "head_in",
-    "named_by_content",
-    "read_batch",
-    "stacked",
-    "table_file",
-    "whole_of",
-]
-
 TABLE = "shards.arrow"
 UNFINISHED = "unfinished.arrow"  # the same, of what a build that broke off had done
 PAGE_ROWS = 4096  # shards in a record batch of the table of shards
@@ -46,7 +26,7 @@ FORMAT = "torchdata_ais.index"
 _KEY = b"torchdata_ais.index"  # of the head, in the metadata of the schema
 _BEGINS = f'{{"format":"{FORMAT}"'.encode()
 _NONE = "0" * 16
-VERSION = 1
+VERSIONS = (1, 2)  # 2: with columns of its own
 _MOST_HEAD = 64 << 20  # bytes: of 4 thousand million shards
 
 SHARDS = pa.schema(
@@ -75,6 +55,13 @@ SAMPLES = pa.schema(
     ]
 )
 FIELDS = pa.schema([pa.field("fields", pa.list_(pa.string()), nullable=False)])
+
+
+def samples_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of samples with columns that a program has added: null where nothing is known."""
+    return pa.schema([*SAMPLES, *(pa.field(name, pa.int64()) for name in columns)])
+
+
 COUNTS = pa.schema([pa.field("count", pa.int64(), nullable=False)])
 
 
@@ -91,7 +78,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What the metadata of ``shards.arrow`` say."""
 
     format: str = FORMAT
-    version: int = VERSION
+    version: int = VERSIONS[0]
     samples: int
     shards: int
     proof: str
@@ -105,6 +92,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     selection: bool = False
     """Whether samples of the shards were left out."""
+    columns: list[str] = []
+    """Names of the columns of samples that a program has added."""
     before: list[str] = []
     """The files of the index that stood in this place before."""
     whole: str = _NONE
@@ -135,9 +124,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
             version, said = plain["version"], plain["xxh64"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise damaged("its head is not readable", where) from None
-        if version != VERSION:
+        if version not in VERSIONS:
             raise SampleIndexError.at(
-                f"{where}: the index has version {version!r}, this package reads version {VERSION}",
+                f"{where}: the index has version {version!r}, this package reads versions 1 and 2",
                 todo="build it again: torchdata-ais index",
                 url=where,
             )
@@ -210,6 +199,16 @@ def named_by_content(kind: str, data: bytes, written: str = "0") -> str:
             with the same content that is being written.
     """
     return f"{kind}-{xxhash.xxh64_hexdigest(data)}-{written}.arrow"
+
+
+def digest_in(name: str) -> str:
+    """Return the XXH64 that the name of a file says its bytes have.
+
+    Example:
+        >>> digest_in(named_by_content("counts", b"abc")) == xxhash.xxh64_hexdigest(b"abc")
+        True
+    """
+    return [*name.removesuffix(".arrow").split("-"), ""][1]
 
 
 def table_file(head: Head, pages: Sequence[pa.RecordBatch]) -> bytes:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, SupportsIndex, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, SupportsIndex, overload
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from typing_extensions import Self, Unpack
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import SampleIndexError, UsageError
-from torchdata_ais.index.form import SAMPLES
+from torchdata_ais.index.columns import Columns, check_column, column_array, values_of
+from torchdata_ais.index.joining import Join, Missing, joined_with, partners_of
 from torchdata_ais.index.keys import Keys
-from torchdata_ais.index.places import folder_at, found_folder
+from torchdata_ais.index.parts import Parts
+from torchdata_ais.index.places import folder_at, found_folder, options_for
+from torchdata_ais.index.rows import SHOWN, SampleReference, entry_of, shown_rows
+from torchdata_ais.index.selecting import Selection, selected_numbers, side_of_keys
+from torchdata_ais.index.shown import index_html
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import IndexWriter, ShardEntry, ShardSamples
 from torchdata_ais.plan.hashing import Integers
@@ -26,42 +31,9 @@ from torchdata_ais.store import (
     Cluster,
     ClusterNames,
     StoreOptions,
-    cluster_options,
     given_options,
     resolve_options,
 )
-from torchdata_ais.urls import parse_url
-
-__all__ = ["IndexedSamples", "SampleReference"]
-
-Columns = Callable[[pa.RecordBatch], Any]
-
-
-class SampleReference(NamedTuple):
-    """Where one sample stands, and what is known of it.
-
-    Attributes:
-        shard: The row of its shard.
-        start: Where its first header begins, in bytes of the shard.
-        size: Bytes from there to the header after it.
-        key: Its key; bytes that are no UTF-8 are escaped.
-        fields: The names of its fields.
-        sizes: The bytes of each.
-        xxh64: XXH64 of the bytes from start on, or None if nobody has read them yet.
-        number: Which shard of the index it is.
-        before: The key of the sample before it, where nobody has read the shard: links, and members of a name that
-            comes twice, are in no index of the cluster, and may stand between the two.
-    """
-
-    shard: ShardRow
-    start: int
-    size: int
-    key: str
-    fields: tuple[str, ...]
-    sizes: tuple[int, ...]
-    xxh64: int | None
-    number: int = 0
-    before: str | None = None
 
 
 class IndexedSamples:
@@ -78,19 +50,22 @@ class IndexedSamples:
         *,
         home: str | None = None,
         options: StoreOptions | None = None,
+        joins: tuple[Join, ...] = (),
+        columns: Mapping[str, Integers] | None = None,
     ) -> None:
-        self._stored = list(stored)
-        self._ends = np.cumsum([part.head.samples for part in self._stored], dtype=np.int64)
-        self._total = int(self._ends[-1]) if len(self._ends) else 0
-        self._positions = positions
+        self._parts = Parts(stored, positions)
+        self._columns = Columns(self._parts, columns)
         self._home = home
         self._options = options
+        self.joins = joins
 
     @classmethod
+    @checked
     def open(
         cls,
         where: str | os.PathLike[str],
         *,
+        index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
         **named: Unpack[ClusterNames],
     ) -> Self:
@@ -99,6 +74,7 @@ class IndexedSamples:
         Args:
             where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
                 `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL.
+            index_dir: A folder of this node to copy the index to, see `kept_in`.
             cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
             **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
@@ -116,7 +92,7 @@ class IndexedSamples:
             ...     len(SampleIndex.open(folder))
             5
         """
-        settings = _settings(where, given_options(cluster, **named))
+        settings = options_for(where, given_options(cluster, **named))
         folder, beginning = found_folder(where, settings)
         stored = StoredIndex(folder)
         for number in {0, stored.head.shards - 1} if beginning and stored.head.shards else ():
@@ -127,14 +103,44 @@ class IndexedSamples:
                     todo="build it again: torchdata-ais index",
                     url=name,
                 )
-        return cls([stored], options=settings)
+        opened = cls([stored], home=folder.where, options=settings)
+        return opened if index_dir is None else opened.kept_in(index_dir)
+
+    @checked
+    def kept_in(self, folder: str | os.PathLike[str]) -> Self:
+        """Return the same index, read from a copy that is made on this node.
+
+        A full shuffle looks all of an index up, again and again, in each worker; out of a copy that costs nothing. A
+        file is copied when something of it is needed first, by one process of all that name the folder, is compared
+        with its XXH64, and gone on with where a killed process left it. An index that is stored in its place later is
+        copied when it is opened. Files of the index before stay beside it; those of the one before that are removed.
+
+        Args:
+            folder: On a disk of this node; any number of indexes share it.
+
+        Raises:
+            UsageError: The folder cannot be written to, or is full.
+            StallError: Another process that copies stands still (when the index is read).
+
+        Example:
+            >>> import tempfile
+            >>> from torchdata_ais import SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> with tempfile.TemporaryDirectory() as where, tempfile.TemporaryDirectory() as node:
+            ...     _ = SampleIndex.build(example_shards(counts=(3, 2))).save(where)
+            ...     SampleIndex.open(where).kept_in(node)[4].key
+            '00004'
+        """
+        stored = [part.kept_in(folder) for part in self._parts.stored]
+        joins = tuple(join._replace(other=join.other.kept_in(folder)) for join in self.joins)
+        return self._with(Parts(stored, self._parts.positions), home=self._home, joins=joins)
 
     @classmethod
     def concat(cls, indexes: Sequence[IndexedSamples]) -> Self:
         """Return the samples of all `indexes`, one after the other.
 
         Raises:
-            UsageError: None were given.
+            UsageError: None were given, or something else than indexes.
 
         Example:
             >>> from torchdata_ais import SampleIndex
@@ -145,23 +151,33 @@ class IndexedSamples:
         """
         if not indexes:
             raise UsageError.at("no index to join", todo="pass at least one")
-        positions = None
-        if any(index._positions is not None for index in indexes):
-            begins = np.cumsum([0, *(index._total for index in indexes)])
-            positions = np.concatenate(
-                [index._all_positions() + begin for index, begin in zip(indexes, begins, strict=False)]
+        others = [type(index).__name__ for index in indexes if not isinstance(index, IndexedSamples)]
+        if isinstance(indexes, IndexedSamples) or others:
+            kind = (
+                type(indexes).__name__ if isinstance(indexes, IndexedSamples) else f"a list with {others[0]}"
             )
-        return cls(
-            [part for index in indexes for part in index._stored], positions, options=indexes[0]._options
-        )
+            raise UsageError.at(
+                f"concat() was given {kind}, not a list of indexes", todo="SampleIndex.concat([one, two])"
+            )
+        if any(index.joins for index in indexes):
+            raise UsageError.at("concat() of an index that is joined", todo="join what concat() returns")
+        parts = Parts.concat([index._parts for index in indexes])
+        columns = {
+            name: np.concatenate([index._columns.whole(name) for index in indexes])
+            for name in dict.fromkeys(name for index in indexes for name in index._columns.added)
+        }
+        return cls(parts.stored, parts.positions, options=indexes[0]._options, columns=columns)
 
     def __len__(self) -> int:
-        return self._total if self._positions is None else len(self._positions)
+        return len(self._parts)
 
     def __repr__(self) -> str:
-        shards = sum(part.head.shards for part in self._stored)
+        shards = sum(part.head.shards for part in self._parts.stored)
         known = f"proof={self.proof!r}, digest={self.digest!r}"
         return f"{type(self).__name__}({len(self)} samples of {shards} shards, {known})"
+
+    def _repr_html_(self) -> str:
+        return index_html(self)
 
     @overload
     def __getitem__(self, position: SupportsIndex) -> SampleReference: ...
@@ -171,7 +187,12 @@ class IndexedSamples:
         if isinstance(position, slice):
             if position.step not in (None, 1):
                 raise UsageError.at(f"a slice with step {position.step}", todo="pass the numbers to select()")
-            return self._with(np.arange(len(self), dtype=np.int64)[position])
+            return self._chosen(np.arange(len(self), dtype=np.int64)[position])
+        if not isinstance(position, SupportsIndex):
+            raise UsageError.at(
+                f"an index was asked for {position!r:.40}, of type {type(position).__name__}",
+                todo="its samples have numbers from 0 on; .keys are their keys, .select(...) chooses by columns",
+            )
         number = position.__index__()
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)}")
@@ -183,87 +204,129 @@ class IndexedSamples:
 
     def take(self, numbers: npt.ArrayLike) -> list[SampleReference]:
         """Return the references of some samples, in the order asked for; a shard's table is read once a call."""
-        wanted = np.asarray(numbers, dtype=np.int64)
+        try:
+            wanted: Integers = np.asarray(numbers, dtype=np.int64)
+        except (TypeError, ValueError, OverflowError):
+            wanted = np.zeros((), dtype=np.int64)
+        if wanted.ndim != 1:
+            raise UsageError.at(
+                f"take() was given {numbers!r:.60}",
+                todo="pass a list of numbers; one sample is index[number]",
+            )
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {len(self)}")
-        if self._positions is not None:
-            wanted = self._positions[wanted]
-        found: list[SampleReference | None] = [None] * len(wanted)
-        for stored, first, part_places, part_positions in self._by_part(wanted):
-            shards, rows = stored.locate(part_positions)
-            order = np.argsort(shards, kind="stable")
-            numbers, begins = np.unique(shards[order], return_index=True)
-            for shard, here in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True):
-                references = _references(stored, shard, rows[here], first + shard)
-                for place, reference in zip(part_places[here].tolist(), references, strict=True):
-                    found[place] = reference
-        return [reference for reference in found if reference is not None]
+        return self._parts.take(wanted)
 
-    def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, int, Integers, Integers]]:
-        """Yield the parts that positions lie in, the number of their first shard, and which of the positions."""
-        parts = np.searchsorted(self._ends, positions, side="right")
-        for number in np.unique(parts).tolist():
-            places = np.flatnonzero(parts == number)
-            begin = int(self._ends[number]) - self._stored[number].head.samples
-            first = sum(part.head.shards for part in self._stored[:number])
-            yield self._stored[number], first, places, positions[places] - begin
+    def partners(self, numbers: npt.ArrayLike) -> list[list[SampleReference | None]]:
+        """Return what comes with some samples of a joined index: of each sample, a reference or None for each join.
+
+        Raises:
+            SampleIndexError: A table of partners is not that of these indexes.
+        """
+        wanted: Integers = np.asarray(numbers, dtype=np.int64)
+        references = self.take(wanted)
+        positions = self._parts.at(wanted)
+        found = [partners_of(join, positions, references) for join in self.joins]
+        return [list(one) for one in zip(*found, strict=True)]
 
     @property
     def proof(self) -> str:
         """``"bytes"`` if the XXH64 of every sample is known, else ``"headers"``."""
-        return "bytes" if all(part.head.proof == "bytes" for part in self._stored) else "headers"
+        proofs = {part.head.proof for part in self._parts.stored} | {join.other.proof for join in self.joins}
+        return "bytes" if proofs <= {"bytes"} else "headers"
 
     @property
     def digest(self) -> str:
-        """What the index covers: names, sizes and checksums of shards, keys and sizes of samples, and which ones."""
-        digests = [part.head.digest for part in self._stored]
-        if len(digests) == 1 and self._positions is None:
-            return digests[0]
-        chosen = "" if self._positions is None else xxhash.xxh64_hexdigest(self._positions.tobytes())
-        return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([digests, chosen]))
+        """What the index covers: names, sizes and checksums of shards, keys and sizes of samples, and which ones.
+
+        Of a selection, or of several indexes, it is that of the indexes and of the numbers chosen; `save` keeps it.
+        """
+        own = self._parts.digest
+        others = [(join.other.digest, join.prefix, join.missing) for join in self.joins]
+        return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([own, others])) if others else own
 
     def mean_bytes(self) -> float:
         """Return the mean size of a sample, by the first 4,096 shards of each stored index."""
-        rows = [row for part in self._stored for row in itertools.islice(part.shards(), 4096)]
-        return sum(row.size or 0 for row in rows) / max(1, sum(row.samples for row in rows))
+        rows = [row for part in self._parts.stored for row in itertools.islice(part.shards(), 4096)]
+        own = sum(row.size or 0 for row in rows) / max(1, sum(row.samples for row in rows))
+        return own + sum(join.other.mean_bytes() for join in self.joins)
 
     @property
     def fields(self) -> list[tuple[str, ...]]:
         """The combinations of fields that samples of the stored indexes have."""
-        return list(dict.fromkeys(names for part in self._stored for names in part.fields))
+        own = list(dict.fromkeys(names for part in self._parts.stored for names in part.fields))
+        for join in self.joins:
+            theirs = [tuple(f"{join.prefix}{name}" for name in names) for names in join.other.fields]
+            alone = own if join.missing == "keep" else []
+            own = list(dict.fromkeys([*alone, *(mine + names for mine in own for names in theirs)]))
+        return own
 
     @property
     def shards(self) -> Iterator[ShardRow]:
         """The rows of all shards, in their order."""
-        for part in self._stored:
-            yield from part.shards()
+        return self._parts.shards()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the samples, a batch a shard; shards without a selected sample are left out.
 
         The columns: ``shard`` (its name), ``key``, ``start``, ``size``, ``fields`` (a list of names), ``sizes``,
-        ``xxh64``.
+        ``xxh64``, and those that were added.
         """
+        known = self._columns.arrays()
+        schema, end = self._shown(), 0
         for part, number, rows in self.selected():
-            yield _shown(part, number, rows)
+            shown = shown_rows(part, number, rows)
+            begin, end = end, end + len(shown)
+            added = [values[begin:end] for values in known.values()]
+            yield pa.RecordBatch.from_arrays([*shown.columns, *added], schema=schema)
+
+    def _shown(self) -> pa.Schema:
+        return pa.schema([*SHOWN, *(pa.field(name, pa.int64()) for name in self.columns)])
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that were added; see `with_column`."""
+        return self._columns.names
+
+    def column(self, name: str) -> Integers:
+        """Return a column that was added: a number a sample; -1 where nothing is known.
+
+        Raises:
+            UsageError: There is none of this name.
+        """
+        return self._columns.of(name)
+
+    def with_column(self, name: str, values: npt.ArrayLike | Mapping[str, int]) -> Self:
+        """Return this index with a number more of each sample, such as its tokens: a length for `pack` and `buckets`.
+
+        `save` stores it with the index, `build(previous=)` keeps that of shards that have not changed; a column of the
+        same name is replaced. It is no part of `digest`, which says what is read: other lengths make other packs, and
+        those are compared when a state is loaded.
+
+        Args:
+            name: Of the column; no field's.
+            values: Whole numbers from 0 on: one a sample in the order of the index, or a dict by keys.
+
+        Memory: 8 bytes a sample until it is saved.
+
+        Raises:
+            UsageError: The name is taken, or the values are not of these samples.
+
+        Example:
+            >>> import pyarrow.compute as pc
+            >>> from torchdata_ais import SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> index = SampleIndex.build(example_shards(counts=(3, 2))).with_column("tokens", [9, 2, 7, 4, 1])
+            >>> index.column("tokens").tolist()[-1], len(index.select(pc.field("tokens") > 3))
+            (1, 3)
+        """
+        check_column(self, name)
+        whole = self._columns.spread(values_of(self, name, values))
+        return self._with(self._parts, home=self._home, columns={**self._columns.added, name: whole})
 
     def selected(self) -> Iterator[tuple[StoredIndex, int, Integers | None]]:
         """Yield the shards that have selected samples, and which of their rows are selected; None for all."""
-        begin = 0
-        for part in self._stored:
-            if self._positions is None:
-                numbers = np.flatnonzero(np.diff(part.ends, prepend=0))
-                yield from ((part, number, None) for number in numbers.tolist())
-            else:
-                low, high = np.searchsorted(self._positions, [begin, begin + part.head.samples])
-                shards, rows = part.locate(self._positions[low:high] - begin)
-                if not len(rows):
-                    begin += part.head.samples
-                    continue
-                numbers, firsts = np.unique(shards, return_index=True)
-                for number, chosen in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=True):
-                    yield part, number, chosen
-            begin += part.head.samples
+        return self._parts.selected()
 
     @property
     def keys(self) -> Keys:
@@ -285,9 +348,9 @@ class IndexedSamples:
 
     def to_arrow(self) -> pa.Table:
         """Return the rows of all samples as one table (for its columns see `batches`)."""
-        return pa.Table.from_batches(self.batches(), schema=_SHOWN)
+        return pa.Table.from_batches(self.batches(), schema=self._shown())
 
-    def select(self, which: npt.ArrayLike | pc.Expression | Columns) -> Self:
+    def select(self, which: Selection) -> Self:
         """Return some of the samples as an index, in the stored order.
 
         Args:
@@ -308,41 +371,66 @@ class IndexedSamples:
             >>> len(index.select(pc.field("size") > 1536)), len(index.select([True, False, True, False, False]))
             (4, 2)
         """
-        if isinstance(which, pc.Expression):
-            return self._chosen_by(lambda batch: _where(which, batch))
-        if callable(which):
-            return self._chosen_by(lambda batch: _mask(which(batch), len(batch)))
-        chosen = np.asarray(which)
-        if chosen.dtype == bool:
-            return self._with(np.flatnonzero(_mask(chosen, len(self))))
-        if chosen.size == 0:
-            return self._with(np.zeros(0, dtype=np.int64))
-        if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
-            raise UsageError.at(
-                f"select() got values of type {chosen.dtype}",
-                todo="pass a mask, numbers of samples, or a function",
-            )
-        ordered = np.sort(chosen.astype(np.int64))
-        if (ordered[1:] == ordered[:-1]).any():
-            twice = int(ordered[1:][ordered[1:] == ordered[:-1]][0])
-            raise UsageError.at(
-                f"select() got sample {twice} twice",
-                todo="an index has each sample once; weights repeat samples",
-            )
-        if ordered[0] < 0 or ordered[-1] >= len(self):
-            raise UsageError.at(
-                f"select() got samples {ordered[0]} to {ordered[-1]} of {len(self)}",
-                todo="numbers begin at 0",
-            )
-        return self._with(ordered)
+        return self._chosen(selected_numbers(which, len(self), self.batches))
 
-    def _chosen_by(self, choose: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]) -> Self:
-        found, begin = [np.zeros(0, dtype=np.int64)], 0
-        for batch in self.batches():
-            found.append(np.flatnonzero(choose(batch)) + begin)
-            begin += len(batch)
-        return self._with(np.concatenate(found))
+    @checked
+    def join(
+        self,
+        other: IndexedSamples,
+        on: Literal["key"] = "key",  # noqa: ARG002 - there is no other yet
+        *,
+        missing: Missing = "error",
+        prefix: str = "",
+        where: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Return this index with the samples of another beside its own: their fields come with each sample.
 
+        Captions, embeddings or masks that were added later stand in shards of their own, under the same keys. Samples
+        of `other` that nobody asks for are left out. More than one: ``a.join(b).join(c)``.
+
+        Args:
+            other: The other index.
+            on: ``"key"``: a sample's partner is the one with the same key.
+            missing: What becomes of a sample without a partner: ``"error"``, ``"drop"``, or ``"keep"``: it comes
+                without those fields.
+            prefix: What is put before the names of the other's fields, such as ``"other."``.
+            where: A folder of this machine for the table of partners. Processes of the machine share it, and joining
+                the same indexes again finds it there. None: in memory, and each process has its own.
+
+        Order: that of this index.
+
+        Memory: 64 MiB while keys are sorted on disk (24 bytes a key of both); then 8 bytes a sample of this index's
+        shards, in memory or in a file.
+
+        Raises:
+            SampleIndexError: A key stands twice in one of the two; a sample has no partner.
+            UsageError: Both have a field of one name; the other index is joined itself.
+
+        Example:
+            >>> from torchdata_ais import SampleDataset, SampleIndex
+            >>> from torchdata_ais.testing import example_shards, write_shard
+            >>> pets, captions = example_shards(counts=(3,))[0], example_shards(counts=(0,))[0]
+            >>> _ = write_shard(captions, [("00001.caption", b"a cat"), ("00002.caption", b"a dog")])
+            >>> both = SampleIndex.build(pets).join(SampleIndex.build(captions), missing="drop")
+            >>> [(sample["__key__"], sample["caption"]) for sample in SampleDataset(both)]
+            [('00001', b'a cat'), ('00002', b'a dog')]
+        """
+        join, stays = joined_with(
+            self,
+            other,
+            self._parts,
+            missing=missing,
+            prefix=prefix,
+            where=where,
+        )
+        joined = self._with(self._parts, joins=(*self.joins, join))
+        return joined if stays is None else joined._chosen(stays)
+
+    def partners_by(self, join: Join) -> Integers:
+        """Return the number of each sample's partner in the other index of a join; -1 where it has none."""
+        return join.table.take(self._parts.all_positions())
+
+    @checked
     def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Return two indexes: about `fraction` of the samples, and the rest.
 
@@ -350,7 +438,7 @@ class IndexedSamples:
         is never on both.
 
         Raises:
-            UsageError: `fraction` is not between 0 and 1.
+            UsageError: `fraction` is not between 0 and 1, or `seed` no whole number.
 
         Example:
             >>> from torchdata_ais import SampleIndex
@@ -359,40 +447,31 @@ class IndexedSamples:
             >>> len(valid), len(train)
             (19, 81)
         """
-        if not 0 <= fraction <= 1:
-            raise UsageError.at(f"fraction={fraction}", todo="pass 0 to 1")
-        limit = int(fraction * 2**64)
-        word = seed & 0xFFFFFFFFFFFFFFFF
-        sides = (xxhash.xxh64_intdigest(key.encode(), word) < limit for key in self.keys)
-        first = np.fromiter(sides, dtype=np.bool_, count=len(self))
+        first = side_of_keys(self.keys, len(self), fraction, seed)
         return self.select(first), self.select(np.logical_not(first))
 
     def shard_samples(self, number: int) -> tuple[ShardEntry, ShardSamples]:
         """Return what the index holds of a shard, as it was built; `number` counts the shards of all parts."""
-        for part in self._stored:
-            if number < part.head.shards:
-                return _entry_of(part, number, None)
-            number -= part.head.shards
-        raise IndexError(f"shard {number}")
+        shard, samples = entry_of(*self._parts.of_shard(number), None)
+        begin = self._parts.begin_of_shard(number)
+        for name, values in self._columns.added.items():
+            samples.columns[name] = column_array(values[begin : begin + len(samples.keys)]).to_pylist()
+        return shard, samples
 
     def place_of(self, reference: SampleReference) -> str:
         """Return where the index lies that has a sample, for messages."""
-        number = reference.number
-        for part in self._stored:
-            if number < part.head.shards:
-                return part.folder.where
-            number -= part.head.shards
-        raise IndexError(f"shard {reference.number}")
+        part, _ = self._parts.of_shard(reference.number)
+        return part.folder.where
 
     @property
     def stored(self) -> list[StoredIndex]:
         """The stored indexes it is made of."""
-        return list(self._stored)
+        return list(self._parts.stored)
 
     @property
     def is_selection(self) -> bool:
         """Whether samples of its shards were left out."""
-        return self._positions is not None or any(part.head.selection for part in self._stored)
+        return self._parts.positions is not None or any(part.head.selection for part in self._parts.stored)
 
     @property
     def options(self) -> StoreOptions:
@@ -405,8 +484,9 @@ class IndexedSamples:
 
         They hold all samples of the stored indexes, whatever was selected.
         """
-        return [f"{part.folder.where}/{name}" for part in self._stored for name in part.head.parts]
+        return [f"{part.folder.where}/{name}" for part in self._parts.stored for name in part.head.parts]
 
+    @checked
     def save(
         self,
         where: str | os.PathLike[str] | None = None,
@@ -428,119 +508,36 @@ class IndexedSamples:
             UsageError: No place is known: for a selection, or an index of several sources.
             TransportError: It cannot be stored.
         """
+        if self.joins:
+            raise UsageError.at(
+                "save() of an index that is joined",
+                todo="save both indexes, and join them with where=, which keeps what was found",
+            )
         if where is None:
-            where = self._home if self._positions is None else None
+            where = self._home if self._parts.positions is None else None
         if where is None:
             raise UsageError.at(
                 "save() does not know where to", todo="pass a folder, or ais://bucket/name: index.save(where)"
             )
-        settings = _settings(where, given_options(cluster, **named) or self._options)
+        settings = options_for(where, given_options(cluster, **named) or self._options)
         folder = folder_at(where, settings)
-        writer = IndexWriter(folder)
-        if self._positions is None:
-            for part in self._stored:
-                for number in range(part.head.shards):
-                    writer.add(*_entry_of(part, number, None))
-        else:
-            for part, number, rows in self.selected():
-                writer.add(*_entry_of(part, number, rows))
+        writer = IndexWriter(folder, self.columns)
+        known, end = self._columns.arrays(), 0
+        for shard, samples in self._parts.entries():
+            begin, end = end, end + len(samples.keys)
+            samples.columns = {name: values[begin:end].to_pylist() for name, values in known.items()}
+            writer.add(shard, samples)
         writer.finish(
-            source=self._stored[0].head.source if len(self._stored) == 1 else "",
+            source=self._parts.stored[0].head.source if len(self._parts.stored) == 1 else "",
             selection=self.is_selection,
+            digest=self.digest,
         )
         return type(self)([StoredIndex(folder)], home=self._home, options=settings)
 
-    def _all_positions(self) -> Integers:
-        return np.arange(self._total, dtype=np.int64) if self._positions is None else self._positions
+    def _with(self, parts: Parts, **changed: Any) -> Self:
+        """Return an index of `parts` that is reached, joined and has columns as this one, but for what is changed."""
+        same = {"options": self._options, "joins": self.joins, "columns": self._columns.added}
+        return type(self)(parts.stored, parts.positions, **{**same, **changed})
 
-    def _with(self, numbers: Integers) -> Self:
-        chosen = numbers if self._positions is None else self._positions[numbers]
-        return type(self)(self._stored, chosen, options=self._options)
-
-
-_ROW = "__row__"
-_SHOWN = pa.schema(
-    [
-        pa.field("shard", pa.string()),
-        *(SAMPLES.field(name) for name in ("key", "start", "size")),
-        pa.field("fields", pa.list_(pa.string())),
-        SAMPLES.field("sizes"),
-        SAMPLES.field("xxh64"),
-    ]
-)
-
-
-def _shown(stored: StoredIndex, shard: int, rows: Integers | None) -> pa.RecordBatch:
-    batch = stored.samples(shard)
-    if rows is not None and len(rows) < len(batch):
-        batch = batch.take(pa.array(rows))
-    names = pa.array(
-        [stored.fields[number] for number in batch.column("fields").to_pylist()], pa.list_(pa.string())
-    )
-    columns = {name: batch.column(name) for name in ("key", "start", "size", "sizes", "xxh64")}
-    columns |= {"shard": pa.array([stored.shard(shard).name] * len(batch), pa.string()), "fields": names}
-    return pa.record_batch([columns[name] for name in _SHOWN.names], schema=_SHOWN)
-
-
-def _entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> tuple[ShardEntry, ShardSamples]:
-    row, batch = stored.shard(shard), stored.samples(shard)
-    if rows is not None:
-        batch = batch.take(pa.array(rows))
-    starts = batch.column("start").to_pylist()
-    samples = ShardSamples(
-        keys=batch.column("key").to_pylist(),
-        starts=starts,
-        ends=[start + size for start, size in zip(starts, batch.column("size").to_pylist(), strict=True)],
-        fields=[stored.fields[number] for number in batch.column("fields").to_pylist()],
-        sizes=[tuple(sizes) for sizes in batch.column("sizes").to_pylist()],
-        xxh64=batch.column("xxh64").to_pylist() if row.proven else None,
-    )
-    return ShardEntry(row.name, row.size, row.checksum, row.version), samples
-
-
-def _references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> Iterator[SampleReference]:
-    row, batch = stored.shard(shard), stored.samples(shard)
-    columns = [batch.column(name) for name in ("start", "size", "key", "fields", "sizes", "xxh64")]
-    wanted: Iterable[tuple[Any, ...]]
-    if 4 * len(rows) < len(batch):  # a few values are cheaper one by one
-        wanted = (tuple(column[place].as_py() for column in columns) for place in rows.tolist())
-    else:
-        taken = pa.array(rows)
-        wanted = zip(*(column.take(taken).to_pylist() for column in columns), strict=True)
-    before: Iterable[str | None] = itertools.repeat(None)
-    if not row.proven:
-        keys = columns[2]
-        before = (keys[place - 1].as_py() if place else None for place in rows.tolist())
-    for (start, size, key, fields, sizes, digest), last in zip(wanted, before, strict=False):
-        yield SampleReference(
-            row, start, size, key, stored.fields[fields], tuple(sizes), digest, number, last
-        )
-
-
-def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return which rows the expression is true for."""
-    table = pa.Table.from_batches([batch]).append_column(_ROW, [pa.array(np.arange(len(batch)))])
-    mask = np.zeros(len(batch), dtype=np.bool_)
-    try:
-        mask[table.filter(expression).column(_ROW).to_numpy()] = True
-    except (pa.ArrowException, KeyError) as error:
-        raise UsageError.at(
-            f"select() cannot use {expression}: {error}", todo=f"use the columns {', '.join(_SHOWN.names)}"
-        ) from error
-    return mask
-
-
-def _settings(where: str | os.PathLike[str], given: StoreOptions | None) -> StoreOptions:
-    """Return how to reach `where`; for a path of this machine nothing is looked for."""
-    if given is None and parse_url(os.fspath(where)).kind == "file":
-        return StoreOptions()
-    return cluster_options(given)
-
-
-def _mask(values: Any, length: int) -> npt.NDArray[np.bool_]:
-    mask = np.asarray(values, dtype=bool)
-    if mask.shape != (length,):
-        raise UsageError.at(
-            f"a mask of {mask.size} values for {length} samples", todo="give one value a sample"
-        )
-    return mask
+    def _chosen(self, numbers: Integers) -> Self:
+        return self._with(self._parts.chosen(numbers))

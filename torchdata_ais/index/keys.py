@@ -7,8 +7,6 @@ from typing import overload
 
 import pyarrow as pa
 
-__all__ = ["Keys"]
-
 
 class Keys(Sequence[str]):
     """The keys of an index's samples as a lazy Arrow column: nothing is read before it is asked for.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import get_args
+from numbers import Integral, Real
+from typing import Any
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index.indexed_samples import IndexedSamples
 from torchdata_ais.plan import DENOMINATOR, Stop, round_weights
-
-__all__ = ["Mixture"]
 
 _EXACT = 1e-6  # how far weights may be from a sum of 1: they are written with few digits
 
@@ -48,13 +50,25 @@ class Mixture:
         Mixture(3 samples x 0.70000, 2 samples x 0.30000, stop='first')
     """
 
+    @checked
     def __init__(self, weights: Weights | Sequence[tuple[int, Weights]], stop: Stop = "first") -> None:
-        entries = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
-        if not entries:
+        entries = [(0, weights)] if isinstance(weights, Mapping) else _entries(weights)
+        if not all(
+            isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Mapping) for one in entries
+        ):
+            raise UsageError.at(
+                "a mixture without weights", todo="pass {index: weight, ...}, or [(0, {index: weight}), ...]"
+            )
+        if not entries or not all(given for _, given in entries):
             raise UsageError.at("a mixture of nothing", todo="pass {index: weight, ...}")
-        if stop not in get_args(Stop):
-            raise UsageError.at(f"stop={stop!r}", todo='use "first", "all" or "never"')
         starts = [start for start, _ in entries]
+        for start in starts:
+            if isinstance(start, bool) or not isinstance(start, Integral):
+                raise UsageError.at(
+                    f"the position {start!r} of a schedule is no whole number",
+                    todo="pass samples of the run: 1000000",
+                )
+        entries = [(int(start), given) for start, given in entries]
         if starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
             raise UsageError.at(
                 f"the positions of the schedule are {starts}", todo="begin at position 0, and ascend"
@@ -73,12 +87,20 @@ class Mixture:
             raise UsageError.at("an index is twice in the mixture", todo="add up its weights")
         self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
 
+    def kept_in(self, folder: str | os.PathLike[str] | None) -> Mixture:
+        """Return the same mixture of indexes that are copied to a folder of this node (`SampleIndex.kept_in`)."""
+        if folder is None:
+            return self
+        kept = copy.copy(self)
+        kept.sources = [index.kept_in(folder) for index in self.sources]
+        return kept
+
     def _rounded(self, given: Weights) -> tuple[int, ...]:
-        values = list(given.values())
+        values = [_plain(weight) for weight in given.values()]
         for weight in values:
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            if isinstance(weight, bool) or not isinstance(weight, Real):
                 raise UsageError.at(f"the weight {weight!r} is no number", todo="pass numbers above 0")
-            if not (weight > 0 and math.isfinite(weight)):
+            if not (float(weight) > 0 and math.isfinite(weight)):
                 raise UsageError.at(f"a weight of {weight!r}", todo="pass numbers above 0")
         total = math.fsum(values)
         if not all(isinstance(weight, int) for weight in values) and abs(total - 1) > _EXACT:
@@ -95,3 +117,15 @@ class Mixture:
         ]
         more = f", {len(self.schedule)} sets of weights" if len(self.schedule) > 1 else ""
         return f"Mixture({', '.join(parts)}{more}, stop={self.stop!r})"
+
+
+def _entries(weights: Any) -> list[Any]:
+    """Return what was given as a schedule, or an entry that is none."""
+    return list(weights) if isinstance(weights, Iterable) else [weights]
+
+
+def _plain(weight: Any) -> Any:
+    """Return a number as Python has it, whichever library made it; what is none as it is."""
+    if isinstance(weight, Integral) and not isinstance(weight, bool):
+        return int(weight)
+    return float(weight) if isinstance(weight, Real) and not isinstance(weight, bool) else weight

@@ -11,10 +11,8 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index.folder import Folder, LocalFolder, RemoteFolder
 from torchdata_ais.index.form import TABLE
 from torchdata_ais.shard_names import INDEX_FOLDER
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import StoreOptions, cluster_options
 from torchdata_ais.urls import parse_url, redact
-
-__all__ = ["folder_at", "found_folder", "index_place"]
 
 _PATTERN = "{*?["  # where the fixed beginning of a name ends
 
@@ -85,7 +83,7 @@ def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[
             return folder, beginning
     shown = redact(os.fspath(where))
     raise NotFoundError.at(
-        f"{shown}: there is no sample index ({TABLE} is neither in {' nor in '.join(tried)})",
+        f"{shown}: there is no sample index ({TABLE} is not in {' nor in '.join(tried)})",
         todo=f"build it: torchdata-ais index {shown}",
         url=shown,
     )
@@ -105,3 +103,10 @@ def _candidates(where: str, options: StoreOptions) -> Iterator[tuple[Folder, str
             yield folder_at(index_place(where), options), beginning if place.name else f"{beginning}/"
         if place.name:
             yield folder_at(where, options), ""
+
+
+def options_for(where: str | os.PathLike[str], given: StoreOptions | None) -> StoreOptions:
+    """Return how to reach `where`; for a path of this machine nothing is looked for."""
+    if given is None and parse_url(os.fspath(where)).kind == "file":
+        return StoreOptions()
+    return cluster_options(given)

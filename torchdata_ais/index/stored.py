@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cached_property
@@ -11,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from torchdata_ais.errors import NotFoundError, SampleIndexError
+from torchdata_ais.index.copied import CopiedFolder
 from torchdata_ais.index.folder import Folder
 from torchdata_ais.index.form import (
     COUNTS,
     FIELDS,
     PAGE_ROWS,
-    SAMPLES,
     SHARDS,
     TABLE,
     Block,
@@ -26,11 +28,10 @@ from torchdata_ais.index.form import (
     head_in,
     named_by_content,
     read_batch,
+    samples_schema,
     whole_of,
 )
 from torchdata_ais.plan.hashing import Integers
-
-__all__ = ["ShardRow", "StoredIndex"]
 
 _KEPT_BYTES = 16 << 20
 _SMALL_TABLE = 1 << 20
@@ -82,6 +83,7 @@ class StoredIndex:
         self.folder = folder
         self.table = table
         self.head, begin = _read_head(folder, table)
+        self._schema = samples_schema(self.head.columns)
         length = sum(length for length, _ in self.head.pages)
         # A small table is read at once, so that who has it open goes on when another takes its place.
         self._pages = folder.read(table, begin, length) if length <= _SMALL_TABLE else None
@@ -95,6 +97,13 @@ class StoredIndex:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
+
+    def kept_in(self, path: str | os.PathLike[str]) -> StoredIndex:
+        """Return the same index, whose files are copied to a folder of this node as they are needed."""
+        kept = copy.copy(self)
+        source = self.folder.source if isinstance(self.folder, CopiedFolder) else self.folder
+        kept.folder = CopiedFolder(source, path, self.head)
+        return kept
 
     def _check_head(self) -> None:
         where = self.folder.where
@@ -149,7 +158,7 @@ class StoredIndex:
                 f"shard {row.name} stands in part {row.part}, which is not there", self.folder.where
             )
         block = Block(self.head.parts[row.part], row.start, row.length, f"{row.xxh64:016x}")
-        batch = self._block(block, SAMPLES)
+        batch = self._block(block, self._schema)
         if len(batch) != row.samples:
             raise damaged(
                 f"shard {row.name} has {len(batch)} rows for {row.samples} samples", self.folder.where
@@ -197,7 +206,7 @@ class StoredIndex:
             self._kept_bytes -= length
         return batch
 
-    def _checked(self, block: Block) -> bytes:
+    def _checked(self, block: Block, again: bool = True) -> bytes:
         try:
             data = self.folder.read(block.file, block.start, block.length)
         except NotFoundError as error:
@@ -206,4 +215,10 @@ class StoredIndex:
                 todo="copy the whole folder, or build it again: torchdata-ais index",
                 url=self.folder.where,
             ) from error
-        return checked(data, block, self.folder.where)
+        try:
+            return checked(data, block, self.folder.where)
+        except SampleIndexError:
+            copied = isinstance(self.folder, CopiedFolder) and self.folder.mistrust(block.file)
+            if not (again and copied):
+                raise
+        return self._checked(block, again=False)

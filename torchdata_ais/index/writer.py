@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
@@ -13,13 +14,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from torchdata_ais.errors import NotFoundError, SampleIndexError
+from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index.folder import Folder
 from torchdata_ais.index.form import (
     COUNTS,
     FIELDS,
     PAGE_ROWS,
-    SAMPLES,
     SHARDS,
     TABLE,
     UNFINISHED,
@@ -27,12 +27,11 @@ from torchdata_ais.index.form import (
     Head,
     block_of,
     named_by_content,
+    samples_schema,
     stacked,
     table_file,
 )
 from torchdata_ais.index.stored import StoredIndex
-
-__all__ = ["IndexWriter", "ShardEntry", "ShardSamples", "content_of", "stored_text"]
 
 _PART_BYTES = 64 << 20
 _PART_SHARDS = 4 * PAGE_ROWS
@@ -65,6 +64,7 @@ class ShardSamples:
         fields: The names of its fields, in their order.
         sizes: The bytes of each field.
         xxh64: XXH64 of the bytes from start to end, or None if nobody has read them.
+        columns: Values of columns that a program has added, by name; None where nothing is known.
     """
 
     keys: list[str]
@@ -73,6 +73,7 @@ class ShardSamples:
     fields: list[tuple[str, ...]]
     sizes: list[tuple[int, ...]]
     xxh64: list[int] | None
+    columns: dict[str, list[int | None]] = field(default_factory=dict)
 
 
 def content_of(samples: ShardSamples) -> int:
@@ -99,6 +100,7 @@ class IndexWriter:
 
     Args:
         folder: Where to.
+        columns: Names of the columns of samples that a program has added.
 
     Memory: one part of samples (64 MiB) and the table of shards (about 150 bytes a shard).
 
@@ -112,7 +114,9 @@ class IndexWriter:
         1
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, columns: Sequence[str] = ()) -> None:
+        self._columns = list(columns)
+        self._schema = samples_schema(columns)
         self._written = secrets.token_hex(4)
         self._folder = folder
         self._fields: dict[tuple[str, ...], int] = {}
@@ -124,6 +128,9 @@ class IndexWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._parts: list[str] = []
+        self._unnamed: set[str] = set()  # files that no stored table names
+        self._named: set[str] = set()
+        self._broken_off = False
         self._samples = 0
 
     def add(self, shard: ShardEntry, samples: ShardSamples) -> None:
@@ -141,8 +148,12 @@ class IndexWriter:
                 pa.nulls(len(starts), pa.uint64())
                 if samples.xxh64 is None
                 else pa.array(samples.xxh64, type=pa.uint64()),
+                *(
+                    pa.array(samples.columns.get(name) or [None] * len(starts), type=pa.int64())
+                    for name in self._columns
+                ),
             ],
-            schema=SAMPLES,
+            schema=self._schema,
         )
         self._digest.update(
             msgspec.msgpack.encode([stored_text(shard.name), shard.size, shard.checksum, content])
@@ -168,24 +179,38 @@ class IndexWriter:
     def checkpoint(self) -> None:
         """Store what was taken so far, so that a build that breaks off can go on from it."""
         self._folder.write(UNFINISHED, self._table("", selection=False)[1])
+        self._named, self._unnamed = self._named | self._unnamed, set()
 
-    def finish(self, source: str = "", *, selection: bool = False) -> Head:
+    def finish(self, source: str = "", *, selection: bool = False, digest: str | None = None) -> Head:
         """Write what is left, the tables, and the head; remove the files of the index before the last.
 
         Args:
             source: What was indexed, for people.
             selection: Whether samples of the shards were left out.
+            digest: That of what is stored, where it is known; default that of the shards taken.
         """
+        if self._broken_off:
+            raise UsageError.at("the index was broken off", todo="build it: SampleIndex.build(...)")
         before = self._read_before()
-        head, table = self._table(
-            source, selection=selection, before=[] if before is None else before.head.files
-        )
+        files = [] if before is None else before.head.files
+        try:
+            head, table = self._table(source, selection=selection, digest=digest, before=files)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: after an error somebody may try it once more
+                self._break_off()
+            raise
         self._folder.write(TABLE, table)
         needed = {*head.files, *head.before}
         for name in [UNFINISHED, *(before.head.before if before else [])]:
             if name not in needed:
                 self._folder.remove(name)
         return head
+
+    def _break_off(self) -> None:
+        self._broken_off = True
+        with contextlib.suppress(AISError, OSError):
+            while self._unnamed:
+                self._folder.remove(self._unnamed.pop())
 
     def _read_before(self) -> StoredIndex | None:
         """Return the index that stands in this place, if it is one."""
@@ -194,7 +219,9 @@ class IndexWriter:
         except (NotFoundError, SampleIndexError):
             return None
 
-    def _table(self, source: str, *, selection: bool, before: Sequence[str] = ()) -> tuple[Head, bytes]:
+    def _table(
+        self, source: str, *, selection: bool, digest: str | None = None, before: Sequence[str] = ()
+    ) -> tuple[Head, bytes]:
         """Write all but the table of shards, and return that."""
         if self._waiting:
             self._write_part()
@@ -203,10 +230,12 @@ class IndexWriter:
         counts = pa.record_batch([pa.array(np.array(self._counts, dtype=np.int64))], schema=COUNTS)
         rest = [pa.RecordBatch.from_pylist(self._rows, schema=SHARDS)] if self._rows else []
         head = Head(
+            version=2 if self._columns else 1,
+            columns=self._columns,
             samples=self._samples,
             shards=len(self._counts),
             proof="bytes" if self._proven else "headers",
-            digest=self._digest.hexdigest(),
+            digest=digest or self._digest.hexdigest(),
             counts=self._write_table("counts", [counts], COUNTS)[0],
             fields=self._write_table("fields", [fields], FIELDS)[0],
             pages=[],
@@ -218,7 +247,7 @@ class IndexWriter:
         return head, table_file(head, [*self._pages, *rest])
 
     def _write_part(self) -> None:
-        blocks = self._write_table("samples", self._waiting, SAMPLES)
+        blocks = self._write_table("samples", self._waiting, self._schema)
         self._parts.append(blocks[0].file)
         for row, block in zip(self._rows[-len(blocks) :], blocks, strict=True):
             row.update(start=block.start, length=block.length, xxh64=int(block.xxh64, 16))
@@ -230,6 +259,8 @@ class IndexWriter:
     def _write_table(self, kind: str, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Block]:
         data, places = stacked(batches, schema)
         name = named_by_content(kind, data, self._written)
+        if name not in self._named:
+            self._unnamed.add(name)
         self._folder.write(name, data)
         return [block_of(name, start, memoryview(data)[start : start + length]) for start, length in places]
 

@@ -26,11 +26,10 @@ from torchdata_ais.index import (
 from torchdata_ais.indexing.cluster import indexed_by_cluster
 from torchdata_ais.indexing.listing import listed_shards
 from torchdata_ais.indexing.reading import indexed_by_reading
-from torchdata_ais.jobs import OnProgress, Progress
+from torchdata_ais.jobs import OnProgress, SizedProgress
+from torchdata_ais.shown import bytes_text
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL, parse_url
-
-__all__ = ["Indexed", "Method", "build_stored", "home_of"]
 
 Indexed = tuple[ShardEntry, ShardSamples]
 Method = Literal["auto", "cluster", "read"]
@@ -51,8 +50,6 @@ def build_stored(
     progress: OnProgress | None,
 ) -> StoredIndex:
     """Return the stored index of the samples of shards; `SampleIndex.build` has the arguments."""
-    if method not in ("auto", "cluster", "read"):
-        raise UsageError.at(f"method={method!r}", todo='use "auto", "cluster" or "read"')
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
     urls = listed_shards(sources, options)
@@ -60,17 +57,19 @@ def build_stored(
     before = [] if previous is None else [previous]
     before += [] if where is None else _standing(folder)
     known = _known(urls, before, proven=method == "read")
-    writer = IndexWriter(folder)
+    writer = IndexWriter(folder, list(dict.fromkeys(name for index in before for name in index.columns)))
     saved = time.monotonic()
-    done = 0
+    done = size = 0
     to_make = [url for url in urls if url not in known]
+    _say_what_is_fetched(to_make)
     try:
-        with closing(_made(to_make, options, method, processes, progress)) as made:
+        with closing(indexed_shards(to_make, options, method, processes, progress)) as made:
             for url in urls:
                 writer.add(*(known[url][0].shard_samples(known[url][1]) if url in known else next(made)))
                 done += 1
+                size += url.size or 0
                 if progress is not None:
-                    progress(Progress("index", done, len(urls)))
+                    progress(SizedProgress("index", done, len(urls), size))
                 if where is not None and time.monotonic() - saved > _CHECKPOINT_S:
                     writer.checkpoint()
                     saved = time.monotonic()
@@ -80,6 +79,19 @@ def build_stored(
         raise
     writer.finish(source=str(sources))
     return StoredIndex(folder)
+
+
+def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
+    """Tell of shards behind the cluster: to read them, it fetches what it has not yet, every byte."""
+    far = [url for url in urls if (place := parse_url(url)).kind == "object" and place.provider != "ais"]
+    if far:
+        logger.warning(
+            "%d shards with %s, %s first, are read whole, and fetched from behind the cluster as far as they are not in"
+            " it: a prefetch job before that (bucket.objects(obj_template=...).prefetch()) uses all targets at once",
+            len(far),
+            bytes_text(sum(url.size or 0 for url in far)),
+            parse_url(far[0]).uri,
+        )
 
 
 def home_of(sources: Any) -> str | None:
@@ -129,7 +141,7 @@ def _is_same(url: ObjectURL, row: Any) -> bool:
     return bool(url.version and url.version == row.version)
 
 
-def _made(
+def indexed_shards(
     urls: list[ObjectURL],
     options: StoreOptions,
     method: Method,

@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from torchdata_ais.errors import NotFoundError
+from torchdata_ais.errors import AISError, NotFoundError
 from torchdata_ais.index import ShardEntry, ShardSamples
 from torchdata_ais.indexing.job import run_index_job
 from torchdata_ais.indexing.reading import indexed_by_reading
 from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
 from torchdata_ais.jobs import JobError, OnProgress
 from torchdata_ais.shard_names import common_beginning
-from torchdata_ais.store import StoreOptions, read_range
+from torchdata_ais.store import StoreOptions, read_range, target_of
 from torchdata_ais.urls import Location, ObjectURL, parse_url
-
-__all__ = ["indexed_by_cluster"]
 
 _AT_ONCE = 8  # small objects fetched at the same time
 _WINDOW = 128  # shards whose rows are held until those before them are known
@@ -54,23 +52,25 @@ def indexed_by_cluster(
     """
     ran = _run_jobs(urls, options, must=must, progress=progress)
     unusable: dict[str, int] = {}
-    for begin in range(0, len(urls), _WINDOW):
-        window = urls[begin : begin + _WINDOW]
-        found = _fetched(window, options, ran)
-        unread = [url for url, one in zip(window, found, strict=True) if isinstance(one, str)]
-        for url, why in zip(window, found, strict=True):
-            if isinstance(why, str) and ran:
-                unusable[why] = unusable.get(why, 0) + 1
-                if unusable[why] <= _SHOWN:
-                    logger.warning(
-                        "%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why
-                    )
-        with_read = indexed_by_reading(unread, options, processes)
-        for one in found:
-            yield next(with_read) if isinstance(one, str) else one
-    more = {why: count - _SHOWN for why, count in unusable.items() if count > _SHOWN}
-    for why, count in more.items():
-        logger.warning("%d more shards were read: %s", count, why)
+    try:
+        for begin in range(0, len(urls), _WINDOW):
+            window = urls[begin : begin + _WINDOW]
+            found = _fetched(window, options, ran)
+            unread = [url for url, one in zip(window, found, strict=True) if isinstance(one, str)]
+            for url, why in zip(window, found, strict=True):
+                if isinstance(why, str) and ran:
+                    unusable[why] = unusable.get(why, 0) + 1
+                    if unusable[why] <= _SHOWN:
+                        logger.warning(
+                            "%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why
+                        )
+            with_read = indexed_by_reading(unread, options, processes)
+            for one in found:
+                yield next(with_read) if isinstance(one, str) else one
+    finally:  # who takes the last one does not ask for more
+        more = {why: count - _SHOWN for why, count in unusable.items() if count > _SHOWN}
+        for why, count in more.items():
+            logger.warning("%d more shards were read: %s", count, why)
 
 
 def _is_theirs(place: Location) -> bool:
@@ -118,14 +118,35 @@ def _one(url: ObjectURL, options: StoreOptions) -> Indexed | str:
     place = parse_url(url).at(options.endpoint)
     if not _is_theirs(place):
         return "it is in no bucket of AIStore's own"
-    name = f"ais/@#/{place.bucket}/{place.name}.idx"
-    target = Location("object", name, ".sys-shardidx", endpoint=place.endpoint).url()
-    try:
-        found = parse_shard_index(read_range(target, 0, _MOST_BYTES, options))
-        if found.size != url.size or (url.checksum and found.checksum != url.checksum):
-            return "its index is stale: it is of another version of the shard"
-        return ShardEntry(place.uri, url.size, found.checksum, url.version), samples_in(found, place.uri)
-    except NotFoundError:
-        return "there is none"
-    except UnusableError as unusable:
-        return str(unusable)
+    idx = Location(
+        "object", f"ais/@#/{place.bucket}/{place.name}.idx", ".sys-shardidx", endpoint=place.endpoint
+    )
+    why = "there is none"
+    # The index of a shard lies on the shard's target, under a name that the proxy looks for on any one.
+    for beside in (False, True):
+        try:
+            return _usable(replace(idx, endpoint=target_of(place, options)) if beside else idx, url, options)
+        except NotFoundError:  # noqa: PERF203 - two at most
+            continue
+        except UnusableError as unusable:
+            why = str(unusable)
+        except AISError as error:
+            if not beside:
+                raise
+            logger.info("%s: %s", parse_url(url).uri, error.what)
+            why = f"its target does not give it ({type(error).__name__})"
+    return why
+
+
+def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> Indexed:
+    """Return what an index of the cluster says of a shard.
+
+    Raises:
+        NotFoundError: It is not there.
+        UnusableError: It does not fit the shard, or does not say all.
+    """
+    found = parse_shard_index(read_range(idx, 0, _MOST_BYTES, options))
+    if found.size != url.size or (url.checksum and found.checksum != url.checksum):
+        raise UnusableError("its index is stale: it is of another version of the shard")
+    name = parse_url(url).uri
+    return ShardEntry(name, url.size, found.checksum, url.version), samples_in(found, name)

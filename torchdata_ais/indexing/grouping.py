@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 from torchdata_ais.errors import NonAdjacentKeyError
 from torchdata_ais.index import ShardSamples
 from torchdata_ais.samples import is_apple_double, split_name
-
-__all__ = ["PlacedMember", "group_members"]
 
 _AROUND = 64 << 10  # so far back a link of a sample may stand, with members without a key after it
 _LOOSE_BYTES = 1 << 20  # more than that of members without a key is not kept for links to it
@@ -45,6 +43,45 @@ def group_members(
         >>> samples.keys, samples.starts, samples.ends, samples.fields, samples.sizes
         (['a', 'b'], [0, 2560], [2560, 3584], [('jpg',), ('cls',)], [(700,), (1,)])
     """
+    grouping = Grouping(url, end, xxh64)
+    for member in members:
+        grouping.send(member)
+    return grouping.finish()
+
+
+class Grouping:
+    """`group_members` for who has one member after the other.
+
+    Args:
+        url: See there. So are `end` and `xxh64`.
+
+    Example:
+        >>> grouping = Grouping("s.tar")
+        >>> grouping.send(("a.jpg", 700, 0, 0, 1536))
+        >>> grouping.finish().keys
+        ['a']
+    """
+
+    def __init__(
+        self, url: str, end: int | None = None, xxh64: Callable[[int, int], int] | None = None
+    ) -> None:
+        self._grouped = _grouped(url, end, xxh64)
+        next(self._grouped)
+        self.send: Callable[[PlacedMember], object] = self._grouped.send
+        """Take the next member. Raises what `group_members` raises."""
+
+    def finish(self) -> ShardSamples:
+        """Return the samples; there are no more members."""
+        try:
+            self._grouped.send(None)
+        except StopIteration as stopped:
+            samples: ShardSamples = stopped.value
+        return samples
+
+
+def _grouped(
+    url: str, end: int | None, xxh64: Callable[[int, int], int] | None
+) -> Generator[None, PlacedMember | None, ShardSamples]:
     keys: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -68,7 +105,11 @@ def group_members(
         if digests is not None and xxh64 is not None:
             digests.append(xxh64(start, stop))
 
-    for name, size, begin, header, after in members:
+    while True:
+        member = yield
+        if member is None:
+            break
+        name, size, begin, header, after = member
         if "._" in name and is_apple_double(name):
             continue
         parts = split_name(name)

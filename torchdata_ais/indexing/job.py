@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import ReadError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, wait_for_job
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.store.sdk import call, job_id_in, sdk_client
 from torchdata_ais.store.sdk_names import send_by
-
-__all__ = ["run_index_job"]
 
 _KIND = "index-shard"
 _NOT_ENDED = "0001-01-01"  # how Go writes a time that has not come
@@ -55,7 +54,7 @@ def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
             raise
         raise JobError.at(
             f"the cluster has no job that indexes shards ({error.what})",
-            todo='use method="read", or a cluster of AIStore 4.4 or later',
+            todo=Remedy('use method="read"', "a cluster of AIStore 4.4 or later"),
             url=f"ais://{bucket}",
         ) from error
 

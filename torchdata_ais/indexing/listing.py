@@ -10,8 +10,6 @@ from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.store import StoreOptions, file_url, list_objects
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
-__all__ = ["listed_shards"]
-
 
 def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
     """Return the shards of one source or several, each with its size, and checksum or version, where they are known.
@@ -51,8 +49,11 @@ def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]
             filled.append(file_url(place.name))
         elif place.kind == "object" and not place.params:
             if place.uri not in listed:
+                there = sum(one.uri in listed for one in places)
                 raise NotFoundError.at(
-                    f"{place.uri}: there is no such shard", todo="check the template", url=place.uri
+                    f"{place.uri}: there is no such shard; of the {len(places)} that were named {there} are there",
+                    todo="check the template",
+                    url=place.uri,
                 )
             filled.append(listed[place.uri])
         else:

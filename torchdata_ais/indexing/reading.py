@@ -11,8 +11,6 @@ from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL
 from torchdata_ais.workers.ordered_pool import OrderedPool
 
-__all__ = ["indexed_by_reading"]
-
 
 def indexed_by_reading(
     urls: list[ObjectURL], options: StoreOptions, processes: int

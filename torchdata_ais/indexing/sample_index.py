@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
-from typing_extensions import Self, Unpack
+from typing_extensions import Self, Unpack, override
 
+from torchdata_ais.arguments import checked
+from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.indexing.build import Method, build_stored, home_of
+from torchdata_ais.indexing.export import export_index
+from torchdata_ais.indexing.foreign import energon_info_at, is_foreign, open_foreign
 from torchdata_ais.indexing.verify import problems_of
 from torchdata_ais.jobs import OnProgress
-from torchdata_ais.store import Cluster, ClusterNames, cluster_options
-
-__all__ = ["SampleIndex", "build_index"]
+from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, given_options
+from torchdata_ais.urls import parse_url
 
 
 class SampleIndex(IndexedSamples):
@@ -44,6 +47,7 @@ class SampleIndex(IndexedSamples):
     """
 
     @classmethod
+    @checked
     def build(
         cls,
         sources: Any,
@@ -102,6 +106,107 @@ class SampleIndex(IndexedSamples):
         )
         return cls([stored], home=home_of(sources), options=settings)
 
+    @classmethod
+    @override
+    @checked
+    def open(
+        cls,
+        where: str | os.PathLike[str],
+        *,
+        shards: Any = None,
+        processes: int = 0,
+        index_dir: str | os.PathLike[str] | None = None,
+        cluster: Cluster = None,
+        **named: Unpack[ClusterNames],
+    ) -> Self:
+        """Open a stored index; or one that Energon, DALI, wids or Lhotse has made.
+
+        Of a stored index what is asked for is read then, by ranges, and checked. An index of another tool is read
+        whole, compared with the shards, and kept in memory; `save` stores it.
+
+        Args:
+            where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
+                `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Or of another
+                tool: a data set of Energon (with ``.nv-meta/.info.json``), files ``.idx`` of Energon, Lhotse or DALI's
+                wds2idx (a name, a template, a pattern), a JSON of wids.
+            shards: What ``.idx`` files are of, in their order; default the shards beside them.
+            processes: Read in so many processes what another tool's index does not say; 0 reads in this one.
+            index_dir: A folder of this node to copy a stored index to, see `kept_in`.
+            cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
+            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
+
+        Raises:
+            NotFoundError: There is none.
+            SampleIndexError: It is damaged, of a version this package does not read, or of other shards; one of another
+                tool does not fit a shard, which is named.
+            TransportError: It cannot be read.
+
+        Example:
+            >>> import tempfile
+            >>> from torchdata_ais.testing import example_shards
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = SampleIndex.build(example_shards(counts=(3, 2))).save(folder)
+            ...     len(SampleIndex.open(folder))
+            5
+        """
+        text = os.fspath(where)
+        given = given_options(cluster, **named)
+        options = (
+            StoreOptions() if given is None and parse_url(text).kind == "file" else cluster_options(given)
+        )
+        if not is_foreign(text):
+            if shards is not None:
+                raise UsageError.at("shards= of an index that names its shards", todo="leave shards= out")
+            try:
+                return super().open(where, index_dir=index_dir, cluster=given)
+            except NotFoundError:
+                info = energon_info_at(text, options)
+                if info is None:
+                    raise
+                text = info
+        return cls([open_foreign(text, shards, options, processes=processes)], options=options)
+
+    @checked
+    def export(
+        self,
+        form: Literal["energon", "dali", "wids"],
+        where: str | os.PathLike[str] | None = None,
+        *,
+        cluster: Cluster = None,
+        **named: Unpack[ClusterNames],
+    ) -> list[str]:
+        """Write the index as another tool reads it, and return the files that were written.
+
+        Args:
+            form: ``"energon"``: ``.tar.idx`` beside each shard, and ``.nv-meta/.info.json`` in their folder.
+                ``"dali"``: ``.idx`` beside each shard, as wds2idx writes it; the headers of the shards are read for it.
+                ``"wids"``: ``shardindex.json`` in their folder.
+            where: A folder or prefix to write to instead.
+            cluster: See `torchdata_ais.store.Cluster`; default the one it was opened with.
+            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
+
+        Order: shards and samples as in the index.
+
+        Memory: the rows of a shard.
+
+        Raises:
+            UsageError: A form that is not known; a selection, which only DALI's form can hold; shards of one name, or
+                shards in several folders.
+            SampleIndexError: A shard is another one than was indexed.
+            TransportError: It cannot be stored.
+
+        Example:
+            >>> import os, tempfile
+            >>> from torchdata_ais.testing import example_shards
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     files = SampleIndex.build(example_shards(folder, counts=(3,))).export("dali")
+            ...     [os.path.basename(file) for file in files]
+            ['shard-000.idx']
+        """
+        options = cluster_options(given_options(cluster, **named) or self.options)
+        return export_index(self, form, where, options)
+
+    @checked
     def verify(self, *, processes: int = 0, progress: OnProgress | None = None) -> None:
         """Compare the index with the stored shards: every byte of both is read.
 
@@ -118,8 +223,9 @@ class SampleIndex(IndexedSamples):
             >>> from torchdata_ais.testing import example_shards
             >>> SampleIndex.build(example_shards(counts=(3, 2))).verify()
         """
-        for problem in problems_of(self, processes=processes, progress=progress):
-            raise problem
+        for index in (self, *(join.other for join in self.joins)):
+            for problem in problems_of(index, processes=processes, progress=progress):
+                raise problem
 
 
 build_index = SampleIndex.build

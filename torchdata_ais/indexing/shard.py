@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import xxhash
 
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import AISError, NonAdjacentKeyError, UsageError
 from torchdata_ais.index import ShardEntry, ShardSamples
-from torchdata_ais.indexing.grouping import group_members
-from torchdata_ais.store import StoreOptions, open_blocks
-from torchdata_ais.tar import Link, TarReader, TooLarge, is_compressed
+from torchdata_ais.indexing.grouping import Grouping, PlacedMember, group_members
+from torchdata_ais.store import BlockSource, StoreOptions, open_blocks
+from torchdata_ais.tar import Link, Member, TarReader, TooLarge, is_compressed
 from torchdata_ais.urls import parse_url
-
-__all__ = ["index_shard"]
 
 
 class _Passing:
@@ -29,6 +27,11 @@ class _Passing:
         for block in self._blocks:
             self._kept.append(block)
             yield block
+
+    def forget(self) -> None:
+        """Let go of the blocks that came: nobody asks for them."""
+        self._begin += sum(map(len, self._kept))
+        self._kept.clear()
 
     def xxh64(self, start: int, end: int) -> int:
         """Return XXH64 of the bytes `start` to `end`; those before `end` are not needed any more."""
@@ -72,20 +75,76 @@ def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSampl
         passing = _Passing(_plain(source, location.uri))
         # A member that is passed over for its size is not copied: all are, but for the empty ones.
         reader = TarReader(passing, url=url, max_member_bytes=0, skip_large=True)
-        members = (
-            (
-                name,
-                None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else 0,
-                at,
-                at,
-                after,
-            )
-            for name, data, at, after in reader
-        )
-        samples = group_members(members, url, xxh64=passing.xxh64)
+        samples = group_members(placed_members(reader), url, xxh64=passing.xxh64)
         if not reader.seekable:
-            raise _not_addressable(location.uri, "a global PAX header stands in it")
+            raise not_addressable(location.uri, "a global PAX header stands in it")
     return ShardEntry(str(location.uri), source.size, source.checksum, source.version), samples
+
+
+class ShardWatch:
+    """Makes the index of a shard that somebody else reads, of the same bytes (`AISFileLoader.watched_by`).
+
+    Args:
+        url: The shard.
+
+    Memory: as for `index_shard`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._source: BlockSource | None = None
+        self._reader: TarReader | None = None
+        self._passing = _Passing(())
+        self._grouping: Grouping | None = None
+        self._error: AISError | None = None
+
+    def blocks(self, source: BlockSource) -> Iterable[bytes]:
+        """Return the blocks of the shard, to be read in place of `source`."""
+        self._source = source
+        self._passing = _Passing(_plain(source, parse_url(self._url).uri))
+        return self._passing
+
+    def members(self, reader: TarReader) -> Iterator[Member]:
+        """Yield the members that `reader` reads out of these blocks."""
+        self._reader = reader
+        grouping = self._grouping = Grouping(self._url, xxh64=self._passing.xxh64)
+        for member in reader:
+            name, data, at, after = member
+            if self._error is None:
+                size = (
+                    None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else len(data)
+                )
+                try:
+                    grouping.send((name, size, at, at, after))
+                except NonAdjacentKeyError as error:  # whoever reads finds that, too, and may go on
+                    self._error = error
+            else:
+                self._passing.forget()
+            yield member
+            del member, data
+
+    def finish(self) -> tuple[ShardEntry, ShardSamples]:
+        """Return what an index holds of the shard, which was read to its end without an error.
+
+        Raises:
+            NonAdjacentKeyError, UsageError: As for `index_shard`.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._source is None or self._reader is None or self._grouping is None:
+            raise UsageError.at(f"{self._url} was not read", todo="read it first")
+        if not self._reader.seekable:
+            raise not_addressable(parse_url(self._url).uri, "a global PAX header stands in it")
+        source = self._source
+        entry = ShardEntry(str(parse_url(self._url).uri), source.size, source.checksum, source.version)
+        return entry, self._grouping.finish()
+
+
+def placed_members(reader: TarReader) -> Iterator[PlacedMember]:
+    """Yield the members of an archive that is read without their data (``max_member_bytes=0, skip_large=True``)."""
+    for name, data, at, after in reader:
+        size = None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else 0
+        yield name, size, at, at, after
 
 
 def _plain(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -95,12 +154,13 @@ def _plain(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
     while len(first) < 512 and (block := next(blocks, b"")):
         first += block
     if is_compressed(first):
-        raise _not_addressable(name, "it is compressed")
+        raise not_addressable(name, "it is compressed")
     yield first
     yield from blocks
 
 
-def _not_addressable(name: str, why: str) -> UsageError:
+def not_addressable(name: str, why: str) -> UsageError:
+    """Return the error for a shard whose samples cannot be read one by one."""
     return UsageError.at(
         f"the samples of {name} cannot be addressed: {why}",
         todo="write it anew (torchdata-ais convert), or read it as a stream",

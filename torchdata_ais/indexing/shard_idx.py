@@ -12,8 +12,6 @@ from torchdata_ais.index import ShardSamples
 from torchdata_ais.indexing.grouping import PlacedMember, group_members
 from torchdata_ais.tar.window import BLOCK
 
-__all__ = ["ClusterIndex", "UnusableError", "parse_shard_index", "samples_in"]
-
 _SEED = 1103515245
 _HEAD = 11  # version, format, kind of checksum; XXH64 of the rest
 _MOST = 1 << 20  # members that AIStore takes into an index

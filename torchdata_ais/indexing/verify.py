@@ -10,11 +10,9 @@ from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, Tran
 from torchdata_ais.index import IndexedSamples, ShardEntry, ShardRow, ShardSamples, StoredIndex
 from torchdata_ais.index.writer import stored_text
 from torchdata_ais.indexing.shard import index_shard
-from torchdata_ais.jobs import OnProgress, Progress
+from torchdata_ais.jobs import OnProgress, SizedProgress
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.workers.ordered_pool import OrderedPool
-
-__all__ = ["problems_of"]
 
 _TODO = "index it again: torchdata-ais index"
 
@@ -54,12 +52,14 @@ def problems_of(
     work = functools.partial(_looked_at, options=index.options)
     names = [stored.shard(number).name for stored, number, _ in chosen]
     with_found = _mapped(work, names, processes)
+    size = 0
     for done, ((stored, number, rows), found) in enumerate(zip(chosen, with_found, strict=True)):
         problem = _difference(stored, number, rows, found)
         if problem is not None:
             yield problem
         if progress is not None:
-            progress(Progress("check", done + 1, len(chosen)))
+            size += stored.shard(number).size or 0
+            progress(SizedProgress("check", done + 1, len(chosen), size))
 
 
 def _mapped(work: Callable[[str], Found], names: Sequence[str], processes: int) -> Iterator[Found]:

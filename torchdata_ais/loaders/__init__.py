@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from torchdata_ais.observe.draw import mermaid as mermaid
     from torchdata_ais.observe.explain import Explanation as Explanation
     from torchdata_ais.observe.explain import explain as explain
+    from torchdata_ais.observe.merged import merge_reports as merge_reports
     from torchdata_ais.observe.report import Stats as Stats
-    from torchdata_ais.observe.report import merge_reports as merge_reports
     from torchdata_ais.observe.report import stats as stats
     from torchdata_ais.observe.report import with_stats as with_stats
 
@@ -42,6 +42,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "loaders.state": ["merge_states", "state_from_json", "state_to_json"],
         "observe.draw": ["draw", "mermaid"],
         "observe.explain": ["Explanation", "explain"],
-        "observe.report": ["Stats", "merge_reports", "stats", "with_stats"],
+        "observe.merged": ["merge_reports"],
+        "observe.report": ["Stats", "stats", "with_stats"],
     },
 )

@@ -9,8 +9,6 @@ from torchdata_ais.stage.checkpoint import restore, save, stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.state import StreamState, to_plain
 
-__all__ = ["load_state_dict", "state_dict"]
-
 
 def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
     """Return where the iteration of `pipe` stands, after the item received last.

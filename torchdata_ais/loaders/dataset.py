@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from torchdata_ais.arguments import checked
-from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.arguments import checked, whole_number
+from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan, begin
-from torchdata_ais.loaders.state import check_single
+from torchdata_ais.loaders.state import check_single, check_worker_plan
+from torchdata_ais.loaders.worker_plan import WorkerPlan
+from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.ranks.sharding import shard_instance
+from torchdata_ais.ranks.start_up import wait_for_turn
 from torchdata_ais.stage.checkpoint import save, stage_names
 from torchdata_ais.stage.origin import note_place, trimmed
-from torchdata_ais.stage.pipe import IterDataPipe, at_work
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.planned import Share
 from torchdata_ais.stage.seed import mix_seed
-from torchdata_ais.stage.slots import Share, check_planned
-from torchdata_ais.state import Part, StreamState, pack, to_plain, unpack
-from torchdata_ais.world import WorldOptions, instance_of
-
-__all__ = ["PipeDataset", "as_dataset"]
+from torchdata_ais.stage.slots import check_planned
+from torchdata_ais.stage.upstream import at_work
+from torchdata_ais.state import Part, StreamState, WorkerPlanState, pack, to_plain, unpack
+from torchdata_ais.world import WorldOptions, instance_of, ranks_of_node
 
 
 @checked
@@ -34,6 +38,7 @@ def as_dataset(
     world_size: int | None = None,
     store: Any = None,
     rank_timeout_s: float = 1800.0,
+    start_spread_s: float | None = None,
 ) -> PipeDataset:
     """Return `pipe` as a dataset for torch's `DataLoader` and torchdata's `StatefulDataLoader`.
 
@@ -47,6 +52,8 @@ def as_dataset(
         world_size: How many ranks share out the data; 1 for a dataset of this process alone.
         store: As for `ais_loader`.
         rank_timeout_s: How long to wait for a rank that has not come here.
+        start_spread_s: Over how many seconds the ranks go on from here; default as for `ais_loader`, where each is
+            taken to have 8 workers.
 
     Returns:
         An `IterableDataset` that splits its shards over ranks and workers by itself, with ``set_epoch``,
@@ -68,34 +75,37 @@ def as_dataset(
         >>> sorted(n for (batch,) in DataLoader(as_dataset(pipe), batch_size=None) for n in batch.tolist())
         [0, 1, 2, 3, 4, 5]
     """
-    return PipeDataset(pipe, seed, WorldOptions(rank, world_size, store), rank_timeout_s)
+    return PipeDataset(
+        pipe, seed, WorldOptions(rank, world_size, store, rank_timeout_s, start_spread_s=start_spread_s)
+    )
+
+
+_WORKERS = 8  # of a rank: how many there will be is not known here
 
 
 class PipeDataset(IterableDataset[Any]):
     """See `as_dataset`."""
 
-    def __init__(
-        self, pipe: IterDataPipe[Any], seed: int, world: WorldOptions, rank_timeout_s: float
-    ) -> None:
-        if not isinstance(pipe, IterDataPipe):
-            raise UsageError.at(
-                f"as_dataset was given an item of type {type(pipe).__name__}, not a pipe",
-                todo="pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])",
-            )
+    def __init__(self, pipe: IterDataPipe[Any], seed: int, world: WorldOptions) -> None:
         self._pipe = pipe
         self._seed = seed
         found = world.find()
         self._rank, self._ranks = found.rank, found.size
         settings = {"loader": "as_dataset", "seed": seed}
-        self._planned = check_planned(pipe)
-        if self._planned is not None:
-            self._planned.take_share(Share(self._rank, self._ranks))  # for len()
-        self._listing, _ = begin_together(pipe, found, settings, rank_timeout_s)
+        planned = check_planned(pipe)
+        self._planned = WorkerPlan(pipe, planned, seed) if isinstance(planned, AISSampleReader) else None
+        if planned is not None:
+            planned.take_share(Share(self._rank, self._ranks))  # for len()
+        self._listing, ranks = begin_together(pipe, found, settings, world.rank_timeout_s)
+        wait_for_turn(found, _WORKERS, world.start_spread_s, ranks)
         self._runs = 0
         # In shared memory, so that set_epoch reaches workers that live on between epochs.
         self._epoch = torch.full((1,), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._plan: InstancePlan | None = None
-        self._pending: StreamState | None = None
+        self._pending: StreamState | WorkerPlanState | None = None
+        # Handed to an iteration that has not begun.
+        self._resuming: StreamState | WorkerPlanState | None = None
+        self._given = 0
 
     def __len__(self) -> int:
         """What ``.with_length(n)`` declares; and with ``.read_samples()`` how many items this rank gets in an epoch."""
@@ -103,12 +113,19 @@ class PipeDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; without it each iteration counts as one."""
-        self._epoch[0] = epoch
+        self._epoch[0] = whole_number(epoch, "epoch")
 
     def __bool__(self) -> bool:
         return True
 
     def __iter__(self) -> Iterator[Any]:
+        # A loader that was restored at the end of an epoch makes an iterator that it does not use, and then another.
+        self._resuming, self._pending = self._pending, None
+        self._plan = None
+        return self._items(self._resuming)
+
+    def _items(self, resumed: StreamState | WorkerPlanState | None) -> Iterator[Any]:
+        self._resuming = None
         number, instance, worker_seed = self._where()
         epoch = int(self._epoch[0])
         if epoch >= 0:
@@ -121,21 +138,25 @@ class PipeDataset(IterableDataset[Any]):
             epoch_seed = mix_seed(self._seed, "run", self._runs)
         self._runs += 1
         plan = InstancePlan(epoch_seed, number, instance)
-        if self._pending is not None:
-            plan, self._pending = self._resumed(self._pending, plan), None
+        if resumed is not None:
+            plan = self._resumed(resumed, plan)
+        info = get_worker_info()
+        plan = replace(plan, on_node=ranks_of_node() * (1 if info is None else info.num_workers))
         shard_instance(self._pipe, number, instance)
         if self._planned is not None:
-            worker, rank = divmod(instance, self._ranks)
-            self._planned.take_share(Share(rank, self._ranks, worker, number // self._ranks))
-        self._plan = plan
+            self._planned.reader.take_share(self._share(number, instance))
+        self._plan, self._given = plan, 0
         begin(self._pipe, plan)
         try:
             with self._listing.on(self._pipe):
-                yield from self._pipe
+                for item in self._pipe:
+                    self._given += 1
+                    yield item
         except Exception as error:  # noqa: BLE001 - raised again
             note_place(error, None, None, at_work(self._pipe))
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
-        self._plan = None
+        if get_worker_info() is None:
+            self._plan = None  # else other workers may have some left: this one, resumed, has none
 
     def _where(self) -> tuple[int, int, int | None]:
         info = get_worker_info()
@@ -151,7 +172,13 @@ class PipeDataset(IterableDataset[Any]):
         Raises:
             StateError: A stage that a checkpoint cannot pass through; names it.
         """
+        resumed = self._pending or self._resuming
+        if resumed is not None:
+            return to_plain(resumed)
         number, instance, _ = self._where()
+        if self._planned is not None:
+            sent = None if self._plan is None else self._plan.epoch_seed
+            return to_plain(self._planned.state(self._runs, self._share(number, instance), sent, self._given))
         plan, instances = self._plan, None
         if plan is not None:
             stands: Part = save(self._pipe) or unpack(plan.not_begun())
@@ -175,11 +202,27 @@ class PipeDataset(IterableDataset[Any]):
         Raises:
             StateError: It is none, damaged, of another pipeline, or of several workers.
         """
+        if self._planned is not None:
+            worker = check_worker_plan(state)
+            self._planned.check(worker)
+            self._runs = worker.runs - (worker.epoch is not None)
+            self._pending = worker if worker.epoch is not None else None
+            return
         single = check_single(state, stage_names(self._pipe))
-        self._runs = single.epoch
+        self._runs = single.epoch - (single.instances is not None)
         self._pending = single if single.instances is not None else None
 
-    def _resumed(self, state: StreamState, plan: InstancePlan) -> InstancePlan:
+    def _share(self, number: int, instance: int) -> Share:
+        worker, rank = divmod(instance, self._ranks)
+        return Share(rank, self._ranks, worker, number // self._ranks)
+
+    def _resumed(self, state: StreamState | WorkerPlanState, plan: InstancePlan) -> InstancePlan:
+        if isinstance(state, WorkerPlanState):
+            assert self._planned is not None
+            assert state.epoch is not None
+            task = self._planned.task(state, state.epoch, self._share(plan.number, plan.instance))
+            self._planned.go_on_after(task)
+            return InstancePlan(state.epoch.sent, plan.number, plan.instance, task=task)
         if (state.ranks, state.rank) != (plan.number, plan.instance) or state.instances is None:
             raise StateError.at(
                 f"the state is of instance {state.rank} of {state.ranks}, this is {plan.instance} of {plan.number}",

@@ -12,8 +12,6 @@ from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.world import World
 
-__all__ = ["EngineName", "EngineOptions", "EngineSettings"]
-
 EngineName = Literal["auto", "dataloader2", "dataloader"]
 
 
@@ -27,6 +25,7 @@ class EngineOptions:
         engine: Which engine; "auto" is DataLoader2.
         context: Start method of the processes.
         stall_after: Seconds an item may take.
+        records: Whether a record a batch is noted.
 
     Raises:
         UsageError: A value that cannot work.
@@ -37,6 +36,7 @@ class EngineOptions:
     engine: EngineName
     context: str | None
     stall_after: float | None
+    records: bool = False
 
     def __post_init__(self) -> None:
         check_number(self.num_workers, 0, "num_workers")

@@ -1,29 +1,27 @@
 """How many batches each rank gives in an epoch: all its own, so many, as many as the shortest or the longest rank.
 
 Ranks have shards of their own and so different numbers of batches. Training that exchanges gradients needs equal
-numbers. The ranks agree by one small collective for each step, begun one step ahead: it travels while the model
-works on the batch before.
+numbers. The ranks agree over the store of torch.distributed, one step ahead: while the model works on the batch before.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 import torch
-import torch.distributed as dist
 from typing_extensions import override
 
-from torchdata_ais.errors import AISError, LoaderError, UsageError
-from torchdata_ais.loaders.engines import Step
-from torchdata_ais.loaders.passes import Passes
+from torchdata_ais.errors import UsageError
+from torchdata_ais.loaders.engine import Step
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
-from torchdata_ais.world import World, WorldOptions
+from torchdata_ais.ranks.steps import StepVotes
+from torchdata_ais.world import World
 
-__all__ = ["EpochSteps", "StepsName", "steps_named"]
+if TYPE_CHECKING:
+    from torchdata_ais.loaders.streamed import StreamPasses
 
 StepsName = int | Literal["pad", "shortest"] | None
 """What a user writes."""
@@ -43,30 +41,29 @@ class EpochSteps:
     def __init__(self, given: StepsName) -> None:
         self.given = given
         self.ahead = isinstance(given, str)
+        self._agreed = 0  # epochs that asked
 
-    def check(self, world: World, options: WorldOptions) -> None:
+    def check(self, world: World) -> None:
         """Raise or warn where several ranks cannot take steps in this way."""
-        elsewhere = any(given is not None for given in (options.rank, options.mesh, options.group))
-        if self.ahead and elsewhere:
+        if self.ahead and world.store is None:
             raise UsageError.at(
-                f"epoch_steps={self.given!r} asks the ranks of torch.distributed at every step, and rank=, mesh= or "
-                "group= names others",
-                todo="use epoch_steps=N, or leave those out",
+                f"epoch_steps={self.given!r} asks the other ranks at every step, and rank= without store= cannot",
+                todo="pass store=, or use epoch_steps=N",
             )
         if self.given is None and torch.is_grad_enabled():
             warnings.warn(
                 f"the {world.size} ranks may take different numbers of steps in an epoch: in training the others then "
                 'wait for ever. epoch_steps=N gives each the same number, "shortest" and "pad" stop them together; '
                 "for evaluation under torch.no_grad() nothing need be done",
-                stacklevel=4,
+                stacklevel=5,  # this, its caller, the meeting of the ranks, the loader
             )
 
-    def begin(self, passes: Passes, epoch: int) -> None:
+    def begin(self, passes: StreamPasses, epoch: int) -> None:
         """Set the pass that `epoch` begins in. The rest of an epoch begins where `passes` stands."""
         passes.number = epoch
 
     def steps(
-        self, passes: Passes, world: World, listing: Listing, ranks: Ranks | None, done: int
+        self, passes: StreamPasses, world: World, listing: Listing, ranks: Ranks | None, done: int
     ) -> Iterator[Step]:
         """Yield the steps of the epoch, without the first `done`."""
         del done  # `passes` begins behind them
@@ -75,9 +72,10 @@ class EpochSteps:
             return steps
         assert ranks is not None
         more = passes.again(world, listing) if self.given == "pad" else None
-        return _stop_together(steps, _Agreement(ranks), world.size, more)
+        self._agreed += 1
+        return _stop_together(steps, StepVotes(ranks, self._agreed), more)
 
-    def end(self, passes: Passes) -> None:
+    def end(self, passes: StreamPasses) -> None:
         """Note that all steps were given."""
         passes.end()
 
@@ -94,19 +92,19 @@ class _FixedSteps(EpochSteps):
         self._stream: Iterator[Step] | None = None
 
     @override
-    def begin(self, passes: Passes, epoch: int) -> None:
+    def begin(self, passes: StreamPasses, epoch: int) -> None:
         pass
 
     @override
     def steps(
-        self, passes: Passes, world: World, listing: Listing, ranks: Ranks | None, done: int
+        self, passes: StreamPasses, world: World, listing: Listing, ranks: Ranks | None, done: int
     ) -> Iterator[Step]:
         stream = self._stream = self._stream or passes.endless(world, listing)
         for _ in range((self.length or 0) - done):
             yield next(stream)
 
     @override
-    def end(self, passes: Passes) -> None:
+    def end(self, passes: StreamPasses) -> None:
         pass
 
     @override
@@ -123,6 +121,10 @@ def steps_named(given: StepsName) -> EpochSteps:
     """
     if isinstance(given, str) and given not in ("pad", "shortest"):
         raise UsageError.at(f"epoch_steps={given!r}", todo='use None, a number, "pad" or "shortest"')
+    if given is not None and not isinstance(given, int | str):
+        raise UsageError.at(
+            f"epoch_steps={given!r} is no whole number", todo="a number of batches, such as 1000"
+        )
     if not isinstance(given, int):
         return EpochSteps(given)
     if given < 1:
@@ -130,71 +132,25 @@ def steps_named(given: StepsName) -> EpochSteps:
     return _FixedSteps(given)
 
 
-class _Agreement:
-    """Asks all ranks a yes-or-no question, step by step.
-
-    Args:
-        ranks: Looked at while waiting: another rank may have failed.
-    """
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        # The default group may be of a backend that only knows GPUs.
-        self._group: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-
-    def ask(self, answer: bool) -> Callable[[], int]:
-        """Begin to count the ranks that answer yes; return a function that waits for the count."""
-        votes = torch.tensor([int(answer)])
-        work: Any = dist.all_reduce(votes, group=self._group, async_op=True)
-
-        def wait() -> int:
-            pause_s = 0.0002
-            try:
-                while not work.is_completed():
-                    self._ranks.look_round()
-                    time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, 0.01)
-                work.wait()
-            except RuntimeError as error:
-                if not isinstance(error, AISError):
-                    self._explain(error)
-                raise
-            return int(votes)
-
-        return wait
-
-    def _explain(self, error: RuntimeError) -> None:
-        """Raise what ended the rank whose connection broke, if it can be learned."""
-        deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline:
-            self._ranks.check()
-            time.sleep(0.05)
-        raise LoaderError.at(
-            f"another rank is gone without a word: {error}", todo="look at the output of the other ranks"
-        ) from error
-
-
-def _stop_together(
-    steps: Iterator[Step], agreement: _Agreement, ranks: int, more: Iterator[Step] | None
-) -> Iterator[Step]:
+def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:
     """Yield steps until one rank has none left, or, with `more`, until no rank has.
 
     Args:
         steps: This rank's own.
-        agreement: Over the ranks.
-        ranks: How many there are.
+        votes: Counts the ranks that have one more.
         more: Steps to repeat when `steps` has ended; their worker is -1.
     """
-    step = next(steps, None)
-    count = agreement.ask(step is not None)
-    while True:
-        with_steps = count()
-        if with_steps == 0 or (more is None and with_steps < ranks):
-            return
-        if step is None:
-            assert more is not None
-            step = next(more)
-        following = next(steps, None)
-        count = agreement.ask(following is not None)
-        yield step
-        step = following
+    with votes:
+        step = next(steps, None)
+        votes.ask(step is not None)
+        while True:
+            with_steps = votes.count()
+            if with_steps == 0 or (more is None and with_steps < votes.ranks):
+                return
+            if step is None:
+                assert more is not None
+                step = next(more)
+            following = next(steps, None)
+            votes.ask(following is not None)
+            yield step
+            step = following

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import IterDataPipe, upstream
-
-__all__ = ["oddities"]
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.upstream import upstream
 
 
 def oddities(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:

@@ -7,12 +7,13 @@ from typing import Any
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.stage.checkpoint import begin_epoch, restore, save
-from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe
+from torchdata_ais.stage.planned import Task
 from torchdata_ais.stage.seed import mix_seed
-from torchdata_ais.stage.slots import Task, check_planned
+from torchdata_ais.stage.slots import check_planned
+from torchdata_ais.stage.transport import share_node
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import InstanceState, ReaderState, Refused, pack, unpack
-
-__all__ = ["InstancePlan", "begin", "pack_or_refuse", "pack_state"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class InstancePlan:
             reads its part of a whole epoch.
         digests: Those of the shards when the state was taken, and now; empty where that is not known.
         task: What a stage that reads by a plan is to give.
+        on_node: How many processes of this machine read, this one included.
+        errors_by_job: Whether the loader counts what stages give up, where they may give up a share.
     """
 
     epoch_seed: int
@@ -35,6 +38,8 @@ class InstancePlan:
     state: bytes | None = None
     digests: tuple[str, str] = ("", "")
     task: Task | None = None
+    errors_by_job: bool = False
+    on_node: int = 1
 
     @classmethod
     def of(cls, seed: int, epoch: int, number: int, instance: int) -> InstancePlan:
@@ -49,6 +54,10 @@ class InstancePlan:
 def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
     """Prepare the next iteration of `tail` as `plan` says."""
     begin_epoch(tail, plan.epoch_seed, plan.number, plan.instance)
+    for stage in upstream(tail):
+        if isinstance(stage, Pipe) and (policy := stage.error_policy()) is not None:
+            policy.by_job = plan.errors_by_job
+    share_node(tail, plan.on_node)
     if plan.task is not None:
         planned = check_planned(tail)
         assert planned is not None

@@ -4,47 +4,53 @@ from __future__ import annotations
 
 import logging
 import textwrap
-import warnings
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, ClassVar
+from contextlib import ExitStack
+from os import PathLike
+from typing import Any, ClassVar, NoReturn
 
 from typing_extensions import Self, Unpack
 
-from torchdata_ais.arguments import check_number, checked
-from torchdata_ais.errors import LoaderError, StateError, UsageError
+from torchdata_ais.arguments import check_seed, checked, whole_number
+from torchdata_ais.codecs import Normalize
+from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
+from torchdata_ais.device import DeviceName, gpu_named, needs_gpu
+from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
-from torchdata_ais.loaders.engines import pinned
-from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
+from torchdata_ais.loaders.epoch_steps import StepsName
 from torchdata_ais.loaders.first_look import oddities
+from torchdata_ais.loaders.given import check_pipe
+from torchdata_ais.loaders.meeting import Meeting
+from torchdata_ais.loaders.nested import normalized
+from torchdata_ais.loaders.observing import KEPT, Observing
 from torchdata_ais.loaders.passes import Passes
-from torchdata_ais.loaders.planned import ALLOWED, PlannedPasses, PlannedSteps
-from torchdata_ais.loaders.state import check_plan_state, check_state
+from torchdata_ais.loaders.planned import PlannedPasses
+from torchdata_ais.loaders.planned_run import ALLOWED
+from torchdata_ais.loaders.streamed import StreamPasses
+from torchdata_ais.observe.across import Readiness
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.report import Stats, stats, with_stats
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.listing import Listing
-from torchdata_ais.ranks.rendezvous import begin_together
-from torchdata_ais.ranks.replicas import Replicas
-from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.origin import trimmed
-from torchdata_ais.stage.pipe import IterDataPipe, is_sharding, upstream
+from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.slots import check_planned
-from torchdata_ais.state import MergedState, StreamState, to_plain, unpack
-from torchdata_ais.world import RankNames, World, WorldOptions
-
-__all__ = ["AISLoader", "ais_loader"]
+from torchdata_ais.state import to_plain
+from torchdata_ais.world import RankNames, WorldOptions
 
 _log = logging.getLogger("torchdata_ais")
 
 
 class LoaderNames(RankNames, total=False):
-    """The arguments of a loader that are about ranks, and about what they share out by index; see `ais_loader`."""
+    """The arguments of a loader about ranks, what they share out by index, looking on, and the device."""
 
     global_batch: int | None
     tail: Tail | None
+    trace: bool | int
+    run_dir: str | PathLike[str] | None
+    device: DeviceName
+    normalize: Normalize | None
 
 
 class AISLoader:
@@ -59,7 +65,7 @@ class AISLoader:
             ``"shortest"``: ranks stop together when the first has none left, the rest of the epoch is dropped.
             ``"pad"``: ranks go on until the last has none left, the others repeat samples (``loader.repeated``).
         prefetch: Batches each worker makes ahead.
-        pin_memory: Put tensors into page-locked memory.
+        pin_memory: Put tensors into page-locked memory; ``device=`` does that by itself.
         engine: ``"dataloader2"`` (workers live on between epochs), ``"dataloader"`` (torch's, new workers each epoch),
             or ``"auto"``: DataLoader2.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
@@ -79,8 +85,24 @@ class AISLoader:
             torch.distributed by which the ranks compare what they read (each loader of a run in turn may use the
             same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``: how long to wait
             for a rank that has not begun. ``mesh=``: the slice of a `DeviceMesh` that shares out the data
-            (``mesh["dp"]``), or ``group=``: its process group; processes of one place in it get equal batches. With a
-            mesh they compare every ``replica_check=256``-th of them.
+            (``mesh["dp"]``), or ``group=``: its process group. All processes of the job make the loader; those of one
+            place get equal batches, and compare every ``replica_check=256``-th of them. None: they compare none, and a
+            group's loader waits for the processes of that group alone. ``start_spread_s=``: over how many seconds the
+            ranks begin, each at its own moment, once they have met; default 0 for up to 64 ranks, above that as long
+            as 500 workers begin a second, 30 s at most.
+            For looking on ``trace=True``: keep a record of each of the last 4,096 batches (a number: of so many), for
+            `trace` and `report`. ``run_dir=``: a folder for all ranks; each tells there every 5 s how it stands, for
+            ``torchdata-ais watch``, and on an error, after 60 s without a batch and on SIGUSR2 writes what all its
+            processes are doing, for ``torchdata-ais doctor``.
+            For the device ``device="cuda"`` (or ``"cuda:1"``): batches are there when the loop gets them. A thread pins
+            them and copies them on a stream of its own, up to two ahead of the loop, whose stream waits for its own
+            batch only. All tensors in tuples, named tuples, lists, mappings and packed sequences are copied, the rest
+            is handed on. ``"cpu"`` is the same without all that. ``normalize=Normalize()``: uint8 images
+            (N, C, H, W) of a batch are floats when the loop gets them, made on the device.
+
+    Memory:
+        With ``device="cuda"`` 4 batches on it (and one more with ``epoch_steps="shortest"`` or ``"pad"``): two copied
+        ahead, the one in the loop, and the one before it until its work is done; 3 page-locked in the host's.
 
     Attributes:
         epoch: The epoch under way, or the last one; -1 before the first.
@@ -121,47 +143,56 @@ class AISLoader:
         stats_every: float = 60.0,
         **named: Unpack[LoaderNames],
     ) -> None:
-        if not isinstance(pipe, IterDataPipe):
-            raise UsageError.at(
-                f"ais_loader() was given an item of type {type(pipe).__name__}, not a pipe",
-                todo="pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])",
-            )
-        if stats_every <= 0:
-            raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
         ranks: dict[str, Any] = {**named}
         global_batch, tail = ranks.pop("global_batch", None), ranks.pop("tail", None)
-        self._world_options = WorldOptions(**ranks)
-        planned = check_planned(pipe)
-        self._steps = PlannedSteps(epoch_steps) if planned is not None else steps_named(epoch_steps)
-        how = EngineOptions(num_workers, prefetch, engine, multiprocessing_context, stall_after)
+        kept, run_dir = ranks.pop("trace", False), ranks.pop("run_dir", None)
+        device, normalize = ranks.pop("device", None), ranks.pop("normalize", None)
+        records = bool(kept) or run_dir is not None
+        options = WorldOptions(**ranks)
+        self._meeting = Meeting(options)
+        with self._meeting.awaited(self):
+            check_pipe(pipe, "ais_loader()")
+            if stats_every <= 0:
+                raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
+            gpu = gpu_named(device)
+            planned = check_planned(pipe)
+            check_seed(seed)
+            if not isinstance(pin_memory, bool):
+                raise UsageError.at(f"pin_memory={pin_memory!r}", todo="pass True or False")
+            if pin_memory:
+                needs_gpu("pin_memory=True", "leave it out")
+            if normalize is not None and not isinstance(normalize, Normalize):
+                raise UsageError.at(
+                    f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
+                )
+            how = EngineOptions(num_workers, prefetch, engine, multiprocessing_context, stall_after, records)
+            self._passes: Passes
+            if isinstance(planned, AISSampleReader):
+                self._passes = PlannedPasses(
+                    pipe, planned, how, seed, options,
+                    global_batch=global_batch, epoch_steps=epoch_steps, tail=tail,
+                )  # fmt: skip
+            elif global_batch is not None or tail is not None:
+                raise UsageError.at(
+                    "global_batch= and tail= are for pipes that read by index",
+                    todo="begin the pipe with .read_samples(), or use epoch_steps=",
+                )
+            else:
+                self._passes = StreamPasses(pipe, how, seed, epoch_steps)
+            self._observing: Observing | None = None
+            if records:
+                self._observing = Observing(
+                    KEPT if kept in (True, False) else kept, run_dir, self._passes.doing
+                )
+                self._passes.recorder = self._observing.recorder
+            self._passes.gpu = gpu
         self._pipe = pipe
         self._num_workers = num_workers
-        self._pin = pin_memory
+        self._pin = pin_memory and gpu is None
+        self._normalize = normalize
         self._on_stats = on_stats
         self._stats_every = stats_every
-        self._no_state: StateError | None = None
-        self._stages: list[str] = []
-        self._plan: PlannedPasses | None = None
-        if isinstance(planned, AISSampleReader):
-            check_number(global_batch, 1, "global_batch", optional=True)
-            steps = epoch_steps if isinstance(epoch_steps, int) else None
-            self._plan = PlannedPasses(
-                pipe, planned, how, seed, self._world_options,
-                global_batch=global_batch, epoch_steps=steps, tail=tail,
-            )  # fmt: skip
-        elif global_batch is not None or tail is not None:
-            raise UsageError.at(
-                "global_batch= and tail= are for pipes that read by index",
-                todo="begin the pipe with .read_samples(), or use epoch_steps=",
-            )
-        else:
-            self._look_at(pipe)
-        self._passes = self._plan or Passes(
-            pipe, how, seed, stateful=self._no_state is None, ahead=self._steps.ahead
-        )
-        self._joined: tuple[World, Listing, Ranks | None] | None = None
-        self._replicas: Replicas | None = None
-        self._closed = self._loaded = False
+        self._closed = False
         self.epoch = -1
         self.repeated = 0
         self._next_epoch = 0
@@ -169,41 +200,27 @@ class AISLoader:
         self._run = self._newest = 0
         self._looked = False
 
-    def _look_at(self, pipe: IterDataPipe[Any]) -> None:
-        """Warn at once about what cannot be right; remember why a checkpoint could not be taken."""
-        if not any(is_sharding(stage) for stage in upstream(pipe)):
-            warnings.warn(
-                "no stage of the pipe splits the data over ranks and workers: each of them yields everything; "
-                "put .sharding_filter() behind the source",
-                stacklevel=4,  # this, the constructor, and what checks its arguments
-            )
-        try:
-            self._stages = stage_names(pipe)
-        except StateError as error:
-            self._no_state = error
-
     @property
     def under_way(self) -> bool:
         """Whether the next `iter` finishes an epoch that a checkpoint was taken in."""
-        if self._plan is not None:
-            return self._loaded and self._plan.begin(self._plan.epoch)[1] > 0
-        resume = self._passes.resume
-        return resume is not None and (isinstance(resume, MergedState) or resume.step > 0)
+        return self._passes.under_way
 
+    @checked
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch; nothing changes for the epoch under way."""
+        epoch = whole_number(epoch, "epoch")
         if epoch != self.epoch:
             self._next_epoch = epoch
 
     def __len__(self) -> int:
         """The number of batches, where it is known: with a fixed number of steps, and by index."""
-        if self._plan is not None:
-            return self._plan.length
-        if self._steps.length is None:
-            raise TypeError(
-                "the number of batches is not known before the epoch ends; epoch_steps=N fixes it"
-            )
-        return self._steps.length
+        return self._passes.length
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise ArgumentError.at(
+            f"a loader has no batch {index!r:.40}: its batches come one after the other",
+            todo="take the first by next(iter(loader)); to reach samples by number, make a SampleDataset of an index",
+        )
 
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
@@ -214,39 +231,66 @@ class AISLoader:
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
     def _epoch_items(self, run: int) -> Iterator[Any]:
-        world, listing, ranks = self._join()
-        self._begin()
-        steps = self._steps.steps(self._passes, world, listing, ranks, self._step)
+        meeting, passes = self._meeting, self._passes
+        listing = meeting.join(self._pipe, passes, self._next_epoch)
+        ranks, replicas = meeting.ranks, meeting.replicas
+        job, errors, telling = meeting.counts, meeting.errors, ExitStack()
+        begun = False
         try:
+            self.epoch, self._step = passes.begin(self._next_epoch)
+            self._next_epoch = self.epoch + 1
+            self.repeated = passes.repeated()
+            if self._observing is not None:
+                self._observing.begin(meeting.world, self.epoch)
+            steps = passes.epoch(meeting.world, listing, ranks, self._step)
             for item, worker, state in steps:
                 if run != self._run:
                     self._refuse_older(run)
                     return  # the loader was closed, or told to go on elsewhere
                 if ranks is not None:
-                    ranks.look_round()
+                    ranks.raise_heard()
+                if job is not None and not begun:  # by now no process is forked any more in this epoch
+                    begun = True
+                    telling.enter_context(job.running(self.epoch))
+                if errors is not None:
+                    errors.look_round(job)
                 if worker >= 0:
-                    self._passes.gave(worker, state)
+                    passes.gave(worker, state)
                 else:
                     self.repeated += 1
-                if self._replicas is not None:
-                    self._replicas.compare(self._step if self._plan is None else self._plan.step - 1, item)
+                if replicas is not None:
+                    replicas.note(passes.given(self._step), item)
                 self._step += 1
                 if not self._looked:
                     self._looked = True
                     for sentence in oddities(item, self._pipe):
                         _log.warning("%s", sentence)
-                yield pinned(item) if self._pin else item
+                if self._pin:
+                    item = pin_memory_fn(item)  # noqa: PLW2901 - a name less that holds it
+                yield item if self._normalize is None else normalized(item, self._normalize)
+            if job is not None and (errors is not None or replicas is not None):
+                job.exchange_last()
+            if errors is not None:
+                errors.check(job, at_end=True)
         except Exception as error:  # noqa: BLE001 - raised again
             self._refuse_older(run)
+            if self._observing is not None:
+                self._observing.failed(error)
             if ranks is not None:
                 ranks.report(error)
+                if job is not None:
+                    job.tell_failure()
                 ranks.linger()
-            self._steps.forget()
+            passes.forget()
             if self._num_workers:
-                self._passes.stop()  # processes that have failed do not run again
+                passes.stop()  # processes that have failed do not run again
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
-        self._steps.end(self._passes)
+        finally:
+            telling.close()
+        passes.finish()
         self._step = 0
+        if self._observing is not None:
+            self._observing.over("between epochs")
 
     def _refuse_older(self, run: int) -> None:
         if run < self._newest:
@@ -254,47 +298,6 @@ class AISLoader:
                 "a newer iterator of this loader has taken over: a loader runs one epoch at a time",
                 todo="make a second ais_loader for a second loop beside the first",
             ) from None
-
-    def _join(self) -> tuple[World, Listing, Ranks | None]:
-        """List and meet the other ranks, the first time."""
-        if self._joined is None:
-            world = self._world_options.find()
-            if world.size > 1:
-                self._steps.check(world, self._world_options)
-            settings = {
-                "loader": "ais_loader",
-                "seed": self._passes.seed,
-                "epoch_steps": self._steps.given,
-            }
-            if self._plan is None:
-                settings["num_workers"] = self._num_workers
-            else:
-                settings |= {"global_batch": self._plan.global_batch(), "order": self._plan.order()}
-            options = self._world_options
-            self._joined = (world, *begin_together(self._pipe, world, settings, options.rank_timeout_s))
-            ranks = self._joined[2]
-            if ranks is not None and world.processes:
-                self._replicas = Replicas(ranks, world, options.replica_check)
-            workers, shards = max(1, self._num_workers) * world.size, self._joined[1].shards
-            if self._plan is None and 0 < shards < workers:
-                text = "%d shards for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
-                _log.warning(text, shards, workers, workers - shards)
-        return self._joined
-
-    def _begin(self) -> None:
-        """Begin an epoch, or the rest of one."""
-        if self._plan is not None:
-            wanted = self._plan.epoch if self._loaded else self._next_epoch
-            self.epoch, self._step = self._plan.begin(wanted)
-            self._loaded = False
-        elif self._passes.resume is not None:
-            resume = self._passes.resume.parts[0]
-            self.epoch, self._step = resume.user_epoch, resume.step
-        else:
-            self.epoch, self._step = self._next_epoch, 0
-            self._steps.begin(self._passes, self.epoch)
-        self._next_epoch = self.epoch + 1
-        self.repeated = 0 if self._plan is None else self._plan.repeated()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank's loader stands: after the batch that was received last.
@@ -306,36 +309,7 @@ class AISLoader:
         Raises:
             StateError: The pipe has a stage that a checkpoint cannot pass through; names it.
         """
-        if self._plan is not None:
-            return to_plain(self._plan.state())
-        if self._no_state is not None:
-            raise self._no_state
-        passes = self._passes
-        if passes.resume is not None:
-            return to_plain(passes.resume)
-        under_way = passes.instances is not None
-        if not under_way:
-            self._steps.begin(passes, self._next_epoch)
-        passes.take_state()
-        world, digest = (
-            (self._joined[0], self._joined[1].digest) if self._joined else (self._world_options.find(), "")
-        )
-        instances = passes.instances
-        return to_plain(
-            StreamState(
-                stages=self._stages,
-                seed=int(passes.seed),
-                epoch=int(passes.number),
-                user_epoch=int(self.epoch if under_way and self._step else self._next_epoch),
-                step=self._step,
-                rank=world.rank,
-                ranks=world.size,
-                workers=passes.workers,
-                turn=passes.turn,
-                shards=digest,
-                instances=None if instances is None else [unpack(state) for state in instances],
-            )
-        )
+        return to_plain(self._passes.saved(self.epoch, self._next_epoch, self._step, self._meeting))
 
     def load_state_dict(self, state: dict[str, Any], *, allow: Collection[str] = ()) -> None:
         """Make the next `iter` finish the epoch in which `state` was taken.
@@ -350,21 +324,14 @@ class AISLoader:
             StateError: It is no state, of another version, damaged, or of another pipeline. The loader is then as it
                 was.
         """
-        if unknown := set(allow) - set(ALLOWED):
-            raise UsageError.at(f"allow={sorted(unknown)}", todo=f"use {', '.join(ALLOWED)}")
-        if self._plan is not None:
-            self._plan.load(check_plan_state(state), allow)
-            self._loaded = True
-            self._run += 1
-            return
-        if self._no_state is not None:
-            raise self._no_state
-        resume = check_state(state, self._stages)
-        first = resume.parts[0]
-        self._passes.resume, self._passes.seed, self._passes.number = resume, first.seed, first.epoch
-        self._steps.forget()
+        allow = {allow} if isinstance(allow, str) else allow
+        with self._meeting.awaited(self):
+            if not isinstance(allow, Collection) or any(change not in ALLOWED for change in allow):
+                raise UsageError.at(f"allow={allow!r:.60}", todo=f"use {', '.join(ALLOWED)}")
+            self._passes.load(state, allow)
         self._run += 1
 
+    @checked
     def samples_of(self, step: int) -> list[tuple[str, str]]:
         """Return ``(key, shard)`` of each sample of a global step, of all ranks, without reading any.
 
@@ -372,18 +339,47 @@ class AISLoader:
             step: Counted over the whole run, from 0; of those before the last change at a resume nothing is known.
 
         Raises:
-            UsageError: The pipe does not read by index.
-            IndexError: There is no such step.
+            UsageError: The pipe does not read by index; there is no such step, or it lies before that change.
         """
-        if self._plan is None:
-            raise UsageError.at("samples_of() of a stream", todo="read by index: .read_samples()")
-        return self._plan.samples_of(step)
+        return self._passes.samples_of(step)
+
+    @checked
+    def trace(self, path: str | PathLike[str]) -> None:
+        """Write the records of the last batches as a Chrome trace, which ui.perfetto.dev opens.
+
+        Raises:
+            UsageError: The loader was made without ``trace=True``.
+            LoaderError: The file cannot be written.
+        """
+        self._observed().trace(path)
+
+    def report(self, group: Any = None, *, timeout_s: float = 60.0) -> Readiness:
+        """Return how ready the data were on each rank, and which one holds the others up, and why.
+
+        Args:
+            group: A group of torch.distributed, all ranks of which call this. None: this rank, and with ``run_dir=``
+                what the others have told there last.
+            timeout_s: How long to wait for the other ranks of the group.
+
+        Raises:
+            UsageError: The loader was made without ``trace=True``.
+            LoaderError: A rank of the group does not come, or is gone.
+        """
+        return self._observed().report(group, timeout_s)
+
+    def _observed(self) -> Observing:
+        if self._observing is None:
+            raise UsageError.at(
+                "this loader keeps no records", todo="make it with ais_loader(..., trace=True) or run_dir="
+            )
+        return self._observing
 
     def stats(self) -> Stats:
         """Return what the stages did so far; see `torchdata_ais.stats`."""
         return stats(self)
 
-    def _ais_loader_stats(self) -> list[Report]:
+    def stats_reports(self) -> list[Report]:
+        """Return what each worker process counted last: what `stats` adds up."""
         return self._passes.reports()
 
     def close(self) -> None:
@@ -392,15 +388,18 @@ class AISLoader:
             self._passes.take_state()  # a checkpoint may still be asked for
         self._closed = True
         self._run += 1
-        self._steps.forget()
+        self._passes.forget()
         self._passes.stop()
-        if self._joined is not None and self._joined[2] is not None:
-            self._joined[2].close()
+        if self._observing is not None:
+            self._observing.close()
+        self._meeting.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            self._meeting.failed(error)
         self.close()
 
     def __repr__(self) -> str:

@@ -1,57 +1,54 @@
-"""Passes over the data, one after the other, by the workers of one rank."""
+"""Epochs of a pipe in the processes of one rank: what streams of shards and plans have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.errors import AISError
+from torchdata_ais.loaders.engine import Engine, Step
 from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings
-from torchdata_ais.loaders.engines import Engine, InProcessEngine, Step, make_engine
+from torchdata_ais.loaders.engines import make_engine
 from torchdata_ais.loaders.instance import InstancePlan
-from torchdata_ais.loaders.state import plans_for
 from torchdata_ais.observe.collect import Report, report_of
+from torchdata_ais.observe.flight import ProcessPart
+from torchdata_ais.observe.readiness import RankRecorder
+from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.state import MergedState, StreamState
+from torchdata_ais.state import State
 from torchdata_ais.workers.counts import ended
-from torchdata_ais.world import World, instance_of
+from torchdata_ais.world import World, WorldOptions, ranks_of_node
 
-__all__ = ["Passes"]
+if TYPE_CHECKING:
+    import torch
+
+    from torchdata_ais.loaders.meeting import Meeting
 
 
 class Passes:
-    """Runs a pipe over the data, again and again, and knows where each worker stands.
+    """Runs a pipe over the data, again and again, and knows where it stands.
 
     Args:
         pipe: The pipe.
         how: Processes to run it in.
         seed: Seed of all passes.
-        stateful: Whether a state can be taken of the pipe.
-        ahead: Whether an item is asked for before the one before it was given out.
 
     Attributes:
         seed: As given.
-        number: The pass under way, or the next.
-        resume: The state to begin the next pass from, once.
-        turn: The worker that gives the next item.
-        instances: Where each worker stands, packed; None before the pass has begun.
+        recorder: Notes what the training loop waits for, if somebody wants that.
+        gpu: Where items are to be when they are given; None: where they are.
     """
 
-    def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, seed: int, *, stateful: bool, ahead: bool
-    ) -> None:
+    def __init__(self, pipe: IterDataPipe[Any], how: EngineOptions, seed: int) -> None:
         self.seed = seed
-        self.number = 0
-        self.resume: StreamState | MergedState | None = None
-        self.turn = 0
-        self.instances: list[bytes] | None = None
+        self.recorder: RankRecorder | None = None
+        self.gpu: torch.device | None = None
         self._pipe = pipe
         self._how = how
-        # In this process nothing is made before it is asked for, so the state can be asked for when it is wanted.
-        self._asks = how.num_workers == 0 and not ahead
-        self._stateful = stateful and not self._asks
-        self._has_given = False
+        self._stateful = False
         self._engine: Engine | None = None
         self._past_reports: list[Report] = []
 
@@ -60,20 +57,102 @@ class Passes:
         """How many instances of the pipe this rank runs."""
         return max(1, self._how.num_workers)
 
-    def one(self, world: World, listing: Listing) -> Iterator[Step]:
-        """Yield the steps of one pass, or of the rest of one."""
-        resume, self.resume = self.resume, None
-        instances = world.size * self.workers
-        plans = [
-            InstancePlan.of(self.seed, self.number, instances, instance_of(world.rank, world.size, worker))
-            for worker in range(self.workers)
-        ]
-        if resume is not None:
-            plans = plans_for(resume, world.rank, world.size, self.workers, listing.digest)
-        self.turn = 0
-        self.instances = [plan.not_begun() for plan in plans]
-        self._has_given = False
-        return self._begun(world, listing).epoch(plans)
+    @property
+    def length(self) -> int:
+        """How many batches this rank gives in an epoch.
+
+        Raises:
+            TypeError: It is not known before.
+        """
+        raise NotImplementedError
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the next epoch is the rest of one that a state was taken in."""
+        raise NotImplementedError
+
+    def settings(self, epoch: int) -> dict[str, Any]:
+        """Return what all ranks must have been given alike, by the names of the arguments.
+
+        Args:
+            epoch: The one that begins, if nothing else is under way.
+        """
+        return {"loader": "ais_loader", "seed": self.seed, "epoch": epoch}
+
+    def check(self, world: World, options: WorldOptions) -> None:
+        """Raise or warn where several ranks cannot step together."""
+
+    def look_at(self, world: World, listing: Listing) -> None:
+        """Warn of what cannot be meant, once it is known what is read."""
+
+    def begin(self, epoch: int) -> tuple[int, int]:
+        """Go to `epoch`, or finish one; return its number, and how many of its batches were given out before."""
+        raise NotImplementedError
+
+    def epoch(self, world: World, listing: Listing, ranks: Ranks | None, done: int) -> Iterator[Step]:
+        """Yield the steps of an epoch, without the first `done`."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Note that all steps of the epoch were given."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Go on where the passes stand: a state was loaded, or an error came."""
+
+    def gave(self, worker: int, state: bytes | None) -> None:
+        """Note that the item of `worker` goes out, and where the worker stands after it."""
+        raise NotImplementedError
+
+    def given(self, step: int) -> int:
+        """Return the number by which all ranks call what was given last, the batch `step` of the epoch."""
+        return step
+
+    def repeated(self) -> int:
+        """Return how many samples this rank gets in addition to another in the epoch under way."""
+        return 0
+
+    def samples_of(self, step: int) -> list[tuple[str, str]]:
+        """Return key and shard of each sample of a global step; see `AISLoader.samples_of`."""
+        raise NotImplementedError
+
+    def take_state(self) -> None:
+        """Keep where the pass stands: the engine may be gone when it is asked for."""
+
+    def saved(self, epoch: int, next_epoch: int, step: int, meeting: Meeting) -> State:
+        """Return where the rank stands.
+
+        Args:
+            epoch: The epoch under way, or the last one, as the user counts.
+            next_epoch: The one that follows.
+            step: Batches given out in the epoch under way.
+            meeting: This rank, and what is read.
+
+        Raises:
+            StateError: That cannot be said.
+        """
+        raise NotImplementedError
+
+    def load(self, state: Any, allow: Collection[str]) -> None:
+        """Go on where `state` was taken; see `AISLoader.load_state_dict`."""
+        raise NotImplementedError
+
+    def _watched(self, world: World, listing: Listing, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Return what the engine gives by `plans`, and have it noted."""
+        engine = self._begun(world, listing)
+        by_job = world.size * self.workers > 1
+        on_node = ranks_of_node() * self.workers
+        steps = engine.epoch([replace(plan, errors_by_job=by_job, on_node=on_node) for plan in plans])
+        steps = self._on_device(steps, engine)
+        return steps if self.recorder is None else self.recorder.watch(steps, engine)
+
+    def _on_device(self, steps: Iterator[Step], engine: Engine) -> Iterator[Step]:
+        """Return the steps with their items on the GPU, if there is one to copy them to."""
+        if self.gpu is None:
+            return steps
+        from torchdata_ais.loaders.to_device import CudaCopies, ahead
+
+        return ahead(steps, engine.ready, partial(CudaCopies, self.gpu))
 
     def _begun(self, world: World, listing: Listing) -> Engine:
         """Return the engine, a new one if there is none."""
@@ -85,56 +164,17 @@ class Passes:
                 raise error.with_traceback(None)  # noqa: B904 - the way down to where pipes are copied says nothing
         return self._engine
 
-    def endless(self, world: World, listing: Listing) -> Iterator[Step]:
-        """Yield the steps of one pass after the other.
-
-        Raises:
-            UsageError: This rank gets nothing in a whole pass.
-        """
-        while True:
-            empty = True
-            for step in self.one(world, listing):
-                empty = False
-                yield step
-            if empty:
-                raise UsageError.at(
-                    f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
-                    todo="use more shards than ranks, or smaller batches",
-                )
-            self.number += 1
-
-    def again(self, world: World, listing: Listing) -> Iterator[Step]:
-        """Yield items of the pass from its beginning, for a rank that has none left: -1 for the worker."""
-        while True:
-            engine = InProcessEngine(self._settings(world, listing, stateful=False))
-            for item, _, _ in engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)]):
-                yield item, -1, None
-
     def _settings(self, world: World, listing: Listing, *, stateful: bool) -> EngineSettings:
         return EngineSettings(self._pipe, stateful, listing, world, self._how)
-
-    def gave(self, worker: int, state: bytes | None) -> None:
-        """Note that the item of `worker` goes out, and where the worker stands after it."""
-        self._has_given = True
-        self.turn = (worker + 1) % self.workers
-        if state is not None and self.instances is not None:
-            self.instances[worker] = state
-
-    def end(self) -> None:
-        """Note that the pass has ended."""
-        self.instances = None
-        self._has_given = False
-        self.number += 1
-
-    def take_state(self) -> None:
-        """Ask the engine of this process where it stands; workers say so with every item."""
-        if self._asks and self._has_given and isinstance(self._engine, InProcessEngine):
-            self.instances = [self._engine.state() or (self.instances or [b""])[0]]
 
     def reports(self) -> list[Report]:
         """Return what `report_of` last gave in each process, ended ones included."""
         now = self._engine.reports() if self._engine is not None else []
         return [*self._past_reports, *now] or [report_of(self._pipe)]
+
+    def doing(self) -> list[ProcessPart]:
+        """Return what the worker processes are doing."""
+        return [] if self._engine is None else self._engine.doing()
 
     def stop(self) -> None:
         """End the processes; the next pass begins new ones."""

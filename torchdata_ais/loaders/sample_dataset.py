@@ -9,19 +9,17 @@ from typing import Any, SupportsIndex
 from torch.utils.data import Dataset
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import check_function
-from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.arguments import check_function, checked
+from torchdata_ais.errors import AISError, ArgumentError, UsageError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.reading.by_index import IndexedReader
+from torchdata_ais.reading.joined import JoinedIndexes, read_whole
 from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
-from torchdata_ais.reading.requests import Wanted
 from torchdata_ais.reading.samples import naming_index, sample_of, url_of_shard
 from torchdata_ais.samples import Sample, pack_place
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
-
-__all__ = ["SampleDataset"]
 
 
 class SampleDataset(Dataset[Any]):
@@ -61,6 +59,7 @@ class SampleDataset(Dataset[Any]):
         [[0, 1], [2, 3], [4]]
     """
 
+    @checked
     def __init__(
         self,
         index: IndexedSamples | str | os.PathLike[str],
@@ -86,7 +85,9 @@ class SampleDataset(Dataset[Any]):
         self.index = index
         self.transform = transform
         self._transport = StageTransport(given, prefetch_bytes=prefetch_bytes, retry=retry)
-        compare_with_listing(index, self._transport.resolve_over(index.options))
+        self._joined = JoinedIndexes([index])
+        for each in self._joined.all:
+            compare_with_listing(each, self._transport.resolve_over(each.options))
         self._safety = safety or Safety()
         self._cache = cache
 
@@ -98,22 +99,29 @@ class SampleDataset(Dataset[Any]):
 
     def __getitems__(self, numbers: Sequence[SupportsIndex]) -> list[Any]:
         """Return some samples, in the order asked for, in one read; one may be asked for twice."""
-        options = self._transport.resolve_over(self.index.options)
+        options = [self._transport.resolve_over(index.options) for index in self._joined.all]
         reader = IndexedReader(
-            [options], options.prefetch_bytes, self._safety.max_sample_bytes, cache=self._cache
+            options, options[0].prefetch_bytes, self._safety.max_sample_bytes, cache=self._cache
         )
-        wanted = [Wanted(reference) for reference in self.index.take([self._place(one) for one in numbers])]
+        wanted = list(self._joined.wanted(0, [self._place(one) for one in numbers]))
         items = []
-        for one, found in reader.read([wanted]):
+        for whole in read_whole(reader.read, [wanted]):
+            found, reference = whole.found, whole.wanted.reference
             if isinstance(found, AISError):
-                raise naming_index(found, self.index, one.reference)
-            sample = sample_of(found, url_of_shard(one.reference.shard.name, options.endpoint))
-            sample.place = pack_place(one.reference.number, found.offset)
+                raise naming_index(found, self.index, reference)
+            sample = sample_of(found, url_of_shard(reference.shard.name, options[0].endpoint))
+            sample.place = pack_place(reference.number, found.offset)
+            self._joined.add_partners(sample, whole)
             items.append(sample if self.transform is None else self.transform(sample))
         return items
 
     def _place(self, number: SupportsIndex) -> int:
         """Return the number from the beginning of one that may count from the end."""
+        if not isinstance(number, SupportsIndex):
+            raise ArgumentError.at(
+                f"a SampleDataset was asked for {number!r:.60}, of type {type(number).__name__}",
+                todo="its samples have numbers from 0 on; torch.utils.data.Subset(dataset, numbers) is a part of it",
+            )
         place = number.__index__()
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place} of {len(self)}")

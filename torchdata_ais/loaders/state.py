@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import count, islice, pairwise, zip_longest
+from itertools import count, islice, zip_longest
 from typing import Any
 
 from torchdata_ais.errors import StateError
@@ -21,22 +21,15 @@ from torchdata_ais.state import (
     SharedState,
     State,
     StreamState,
+    WorkerPlanState,
+    content_of,
     cut,
     from_plain,
+    merged_plain,
     pack,
     to_plain,
 )
 from torchdata_ais.world import instance_of
-
-__all__ = [
-    "check_plan_state",
-    "check_single",
-    "check_state",
-    "merge_states",
-    "plans_for",
-    "state_from_json",
-    "state_to_json",
-]
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -44,7 +37,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: The `state_dict` of every rank, taken after the same number of steps; any order. Merged ones count
-            as the states in them.
+            as the states in them. What is returned has their parts, not copies of them.
 
     Raises:
         StateError: One is none or damaged; they are of different pipelines, epochs or steps, or of one rank twice.
@@ -59,28 +52,38 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
             f"this is no list of states, but of type {type(states).__name__}",
             todo="pass the state_dict() of every rank in a list",
         )
-    found = [from_plain(state) for state in states]
-    if found and isinstance(found[0], PlanState) and all(state == found[0] for state in found):
-        return to_plain(found[0])  # by index that of any rank is that of all
-    parts = [part for state in found for part in _of_streams(state).parts]
+    states = list(states)
+    if states and states.count(states[0]) == len(states):
+        same = from_plain(states[0])
+        if isinstance(same, PlanState):
+            return to_plain(same)  # by index that of any rank is that of all
+    parts: dict[int, dict[str, Any]] = {}
+    first: StreamState | None = None
+    for state in states:
+        found, content = _of_streams(from_plain(state)), content_of(state)
+        for part, plain in zip(found.parts, content.get("merged", [content]), strict=True):
+            first = first or part
+            _check_belongs(first, part)
+            if part.rank in parts:
+                raise StateError.at(
+                    f"a rank is there twice: {part.rank}", todo="pass one state of every rank"
+                )
+            parts[part.rank] = plain
     if not parts:
         raise StateError.at("there is no state to merge", todo="pass the state_dict() of every rank")
-    for part in parts:
-        differs = parts[0].difference(part)
-        if differs is not None:
-            name, one, other = differs
-            raise StateError.at(
-                f"the states of ranks {parts[0].rank} and {part.rank} differ in {name!r}: {cut(repr(one), 100)} and "
-                f"{cut(repr(other), 100)}",
-                todo="merge the states of one loader, taken at the same step on all ranks",
-            )
-    ranks = sorted(part.rank for part in parts)
-    twice = [rank for rank, following in pairwise(ranks) if rank == following]
-    if twice:
+    return merged_plain([parts[rank] for rank in sorted(parts)])
+
+
+def _check_belongs(first: StreamState, part: StreamState) -> None:
+    """Raise if two ranks' states are not of one loader, at one step."""
+    differs = first.difference(part)
+    if differs is not None:
+        name, one, other = differs
         raise StateError.at(
-            f"a rank is there twice: {cut(repr(twice), 100)}", todo="pass one state of every rank"
+            f"the states of ranks {first.rank} and {part.rank} differ in {name!r}: {cut(repr(one), 100)} and "
+            f"{cut(repr(other), 100)}",
+            todo="merge the states of one loader, taken at the same step on all ranks",
         )
-    return to_plain(MergedState(sorted(parts, key=lambda part: part.rank)))
 
 
 def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
@@ -129,19 +132,45 @@ def check_plan_state(state: Any) -> PlanState:
     if isinstance(state, str):
         raise StateError.at("the state is a text", todo="pass state_from_json(text)")
     found = from_plain(state)
-    if not isinstance(found, PlanState):
+    if isinstance(found, WorkerPlanState):
         raise StateError.at(
-            "the state is of streams of shards, not of reading by index",
-            todo="resume it with the pipeline it was taken of",
+            "the state is of one worker of as_dataset, not of ais_loader",
+            todo="resume it with the loader it was taken of",
         )
+    if not isinstance(found, PlanState):
+        raise _of_a_stream()
     return found
 
 
+def check_worker_plan(state: Any) -> WorkerPlanState:
+    """Return the state of one worker of a dataset that reads by index.
+
+    Raises:
+        StateError: It is none, damaged, of `ais_loader`, or of streams of shards.
+    """
+    found = from_plain(state)
+    if isinstance(found, PlanState):
+        raise StateError.at(
+            "the state is of ais_loader, not of one worker of as_dataset",
+            todo="resume it with ais_loader",
+        )
+    if not isinstance(found, WorkerPlanState):
+        raise _of_a_stream()
+    return found
+
+
+def _of_a_stream() -> StateError:
+    return StateError.at(
+        "the state is of streams of shards, not of reading by index",
+        todo="resume it with the pipeline it was taken of",
+    )
+
+
 def _of_streams(state: State) -> StreamState | MergedState:
-    if isinstance(state, PlanState):
+    if isinstance(state, (PlanState, WorkerPlanState)):
         raise StateError.at(
             "the state is of reading by index, not of streams of shards",
-            todo="resume it with the pipeline it was taken of; it is the same on all ranks, and needs no merging",
+            todo="resume it with the pipeline it was taken of; one of a run by index needs no merging",
         )
     return state
 

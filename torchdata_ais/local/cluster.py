@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import atexit
 import errno
-import json
 import os
 import secrets
-import select
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from typing_extensions import Self
 
@@ -27,13 +22,10 @@ from torchdata_ais.errors import ConnectError, UsageError
 
 from .server.actions import Action
 from .server.faults import Fault
+from .server_process import Secret, ServerProcess
 
-__all__ = ["ClusterStats", "Faults", "LocalCluster", "RequestRecord"]
-
-_SERVER = Path(__file__).with_name("server") / "__main__.py"
 _START_DEADLINE_S = 30.0
 _COMMAND_DEADLINE_S = 60.0
-_STOP_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -43,10 +35,14 @@ class ClusterStats:
     Attributes:
         requests: Number of answers by (role of the node, method, status).
         bytes_sent: Bytes of all bodies sent.
+        connections: Connections that were accepted.
+        peak_requests: How many requests were under way at the same time, at most, at all nodes together.
     """
 
     requests: dict[tuple[str, str, int], int]
     bytes_sent: int
+    connections: int = 0
+    peak_requests: int = 0
 
     def count(self, method: str | None = None, status: int | None = None, role: str | None = None) -> int:
         """Number of requests with this method, status and role; `None` counts all."""
@@ -68,17 +64,6 @@ class RequestRecord:
     status: int
     bytes_sent: int
     headers: dict[str, str] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class _Secret:
-    """A text that no repr shows, nor a traceback with the values of its variables."""
-
-    text: str = field(repr=False)
-
-    def reveal(self) -> str:
-        """Return it."""
-        return self.text
 
 
 class Faults:
@@ -158,19 +143,19 @@ class LocalCluster:
         *,
         etl: bool = False,
     ) -> None:
-        if targets < 1:
-            raise UsageError.at(f"targets={targets} cannot work", todo="Give at least one target")
+        if not isinstance(targets, int) or targets < 1:
+            raise UsageError.at(f"targets={targets!r} cannot work", todo="give at least one target")
+        if root is not None and not isinstance(root, str | os.PathLike):
+            raise UsageError.at(f"root={root!r} is no folder", todo="pass its path, or leave it out")
         self._targets = targets
         self._root = None if root is None else Path(root).resolve()
         self._port = port
         self._initial_faults = list(faults or ())
         self._etl = etl
-        self._process: subprocess.Popen[str] | None = None
-        self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._process: ServerProcess | None = None
         self._temporary: Path | None = None
         self._ports: dict[str, Any] = {}
-        self._secret = _Secret("")
+        self._secret = Secret("")
         self.faults = Faults(self)
 
     # -- life
@@ -188,21 +173,10 @@ class LocalCluster:
         except OSError as error:
             raise UsageError.at(
                 f"the folder {root} for the data cannot be made: {error.strerror or error}",
-                todo="name another root= (--root), one that this user may write to",
+                todo="name another root=, one that this user may write to",
             ) from error
-        self._owner = os.getpid()
-        self._secret = _Secret(secrets.token_urlsafe(24))
-        log = root / "server.log"
-        with log.open("wb") as stderr:
-            self._process = subprocess.Popen(  # noqa: S603  our own file under our own interpreter
-                [sys.executable, str(_SERVER)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                bufsize=1,
-                start_new_session=True,  # Ctrl-C in a terminal goes to the parent only
-            )
+        self._secret = Secret(secrets.token_urlsafe(24))
+        self._process = process = ServerProcess(root / "server.log")
         atexit.register(_stop_at_exit, weakref.ref(self))
         config = {
             "root": str(root),
@@ -212,11 +186,11 @@ class LocalCluster:
             "faults": [fault.to_json() for fault in self._initial_faults],
             "etl": self._etl,
             "secret": self._secret,
-            "parent": self._owner,
+            "parent": os.getpid(),
             "python_path": [entry or str(Path.cwd()) for entry in sys.path],
         }
         try:
-            self._ports = self._exchange(config, _START_DEADLINE_S)
+            self._ports = process.ask(config, _START_DEADLINE_S)
             if "error" in self._ports:
                 raise _start_error(self._ports, self._port, root)
         except BaseException:
@@ -226,11 +200,11 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End the process and remove a temporary folder. Does nothing when it is not running."""
-        if self._owner != os.getpid():
-            return  # a fork of the process that started it: the cluster is not ours
+        if self._process is not None and not self._process.is_ours:
+            return
         process, self._process = self._process, None
         if process is not None:
-            _end(process)
+            process.end()
         self._clean_up()
 
     def _clean_up(self) -> None:
@@ -247,15 +221,7 @@ class LocalCluster:
     @property
     def running(self) -> bool:
         """Whether the process is alive; it ends when it can accept no connections any more."""
-        process = self._process
-        if process is None:
-            return False
-        if self._owner == os.getpid():
-            return process.poll() is None
-        # In a fork it is no child, and cannot be waited for: but its end of the pipe is closed when it has ended.
-        poll = select.poll()
-        poll.register(process.stdout, 0)  # type: ignore[arg-type]  # a pipe, as asked for
-        return not poll.poll(0)
+        return self._process is not None and self._process.running
 
     @property
     def pid(self) -> int:
@@ -340,7 +306,7 @@ class LocalCluster:
         """Return the counters."""
         answer = self._ask("stats")
         rows = {(role, method, status): count for role, method, status, count in answer["requests"]}
-        return ClusterStats(rows, answer["bytes_sent"])
+        return ClusterStats(rows, answer["bytes_sent"], answer["connections"], answer["peak_requests"])
 
     def requests(self) -> list[RequestRecord]:
         """Return the last (up to 100,000) answered requests, oldest first."""
@@ -362,7 +328,7 @@ class LocalCluster:
         assert root is not None  # one of the two since the start
         return root
 
-    def _running(self) -> subprocess.Popen[str]:
+    def _running(self) -> ServerProcess:
         """Return the process, if it runs."""
         if self._process is not None and self.running:
             return self._process
@@ -370,56 +336,7 @@ class LocalCluster:
         raise UsageError.at(ended, todo="Use it inside its `with` block, or call start()")
 
     def _ask(self, what: str, **arguments: Any) -> Any:
-        self._running()
-        if self._owner != os.getpid():
-            raise UsageError.at(
-                "a fork cannot steer the cluster", todo="Do it in the process that started it"
-            )
-        with self._lock:
-            return self._exchange({"do": what, **arguments}, _COMMAND_DEADLINE_S)
-
-    def _exchange(self, value: dict[str, Any], deadline_s: float) -> Any:
-        """Send one line of JSON and return the answer."""
-        process = self._process
-        assert process is not None
-        stdin, stdout = _open(process.stdin), _open(process.stdout)
-        try:
-            stdin.write(json.dumps(value, default=_Secret.reveal) + "\n")
-            stdin.flush()
-        except OSError as cause:
-            raise self._died(process) from cause
-        end = time.monotonic() + deadline_s
-        while not select.select([stdout], [], [], 0.1)[0]:
-            if process.poll() is not None:
-                raise self._died(process)
-            if time.monotonic() > end:
-                raise ConnectError.at(f"the cluster's process did not answer within {deadline_s:g} s")
-        line = stdout.readline()
-        if not line:
-            raise self._died(process)
-        return json.loads(line)
-
-    def _died(self, process: subprocess.Popen[str]) -> ConnectError:
-        log = self._folder / "server.log"
-        tail = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
-        code = process.wait(_STOP_DEADLINE_S)
-        return ConnectError.at(f"the cluster's process has ended with status {code}: {tail or 'no output'}")
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # what was buffered has no reader any more
-            _open(pipe).close()
-    try:
-        process.wait(_STOP_DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _open(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None  # as asked for
-    return pipe
+        return self._running().ask({"do": what, **arguments}, _COMMAND_DEADLINE_S)
 
 
 def _stop_at_exit(reference: weakref.ref[LocalCluster]) -> None:

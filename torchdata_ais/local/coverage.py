@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["coverage_table"]
-
 _PATHS = {
     "batch": "/v1/ml/moss[/bucket]",
     "bucket": "/v1/buckets/bucket",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from torchdata_ais.observe.records import Recorded
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.meter import items_of, meter_of
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.stats import StageStats
-
-__all__ = ["Report", "StageCounts", "report_of", "restart"]
+from torchdata_ais.stage.upstream import parents, upstream
 
 
 class StageCounts(msgspec.Struct):
@@ -50,6 +50,7 @@ class Report(msgspec.Struct):
         sending_s: Seconds of it that handing items over took.
         in_workers: Whether these were worker processes.
         idle: How many had nothing to read; None where that is to be seen from the stages.
+        recorded: The records of batches that go along, where somebody wants them.
     """
 
     stages: list[StageCounts]
@@ -58,6 +59,25 @@ class Report(msgspec.Struct):
     sending_s: float = 0.0
     in_workers: bool = False
     idle: int | None = None
+    recorded: Recorded | None = None
+
+    def after(self, before: Report | None) -> Report:
+        """Return this report, with the records that nobody has taken from the one `before`."""
+        self.recorded = Recorded.joined([None if before is None else before.take(), self.recorded])
+        return self
+
+    def take(self) -> Recorded | None:
+        """Take the records out."""
+        recorded, self.recorded = self.recorded, None
+        return recorded
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """What knows of its worker processes what their pipes counted: a loader, or a reading service."""
+
+    def stats_reports(self) -> list[Report]:
+        """Return the last report of each process."""
 
 
 def report_of(pipe: IterDataPipe[Any]) -> Report:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.observe.html_table import html_table
 from torchdata_ais.stage.checkpoint import Obstacle, obstacle_of
 from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
-
-__all__ = ["draw", "html", "marks_of", "mermaid"]
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.upstream import parents, upstream
+from torchdata_ais.tables import html_table
 
 _WIDTH = 64
 
@@ -67,11 +66,7 @@ def html(pipe: IterDataPipe[Any]) -> str:
         (prefix.replace(" ", "\N{NO-BREAK SPACE}") + title, marks, memory)
         for prefix, title, marks, memory in _rows(pipe)
     ]
-    return html_table(("stage", "sharding, checkpoints", "holds at most"), rows)
-
-
-Pipe.picture = staticmethod(html)
-Pipe.text = staticmethod(draw)
+    return html_table(("stage", "sharding, checkpoints", "holds at most"), rows, left=3)
 
 
 def _rows(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str, str, str]]:

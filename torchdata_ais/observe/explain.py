@@ -8,21 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchdata_ais.arguments import checked
+from torchdata_ais.device import DeviceName, device_memory
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.explain_planned import PlannedRun, planned_run
-from torchdata_ais.observe.html_table import with_lines
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.ranks.listing import Listing, list_pipe
+from torchdata_ais.ranks.start_up import spread_of
+from torchdata_ais.shown import span_text
 from torchdata_ais.stage.checkpoint import chain_of
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.load_state import url_of
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, parents, upstream
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.shard_order import find_sharder, unsharded
 from torchdata_ais.stage.slots import check_planned
+from torchdata_ais.stage.upstream import parents, upstream
+from torchdata_ais.tables import with_lines
 from torchdata_ais.urls import ObjectURL
-
-__all__ = ["Explanation", "explain"]
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Explanation:
         table: The same for a notebook.
         plan: Of a pipe that reads by index, what that means: samples, steps, sources. None for a stream. Any worker
             of such a pipe may read of any shard, and one is idle only if there are fewer steps.
+        start_spread_s: Over how many seconds the ranks begin, if the loader is told nothing else.
+        device: How many batches the device and the host hold, in a sentence; "" for the CPU.
     """
 
     shards: int
@@ -61,6 +65,8 @@ class Explanation:
     digest: str = ""
     table: str = ""
     plan: PlannedRun | None = None
+    start_spread_s: float = 0.0
+    device: str = ""
 
     def __str__(self) -> str:
         return "\n".join([self.picture, "", *self._lines()])
@@ -70,21 +76,25 @@ class Explanation:
 
     def _lines(self) -> list[str]:
         memory = f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above"
+        device = [self.device] if self.device else []
         if self.plan is not None:
             told = f"digest: {self.digest}, the same on all ranks that read these indexes alike"
-            return [*self.plan.lines(self.world, self.instances // self.world), memory, told]
+            lines = self.plan.lines(self.world, self.instances // self.world)
+            return [*lines, memory, *device, *self._start(), told]
         size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
         lines = [
-            f"data: {self.shards} shards {size}, {_span(self.shards_each)} for each of {self.instances} workers",
+            f"data: {self.shards} shards {size}, {span_text(self.shards_each)} for each of {self.instances} workers",
             f"requests: {self.requests} GETs an epoch, and the listing",
             memory,
+            *device,
             *self.notes,
         ]
         if self.world > 1:
             lines.append(
-                f"ranks: {_span(self.shards_each_rank)} shards for each of {self.world}; steps differ with what "
+                f"ranks: {span_text(self.shards_each_rank)} shards for each of {self.world}; steps differ with what "
                 "the shards hold: in training pass epoch_steps=N to ais_loader"
             )
+        lines += self._start()
         if self.digest:
             lines.append(f"digest: {self.digest}, the same on all ranks that see these shards")
         if self.idle_workers:
@@ -94,17 +104,21 @@ class Explanation:
             )
         return lines
 
+    def _start(self) -> list[str]:
+        spread = self.start_spread_s
+        return [f"start: the ranks begin within {spread:.1f} s (start_spread_s=)"] if spread else []
+
     __repr__ = __str__
-
-
-def _span(numbers: tuple[int, int]) -> str:
-    fewest, most = numbers
-    return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
 @checked
 def explain(
-    pipe: IterDataPipe[Any], *, num_workers: int = 0, world: int = 1, global_batch: int | None = None
+    pipe: IterDataPipe[Any],
+    *,
+    num_workers: int = 0,
+    world: int = 1,
+    global_batch: int | None = None,
+    device: DeviceName = None,
 ) -> Explanation:
     """Return what a run of `pipe` would do. Lists the shards, or opens their index, and reads none.
 
@@ -113,9 +127,10 @@ def explain(
         num_workers: Worker processes of each rank; 0 is none.
         world: Ranks.
         global_batch: As for `ais_loader`, of a pipe that reads by index.
+        device: Likewise; it need not be here.
 
     Raises:
-        UsageError: No stage of the pipe reads shards or objects; by index, nothing says what a batch is.
+        UsageError: No stage of the pipe reads shards or objects; by index, nothing says what a batch is; no device.
         TransportError: The listing failed.
 
     Example:
@@ -137,9 +152,9 @@ def explain(
         )
     if num_workers < 0 or world < 1:
         raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")
-    planned = check_planned(pipe)
+    planned, on_device = check_planned(pipe), device_memory(device)
     if isinstance(planned, AISSampleReader):
-        return _planned(pipe, planned, max(1, num_workers), world, global_batch)
+        return _planned(pipe, planned, max(1, num_workers), world, global_batch, on_device)
     if global_batch is not None:
         raise UsageError.at(
             "global_batch= of a stream", todo="begin the pipe with .read_samples(), or leave it out"
@@ -172,14 +187,21 @@ def explain(
         world=world,
         shards_each_rank=(shards // world, -(-shards // world)),
         digest=listing.digest,
+        start_spread_s=spread_of(world, workers),
+        device=on_device,
     )
 
 
 def _planned(
-    pipe: IterDataPipe[Any], reader: AISSampleReader, workers: int, world: int, global_batch: int | None
+    pipe: IterDataPipe[Any],
+    reader: AISSampleReader,
+    workers: int,
+    world: int,
+    global_batch: int | None,
+    on_device: str,
 ) -> Explanation:
     run = planned_run(pipe, reader, workers, world, global_batch)
-    shards = sum(1 for index in reader.mixture.sources for _ in index.selected())
+    shards = sum(1 for index in reader.data.mixture.sources for _ in index.selected())
     return Explanation(
         shards=shards,
         bytes=run.traffic.bytes,
@@ -194,6 +216,8 @@ def _planned(
         shards_each_rank=(shards, shards),
         digest=list_pipe(pipe).digest,
         plan=run,
+        start_spread_s=spread_of(world, workers),
+        device=on_device,
     )
 
 

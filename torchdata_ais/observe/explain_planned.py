@@ -8,15 +8,14 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import DENOMINATOR, Run, RunSegment, Tail
+from torchdata_ais.plan import DENOMINATOR, Run, Tail
 from torchdata_ais.reading.forecast import Traffic, traffic_of
 from torchdata_ais.reading.requests import Request
-from torchdata_ais.shown import bytes_text
-from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.shown import bytes_text, span_text
+from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.slots import SlotBatcher, not_steps
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.urls import parse_url
-
-__all__ = ["PlannedRun", "PlannedSource", "planned_run"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,7 @@ class PlannedRun:
 
     def lines(self, ranks: int, workers: int) -> list[str]:
         """Return sentences for people."""
-        few, most = self.batch
-        each = f"{most}" if few == most else f"{few} to {most}"
-        batches = f"{each} samples a batch, {self.global_batch} over all ranks"
+        batches = f"{span_text(self.batch)} samples a batch, {self.global_batch} over all ranks"
         about = "" if self.traffic.exact else "about "
         lines = [
             f"data: {self.samples} samples an epoch, {about}{bytes_text(self.traffic.bytes)}, proof {self.proof}",
@@ -103,17 +100,19 @@ def planned_run(
         ranks: How many there are.
         global_batch: Samples a step; None: what the pipe batches, for each rank.
     """
-    sizes = [stage.batchsize for stage in upstream(pipe) if isinstance(stage, SlotBatcher)][-1:]
-    size = sizes[0] if sizes else reader.batch_size
+    batchers = [stage for stage in upstream(pipe) if isinstance(stage, SlotBatcher)][-1:]
+    for stage in batchers:
+        stage.say_to(reader)
+    size = batchers[0].batchsize if batchers else reader.batch_size
     if global_batch is None and size is None and ranks * workers > 1:
         raise UsageError.at(
             f"{ranks} ranks of {workers} workers share batches, and nothing says what a batch is",
             todo="put .batched(n) below .read_samples(), or pass global_batch=",
         )
     batch = global_batch or (size or 1) * ranks
-    sources, mixture = reader.sources_with(), reader.mixture
+    sources, mixture = reader.data.sources_with(), reader.data.mixture
     weights = sources.weights_at(0)
-    run = Run(sources, 0, [RunSegment(0, 0, 0, batch, weights, (0,) * len(weights))], ranks=ranks)
+    run = Run.begun(sources, 0, batch, ranks).checked()
     epoch = run.epoch(0)
     given = min(epoch.slots.length, len(epoch.slots) * batch)
     options = reader.stored_options()
@@ -132,7 +131,7 @@ def planned_run(
         batch=(batch // ranks, -(-batch // ranks)),
         repeated=epoch.slots.repeated(),
         traffic=traffic_of(
-            run, epoch, workers, lambda positions: reader.looked_up(run, positions), window, _group
+            run, epoch, workers, lambda positions: reader.data.look_up(run, positions), window, _group
         ),
         proof="bytes" if all(index.proof == "bytes" for index in mixture.sources) else "headers",
         order=_order(sources.shuffle, sources.tail),

@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.observe.collect import Report, StageCounts, report_of
-from torchdata_ais.observe.report_text import advice, prometheus, table, table_html
+from torchdata_ais.observe.collect import Report, Reporting, StageCounts, report_of
+from torchdata_ais.observe.merged import merged, typed
+from torchdata_ais.observe.metrics import prometheus
+from torchdata_ais.observe.report_text import advice, table, table_html
 from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.stats import StageStats
-
-__all__ = ["StageReport", "Stats", "merge_reports", "stats", "with_stats"]
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ class Stats:
     """
 
     def __init__(self, report: Report | dict[str, Any]) -> None:
-        self._report = report = _typed(report)
+        self._report = report = typed(report)
         self.processes = report.processes
         self.wall_s = report.wall_s / max(1, report.processes)
         self.sending_s = report.sending_s
@@ -176,9 +175,8 @@ def stats(loader: Any) -> Stats:
         >>> report["decode"].items, report["load_tar"].retries, report.skipped
         (6, 0, {})
     """
-    own = getattr(loader, "_ais_loader_stats", None)
-    if callable(own):
-        return Stats(_merged(own()))
+    if isinstance(loader, Reporting):
+        return Stats(merged(loader.stats_reports()))
     if isinstance(loader, IterDataPipe):
         return Stats(report_of(loader))
     service = getattr(loader, "reading_service", None)
@@ -228,9 +226,8 @@ def with_stats(
 
 
 def _of_dataloader2(loader: Any, service: Any) -> Stats:
-    reports = getattr(service, "stats_reports", None)
-    if callable(reports):
-        return Stats(_merged(reports()))
+    if isinstance(service, Reporting):
+        return Stats(merged(service.stats_reports()))
     if getattr(service, "num_workers", 0):
         raise UsageError.at(
             f"{type(service).__module__}.{type(service).__name__} brings back no counts of its workers",
@@ -245,54 +242,6 @@ def _pipe_of(loader: Any) -> IterDataPipe[Any] | None:
     for attribute in ("_pipe", "_datapipe"):  # of as_dataset, and of torch's wrapper of pipes
         dataset = getattr(dataset, attribute, dataset)
     return dataset if isinstance(dataset, IterDataPipe) else None
-
-
-def merge_reports(reports: Iterable[Report | dict[str, Any]]) -> dict[str, Any]:
-    """Return the sum of the reports of several processes that ran the same pipe: workers, or ranks.
-
-    Raises:
-        UsageError: There are none, or they are of different pipes.
-    """
-    plain: dict[str, Any] = msgspec.to_builtins(_merged(reports))
-    return plain
-
-
-def _merged(reports: Iterable[Report | dict[str, Any]]) -> Report:
-    parts = [_typed(report) for report in reports]
-    if not parts:
-        raise UsageError.at("there is nothing to report yet", todo="iterate the loader first")
-    names = [[counts.name for counts in part.stages] for part in parts]
-    if any(other != names[0] for other in names):
-        raise UsageError.at("the reports are of different pipes", todo="merge those of one loader")
-    return Report(
-        [_sum_of(column) for column in zip(*(part.stages for part in parts), strict=True)],
-        sum(part.processes for part in parts),
-        sum(part.wall_s for part in parts),
-        sum(part.sending_s for part in parts),
-        any(part.in_workers for part in parts),
-        sum(_idle(part) for part in parts),
-    )
-
-
-def _typed(report: Report | dict[str, Any]) -> Report:
-    return msgspec.convert(report, Report, from_attributes=True)
-
-
-def _idle(report: Report) -> int:
-    """Return how many processes had nothing to do; a worker reports with its first item, or at the end."""
-    if report.idle is not None:
-        return report.idle
-    read = [counts.out for counts in report.stages if counts.reads]
-    return int(bool(read) and not any(read))
-
-
-def _sum_of(column: Sequence[StageCounts]) -> StageCounts:
-    total = msgspec.structs.replace(column[0], stats=StageStats())
-    for counts in column:
-        total.stats.add(counts.stats)
-    for name in ("out", "seconds", "wall_s"):
-        setattr(total, name, sum(getattr(counts, name) for counts in column))
-    return total
 
 
 _COUNTED = ("bytes", "retries", "refetched", "skipped", "examples", "held", "held_max", "opened")

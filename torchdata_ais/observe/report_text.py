@@ -1,17 +1,15 @@
-"""`Stats` as text: a table, a sentence on the bottleneck, Prometheus's form."""
+"""`Stats` as text: a table and a sentence on the bottleneck."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torchdata_ais.observe.html_table import html_table, with_lines
+from torchdata_ais.tables import html_table, text_table, with_lines
 
 if TYPE_CHECKING:
     from torchdata_ais.observe.report import StageReport
-
-__all__ = ["advice", "prometheus", "table", "table_html"]
 
 _HEAD = (
     "stage", "items", "items/s", "MB", "MB/s", "own s", "own", "wait", "blocked", "first byte", "held (max)",
@@ -120,17 +118,8 @@ def _stage_bound(stage: StageReport, measured: Sequence[StageReport]) -> str:
 
 def table(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> str:
     """Return the stages as a table, the errors skipped, and `sentence`."""
-    rows = _cells(stages, processes, wall_s)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for name, *rest in rows:
-        cells = [
-            name.ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)),
-        ]
-        lines.append("  ".join(cells).rstrip())
     below = [line.replace("\n", "\n    ") for line in _below(stages, processes, wall_s, sentence)]
-    return "\n".join([*lines, *below])
+    return "\n".join([*text_table(_cells(stages, processes, wall_s)), *below])
 
 
 def table_html(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> str:
@@ -181,61 +170,3 @@ def _row(stage: StageReport, busy_s: float, wall_s: float, unknown: str) -> tupl
         f"{stage.retries}",
         f"{sum(stage.skipped.values())}",
     )
-
-
-_METRICS: tuple[tuple[str, str, str], ...] = (
-    ("items_total", "counter", "Items given out."),
-    ("bytes_total", "counter", "Bytes read."),
-    ("own_seconds_total", "counter", "Time the stage itself worked."),
-    ("wait_seconds_total", "counter", "Time it waited for stages above it and for bytes."),
-    ("blocked_seconds_total", "counter", "Time it was not asked for an item."),
-    ("retries_total", "counter", "Requests made again."),
-    ("refetched_total", "counter", "Damaged files of the cache that were fetched again."),
-    ("skipped_total", "counter", "Items given up, by class of error."),
-    ("first_byte_seconds", "gauge", "Average time to the first byte of an object."),
-    ("held_bytes", "gauge", "Bytes fetched ahead and held."),
-)
-
-
-def prometheus(stages: Sequence[StageReport], labels: Mapping[str, str]) -> str:
-    """Return the counters of `stages` in Prometheus's text form.
-
-    Args:
-        stages: The stages.
-        labels: Put on every line.
-    """
-    lines = []
-    for metric, kind, meaning in _METRICS:
-        name = f"torchdata_ais_{metric}"
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-        for number, stage in enumerate(stages):
-            if stage.metered:
-                place = {**labels, "stage": stage.name, "number": str(number)}
-                lines += [f"{name}{_labels(place, more)} {value!r}" for more, value in _values(metric, stage)]
-    return "\n".join(lines) + "\n"
-
-
-def _values(metric: str, stage: StageReport) -> list[tuple[dict[str, str], float]]:
-    if metric == "skipped_total":
-        return [({"error": name}, count) for name, count in stage.skipped.items()]
-    if metric == "first_byte_seconds":
-        return [] if stage.first_byte_ms is None else [({}, stage.first_byte_ms / 1000)]
-    field: dict[str, Any] = {
-        "items_total": stage.items,
-        "bytes_total": stage.bytes,
-        "own_seconds_total": stage.own_s,
-        "wait_seconds_total": stage.wait_s,
-        "blocked_seconds_total": stage.blocked_s,
-        "retries_total": stage.retries,
-        "refetched_total": stage.refetched,
-        "held_bytes": stage.held,
-    }
-    return [({}, field[metric])]
-
-
-def _labels(place: Mapping[str, str], more: Mapping[str, str]) -> str:
-    escaped = {
-        name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-        for name, value in {**place, **more}.items()
-    }
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"

@@ -17,6 +17,7 @@ from torchdata_ais.pipes.map_dict import DictMapper
 from torchdata_ais.pipes.map_sample import SampleMapper
 from torchdata_ais.pipes.map_tuple import TupleMapper
 from torchdata_ais.pipes.non_empty import NonEmpty
+from torchdata_ais.pipes.packed import Bucketer, Packer
 from torchdata_ais.pipes.pipe_through import PipeThrough
 from torchdata_ais.pipes.random_mix import RandomMix
 from torchdata_ais.pipes.read_samples import AISSampleReader
@@ -45,6 +46,7 @@ __all__ = [
     "AISSourceLister",
     "Associator",
     "Batcher",
+    "Bucketer",
     "DictMapper",
     "EpochSetter",
     "InfoPrinter",
@@ -53,6 +55,7 @@ __all__ = [
     "LengthSetter",
     "ListBatcher",
     "NonEmpty",
+    "Packer",
     "PipeThrough",
     "RandomMix",
     "Renamer",

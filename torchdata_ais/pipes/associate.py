@@ -9,11 +9,9 @@ from typing import Any
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.stage.each_item import EachItem, shown_function
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.place import place_of, require_dict
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["Associator"]
+from torchdata_ais.stage.registry import stage
 
 
 class _Table:

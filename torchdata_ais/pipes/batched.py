@@ -7,23 +7,21 @@ from functools import partial as bind
 from typing import Any
 
 from torchdata_ais.arguments import check_function, check_number
-from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.planned import PlannedStage, SlotStage
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.slots import (
-    PlannedStage,
     SlotBatcher,
-    SlotStage,
+    given_of,
     gives_as_many,
     planned_above,
     refuse_below_plan,
     slots_above,
 )
-
-__all__ = ["Batcher"]
 
 
 @stage("batched")
@@ -74,8 +72,6 @@ class Batcher(Pipe[Any], SlotBatcher):
     ) -> None:
         super().__init__(source)
         check_number(batchsize, 1, "batchsize")
-        if ragged not in ("error", "list", "pad"):
-            raise UsageError.at(f"ragged={ragged!r}", todo='use "error", "list" or "pad"')
         if collation_fn is not None and not isinstance(collation_fn, str):
             check_function(collation_fn, 1, "batched(collation_fn=)")
         self.batchsize = batchsize
@@ -110,7 +106,7 @@ class Batcher(Pipe[Any], SlotBatcher):
     def _items(self) -> Iterator[Any]:
         plan, slots = planned_above(self), slots_above(self)
         if plan is not None and slots is not None:
-            yield from self._as_planned(plan, slots)
+            yield from given_of(plan, self._as_planned(plan, slots), self._batch, self.stats)
             return
         rows: list[Any] = []
         for row in self._source:
@@ -121,38 +117,28 @@ class Batcher(Pipe[Any], SlotBatcher):
         if rows and self._partial:
             yield self._batch(rows)
 
-    def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[Any]:
-        """Yield a batch for each that was laid down, of what is left of it."""
+    def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[list[Any]]:
+        """Yield what is left of each batch that was laid down."""
         plan.use_batches_of(self.batchsize)
         at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
         rows: list[Any] = []
-        filling, last, size = 0, None, 0
+        filling, size = 0, 0
         for row in self._source:
             drawn = slots.drawn
             while filling < slots.slot:
-                yield (last := self._rest(plan, filling, rows, last))
+                yield rows
                 rows, filling = [], filling + 1
             if not rows:
                 self.drawn, size = drawn, plan.size_of(filling)
             rows.append(row)
             if at_once and len(rows) == size:
-                yield (last := self._batch(rows))
+                yield rows
                 rows, filling = [], filling + 1
         while filling < plan.slots_given:
-            yield (last := self._rest(plan, filling, rows, last))
+            yield rows
             rows, filling = [], filling + 1
         if rows:  # an error policy has ended the epoch in the middle of a batch
-            yield self._batch(rows)
-
-    def _rest(self, plan: PlannedStage, slot: int, rows: list[Any], last: Any) -> Any:
-        """Return the batch of which `rows` are left; of an empty one the last, or an error."""
-        if rows:
-            return self._batch(rows)
-        error = plan.lost(slot) or EmptyBatchError.at("a batch is empty, and there is none before it")
-        if last is None or plan.lost(slot) is not None:
-            raise error
-        self.stats.skip(error)
-        return last
+            yield rows
 
     def _batch(self, rows: list[Any]) -> Any:
         if self._collate is None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import Unpack
 
@@ -15,12 +15,14 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.each_item import shown_function
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe, as_pipe
 from torchdata_ais.stage.place import place_in
+from torchdata_ais.stage.planned import SlotStage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.slots import SlotStage, slots_above
-
-__all__ = ["SampleDecoder"]
+from torchdata_ais.stage.registry import stage
+from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.slots import slots_above
 
 _AT_ONCE = 8
 """Samples a thread takes at a time: taken one by one, a twentieth of the time goes into handing them over."""
@@ -30,6 +32,22 @@ _PARTS = 2
 
 _Outcome = tuple[Any, "Exception | None"]
 """A decoded sample, or why there is none."""
+
+
+class _Running(NamedTuple):
+    """What an iteration needs.
+
+    Attributes:
+        places: Of the samples that are under way in threads.
+        seeds: What random crops follow from; None if there are none.
+    """
+
+    places: deque[int]
+    seeds: SampleSeeds | None
+
+    def seed_of(self, sample: Any) -> int | None:
+        """Return the seed for a sample: another one than ``.map_sample(rng=True)`` has, or both would draw alike."""
+        return None if self.seeds is None else mix_seed(self.seeds.of(sample), "crop")
 
 
 @stage("decode")
@@ -48,7 +66,10 @@ class SampleDecoder(Pipe[Any], SlotStage):
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
         max_errors: How many samples to give up: a count, or a share of all.
         **options: ``size=``, ``shorter=``, ``max_pixels=``, ``pre=``, ``post=``, ``allow_pickle=`` and others of
-            `torchdata_ais.codecs.build_decoder`.
+            `torchdata_ais.Decoder`. Crops: ``random_resized_crop=224`` with ``scale= ratio= flip=``,
+            ``center_crop=224``, ``resize_crop=(256, 224)``, or ``crop=RandomResizedCrop(224, ...)``. A random crop
+            follows from (seed, epoch, key) as in ``.map_sample(rng=True)``, and below ``.read_samples()`` from (seed,
+            source, draw): it is the same whatever the number of ranks and workers, and after a resume.
 
     Yields:
         A new sample of the same class with decoded values; fields no rule knows stay bytes.
@@ -76,6 +97,8 @@ class SampleDecoder(Pipe[Any], SlotStage):
     """
 
     resumable = True
+    epoch_seed: SharedEpochSeed | None = None
+    _live: _Running | None = None
 
     def __init__(
         self,
@@ -88,7 +111,8 @@ class SampleDecoder(Pipe[Any], SlotStage):
         max_errors: float | None = None,
         **options: Unpack[DecoderNames],
     ) -> None:
-        super().__init__(source)
+        self._codec = Decoder(*specs, only=only, partial=partial, **options)
+        super().__init__(with_shared_seed(as_pipe(source)) if self._codec.is_random else source)
         if threads < 0:
             raise UsageError.at(f"threads={threads}", todo="use 0 for none")
         names = [
@@ -98,7 +122,8 @@ class SampleDecoder(Pipe[Any], SlotStage):
             name: shown_function(value) if callable(value) else repr(value) for name, value in options.items()
         }
         self._shown = ", ".join(names + [f"{name}={value}" for name, value in values.items()])
-        self._codec = Decoder(*specs, only=only, partial=partial, **options)
+        if self._codec.is_random:
+            self.epoch_seed = SharedEpochSeed()
         self._threads = threads
         self._policy = ErrorPolicy(on_error, max_errors)
 
@@ -126,10 +151,20 @@ class SampleDecoder(Pipe[Any], SlotStage):
         self._policy.at_end(self.stats, "decode")
 
     def _one_by_one(self) -> Iterator[_Outcome]:
-        codec = self._codec
+        codec, running = self._codec, self._begin()
         for sample in self._source:
             self._busy = sample
-            yield _outcome(codec, sample)
+            yield _outcome(codec, sample, running.seed_of(sample))
+
+    def _begin(self) -> _Running:
+        seed = self.epoch_seed
+        seeds = None if seed is None else SampleSeeds(self, seed.next_epoch_of(self))
+        self._live = _Running(deque(), seeds)
+        return self._live
+
+    def save_state(self) -> None:
+        if self._live is not None and self._live.seeds is not None:
+            self._live.seeds.check_saveable()
 
     def busy_with(self) -> dict[str, Any]:
         return place_in(self._busy)
@@ -140,12 +175,11 @@ class SampleDecoder(Pipe[Any], SlotStage):
         return MemoryBound(f"{most} sample{'' if most == 1 else 's'}")
 
     def held_places(self) -> list[int]:
-        return list(self._live or ())
+        return list(self._live.places) if self._live is not None else []
 
     def _in_threads(self) -> Iterator[_Outcome]:
-        codec = self._codec
-        places: deque[int] = deque()
-        self._live = places
+        codec, running = self._codec, self._begin()
+        places = running.places
         above = slots_above(self)
         slots: deque[tuple[int, tuple[int, int]]] = deque()
         parts: deque[Future[list[_Outcome]]] = deque()
@@ -155,17 +189,17 @@ class SampleDecoder(Pipe[Any], SlotStage):
         try:
             while True:
                 while failure is None and len(parts) < _PARTS * self._threads:
-                    part: list[Any] = []
+                    part: list[tuple[Any, int | None]] = []
                     try:
                         for sample in islice(source, _AT_ONCE):
-                            part.append(sample)
+                            part.append((sample, running.seed_of(sample)))
                             if above is not None:
                                 slots.append((above.slot, above.drawn))
                     except Exception as error:  # noqa: BLE001 - raised below, after what came before it
                         failure = error
                     if not part:
                         break
-                    places.extend([getattr(sample, "place", -1) for sample in part])
+                    places.extend([getattr(sample, "place", -1) for sample, _ in part])
                     parts.append(pool.submit(_outcomes, codec, part))
                 if not parts:
                     break
@@ -180,12 +214,12 @@ class SampleDecoder(Pipe[Any], SlotStage):
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome(codec: Decoder, sample: Any) -> _Outcome:
+def _outcome(codec: Decoder, sample: Any, seed: int | None) -> _Outcome:
     try:
-        return codec(sample), None
+        return codec(sample, seed), None
     except Exception as error:  # noqa: BLE001 - handlers of the user may raise anything
         return None, error
 
 
-def _outcomes(codec: Decoder, samples: list[Any]) -> list[_Outcome]:
-    return [_outcome(codec, sample) for sample in samples]
+def _outcomes(codec: Decoder, samples: list[tuple[Any, int | None]]) -> list[_Outcome]:
+    return [_outcome(codec, sample, seed) for sample, seed in samples]

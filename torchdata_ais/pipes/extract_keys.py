@@ -10,11 +10,9 @@ from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
 from torchdata_ais.samples import shown_fields
 from torchdata_ais.stage.each_item import EachItem
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.place import place_of, require_dict
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["KeyExtractor"]
+from torchdata_ais.stage.registry import stage
 
 
 @stage("extract_keys")

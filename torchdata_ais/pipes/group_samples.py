@@ -7,20 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from torchdata_ais.arguments import check_text
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.reading.keyset import KeySet
+from torchdata_ais.reading.runs import Run, RunMember
 from torchdata_ais.reading.samples import sample_of
-from torchdata_ais.samples import Run, RunMember, Sample, shown_fields, split_name
+from torchdata_ais.samples import Sample, shown_fields, split_name
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import Pipe, stage, upstream
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.registry import stage
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.urls import MemberPath
-
-__all__ = ["TarSampleGrouper"]
 
 _OPEN_SHARDS = 64  # what is taken where no load_tar stands above
 _Seen = OrderedDict[tuple[str, int], KeySet]
@@ -85,8 +87,6 @@ class TarSampleGrouper(Pipe[Sample]):
         max_errors: float | None = None,
     ) -> None:
         super().__init__(source)
-        if adjacent not in ("error", "split"):
-            raise UsageError.at(f"adjacent={adjacent!r}", todo='use "error" or "split"')
         check_text(require if isinstance(require, (list, tuple)) else [require], "group_samples(require=)")
         self._require = tuple(require.split()) if isinstance(require, str) else tuple(require)
         self._adjacent = adjacent
@@ -154,7 +154,7 @@ class TarSampleGrouper(Pipe[Sample]):
             if wanted not in sample and not any(name in sample for name in wanted.split(";")):
                 raise MissingFieldError.at(
                     f"the sample {run.key!r} has no field {wanted!r}, only {shown_fields(sample)}",
-                    todo="mend the shard, or skip such samples with group_samples(on_error='skip')",
+                    todo=Remedy("mend the shard", in_programs("skip such samples with group_samples(on_error='skip')")),
                     url=url, offset=run.offset, key=run.key, field=wanted,
                 )  # fmt: skip
 
@@ -172,8 +172,10 @@ class TarSampleGrouper(Pipe[Sample]):
 def _not_adjacent(url: str, run: Run) -> NonAdjacentKeyError:
     return NonAdjacentKeyError.at(
         f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
-        todo="sort the shard (tar --sort=name), or take such runs as samples of their own with"
-        " group_samples(adjacent='split')",
+        todo=Remedy(
+            "sort the shard (tar --sort=name)",
+            in_programs("take such runs as samples of their own with group_samples(adjacent='split')"),
+        ),
         url=url, offset=run.offset, key=run.key,
     )  # fmt: skip
 

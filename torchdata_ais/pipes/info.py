@@ -6,9 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.stage.pipe import Pipe, stage
-
-__all__ = ["InfoPrinter"]
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 
 
 @stage("info")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from typing_extensions import Unpack
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, stage
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import (
     Cluster,
     ClusterNames,
+    PackedURLs,
     StoreOptions,
     given_options,
     list_objects,
@@ -22,9 +25,6 @@ from torchdata_ais.store import (
     resolve_options,
 )
 from torchdata_ais.urls import ObjectURL, expand_template, parse_url, redact
-
-__all__ = ["AISSourceLister"]
-
 
 SourceKey = int | str
 """Which source of a lister: its number, or for a source that another pipe brings its text."""
@@ -40,8 +40,15 @@ class _Sources:
 class _Given:
     """Holds what was listed elsewhere, out of torch's sight as well."""
 
-    def __init__(self, urls: Mapping[SourceKey, list[ObjectURL]]) -> None:
+    def __init__(self, urls: PackedURLs, parts: Sequence[tuple[SourceKey, int]]) -> None:
         self.urls = urls
+        ends = accumulate(count for _, count in parts)
+        self._parts = {key: (end - count, end) for (key, count), end in zip(parts, ends, strict=True)}
+
+    def of(self, key: SourceKey) -> Iterator[ObjectURL] | None:
+        """Return what the source of that key gives, if it was listed."""
+        part = self._parts.get(key)
+        return None if part is None else self.urls.part(*part)
 
 
 @stage("list_ais")
@@ -158,15 +165,25 @@ class AISSourceLister(Pipe[str]):
 
     def _items(self) -> Iterator[str]:
         found = False
-        given = {} if self._given is None else self._given.urls
-        for key, source in self._keyed(self._sources.items if self._sources is not None else self.named_by):
-            urls = None if key is None else given.get(key)
-            if urls is None:
-                urls = self._list(source)
-            found = found or bool(urls)
-            yield from urls
+        for url in self._urls():
+            found = True
+            yield url
         if not found and not self._allow_empty:
             raise NotFoundError.at("there is no source to list", todo="pass a bucket, or allow_empty=True")
+
+    def _urls(self) -> Iterator[ObjectURL]:
+        given = self._given
+        if given is not None and self._sources is not None:
+            yield from given.urls
+            return
+        for key, source in self._keyed(self._sources.items if self._sources is not None else self.named_by):
+            urls = None if given is None or key is None else given.of(key)
+            yield from self._list(source) if urls is None else urls
+
+    def packed(self) -> PackedURLs | None:
+        """Return what was listed before; nothing is an error, which iterating raises."""
+        given = None if self._given is None or self._sources is None else self._given.urls
+        return given or None
 
     def _keyed(self, sources: Iterable[Any] | None) -> Iterator[tuple[SourceKey | None, Any]]:
         if self._sources is not None:
@@ -220,13 +237,15 @@ class AISSourceLister(Pipe[str]):
         """Return the endpoint of the URLs listed, if one is known."""
         return self.transport.resolve(self).endpoint
 
-    def give(self, urls: Mapping[SourceKey, list[ObjectURL]] | None) -> None:
+    def give(self, urls: PackedURLs | None, parts: Sequence[tuple[SourceKey, int]] = ()) -> None:
         """Take these objects instead of listing, until None is given.
 
         Args:
-            urls: What `list_sources` returned, here or in another process. A source it lacks is listed.
+            urls: What `list_sources` returned, here or in another process, one source after the other.
+            parts: The key of each source, and how many of the URLs are its. A source that another pipe brings, and
+                which is not among them, is listed.
         """
-        self._given = None if urls is None else _Given(urls)
+        self._given = None if urls is None else _Given(urls, parts)
 
 
 def _place_named(source: Any, prefix: str, template: str | None) -> str:

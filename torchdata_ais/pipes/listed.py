@@ -8,9 +8,8 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.pipe import Pipe, stage
-
-__all__ = ["ListBatcher", "listed"]
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 
 
 @stage("listed")

@@ -14,8 +14,9 @@ from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.load_state import place_of
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import (
@@ -26,8 +27,6 @@ from torchdata_ais.store import (
     given_options,
     open_blocks,
 )
-
-__all__ = ["AISObjectLoader"]
 
 
 @stage("load_objects")

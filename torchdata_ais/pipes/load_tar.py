@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from typing_extensions import Unpack, override
+from typing_extensions import Self, Unpack, override
 
 from torchdata_ais.arguments import check_function, check_number, option
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions
-from torchdata_ais.samples import Run
+from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions, Watch
+from torchdata_ais.reading.runs import Run
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect, Reader
@@ -19,16 +20,16 @@ from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe, stage, upstream
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import Part, ReaderState
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options, with_neighbours
 from torchdata_ais.urls import MemberPath
-
-__all__ = ["AISFileLoader", "LoadTarNames"]
 
 _UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
 
@@ -159,6 +160,11 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         self._policy = ErrorPolicy(on_error, max_errors)
         self.epoch_seed = EpochSeed(seed)
         self._resume: Resume | None = None
+
+    def watched_by(self, watch: Watch) -> Self:
+        """Show the bytes and the members of what is read to somebody else, too: of one shard, read once."""
+        self._shard_options = replace(self._shard_options, watch=watch)
+        return self
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

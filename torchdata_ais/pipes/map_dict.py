@@ -10,11 +10,9 @@ from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.to_tuple import first_field
 from torchdata_ais.stage.each_item import EachItem, shown_function
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.place import require_dict
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["DictMapper"]
+from torchdata_ais.stage.registry import stage
 
 
 @stage("map_dict")

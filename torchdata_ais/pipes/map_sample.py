@@ -9,12 +9,11 @@ from typing import Any
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.stage.each_item import DROPPED, EachItem, shown_function
-from torchdata_ais.stage.pipe import as_pipe, stage
+from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.stage.place import keep_place
 from torchdata_ais.stage.policy import OnError
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
-
-__all__ = ["SampleMapper"]
 
 
 @stage("map_sample")

@@ -8,10 +8,8 @@ from typing import Any
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.each_item import EachItem, shown_function
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["TupleMapper"]
+from torchdata_ais.stage.registry import stage
 
 
 @stage("map_tuple")

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.state import StageState
-
-__all__ = ["NonEmpty"]
 
 
 @stage("non_empty")

@@ -7,9 +7,8 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.each_item import shown_function
-from torchdata_ais.stage.pipe import Pipe, stage
-
-__all__ = ["PipeThrough"]
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 
 
 @stage("pipe_through")

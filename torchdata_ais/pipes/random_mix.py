@@ -9,12 +9,12 @@ from typing import Any
 
 from typing_extensions import Self
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.mixing import several_pipes
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.seed import EpochSeed
-
-__all__ = ["RandomMix"]
 
 _END = object()
 
@@ -64,7 +64,11 @@ class RandomMix(Pipe[Any]):
     ) -> None:
         super().__init__()
         self._sources = pipes = several_pipes(source, others)
-        weights = [1.0] * len(pipes) if probs is None else [float(p) for p in probs]
+        weights = [1.0] * len(pipes)
+        if probs is not None:
+            for weight in probs:
+                check_number(weight, 0, "probs", whole=False)
+            weights = [float(weight) for weight in probs]
         if len(weights) != len(pipes):
             raise UsageError.at(
                 f"{len(weights)} weights for {len(pipes)} pipes", todo="give each pipe one in probs="

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from torchdata_ais.arguments import check_text
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.pipes.to_tuple import first_field
 from torchdata_ais.stage.each_item import EachItem
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.place import keep_place, require_dict
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["Renamer"]
+from torchdata_ais.stage.registry import stage
 
 
 @stage("rename")
@@ -73,5 +71,12 @@ class Renamer(EachItem):
     def _one(self, item: Any) -> dict[str, Any]:
         sample = require_dict(item, "rename")
         result = {name: value for name, value in sample.items() if self._keep and name not in self._old}
-        result.update({new: first_field(sample, spec) for new, spec in self._specs.items()})
+        try:
+            result.update({new: first_field(sample, spec) for new, spec in self._specs.items()})
+        except MissingFieldError as error:
+            named = [(new, old) for new, old in self._specs.items() if new in sample and old not in sample]
+            if not named:
+                raise
+            swapped = ", ".join(f'{old}="{new}"' for new, old in named)
+            raise error.noting(f"write rename({swapped}): the new name comes first") from None
         return keep_place(result, sample)

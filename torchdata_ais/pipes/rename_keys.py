@@ -9,11 +9,9 @@ from torchdata_ais.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
 from torchdata_ais.samples import shown_fields
 from torchdata_ais.stage.each_item import EachItem
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.place import keep_place, place_of, require_dict
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["KeyRenamer"]
+from torchdata_ais.stage.registry import stage
 
 
 @stage("rename_keys")

@@ -8,11 +8,10 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.passes import Passes
-from torchdata_ais.stage.pipe import Pipe, as_pipe, stage
+from torchdata_ais.stage.pipe import Pipe, as_pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.shared_seed import SharedEpochSeed, with_shared_seed
 from torchdata_ais.stage.slots import say_no_steps
-
-__all__ = ["Repeater"]
 
 
 @stage("repeated")
@@ -54,8 +53,8 @@ class Repeater(Pipe[Any]):
         super().__init__(source)
         say_no_steps(self._source, "repeated")
         for name, value in (("nepochs", nepochs), ("nbatches", nbatches)):
-            if value is not None and value < 1 and value != -1:
-                raise UsageError.at(f"{name}={value}", todo="use at least 1, or None for no end")
+            if value is not None and (not isinstance(value, int) or (value < 1 and value != -1)):
+                raise UsageError.at(f"{name}={value!r}", todo="use at least 1, or None for no end")
         self._nepochs = None if nepochs == -1 else nepochs
         self._nbatches = None if nbatches == -1 else nbatches
         self.epoch_seed = SharedEpochSeed()

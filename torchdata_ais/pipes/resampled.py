@@ -12,11 +12,10 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.shared_seed import sharder_above
-
-__all__ = ["Resampler"]
 
 
 @stage("resampled")

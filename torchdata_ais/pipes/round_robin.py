@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.stage.mixing import several_pipes
-from torchdata_ais.stage.pipe import Pipe, stage
-
-__all__ = ["RoundRobin"]
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 
 _END = object()
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.each_item import DROPPED, EachItem
-from torchdata_ais.stage.pipe import as_pipe, stage
+from torchdata_ais.stage.pipe import as_pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
-
-__all__ = ["Subsampler"]
 
 
 @stage("rsample")

@@ -7,10 +7,8 @@ from typing import Any
 
 from torchdata_ais.arguments import check_function
 from torchdata_ais.stage.each_item import DROPPED, EachItem, shown_function
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["Selector"]
+from torchdata_ais.stage.registry import stage
 
 
 @stage("select")

@@ -10,11 +10,10 @@ from typing import Any
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.seed import EpochSeed
 from torchdata_ais.state import GeneratorState, StageState, damaged
-
-__all__ = ["Reservoir", "Shuffler", "shuffled_through"]
 
 _END = object()
 

@@ -7,9 +7,8 @@ from itertools import islice
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.pipe import Pipe, stage
-
-__all__ = ["Slicer"]
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 
 
 @stage("slice_samples")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torchdata_ais.stage.above import ensure_sharded
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, stage
-
-__all__ = ["SplitByNode", "SplitByWorker"]
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe
+from torchdata_ais.stage.registry import stage
 
 
 @stage("split_by_node")

@@ -7,14 +7,14 @@ from typing import Any
 
 from torchdata_ais.arguments import check_text, did_you_mean
 from torchdata_ais.codecs import IMAGE_EXTENSIONS
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.samples import shown_fields
 from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.pipe import Pipe, stage
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.place import place_of
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
-
-__all__ = ["TupleMaker", "first_field"]
+from torchdata_ais.stage.registry import stage
 
 _MISSING = object()
 
@@ -38,8 +38,11 @@ def first_field(sample: Mapping[str, Any], spec: str) -> Any:
         if value is not _MISSING:
             return value
     raise MissingFieldError.at(
-        f"the sample {sample.get('__key__')!r} has no field {spec!r}, only {shown_fields(sample)}",
-        todo=f"{_instead(sample, spec)}, give a value for it with missing=, or skip with on_error='skip'",
+        f"the sample {sample.get('__key__')!r:.200} has no field {spec!r}, only {shown_fields(sample)}",
+        todo=Remedy(
+            _instead(sample, spec),
+            in_programs(", give a value for it with missing=, or skip with on_error='skip'"),
+        ),
         field=spec,
         **place_of(sample),
     )
@@ -54,6 +57,9 @@ def _instead(sample: Mapping[str, Any], spec: str) -> str:
     plain = wanted[0].strip("., ").lower()
     if plain != wanted[0] and plain in sample:
         return f"did you mean {plain}? Else name alternatives with ;"
+    ends = [field for field in sample if any(field.endswith("." + name) for name in wanted)]
+    if len(ends) > 1:
+        return f"name one of them, such as {ends[0]!r}; if keys have dots: a key ends at the first, so write - for them"
     images = [field for field in sample if field.rpartition(".")[2] in IMAGE_EXTENSIONS]
     if images and any(name.rpartition(".")[2] in IMAGE_EXTENSIONS for name in wanted):
         return f'write "{spec};{images[0]}" for pictures of either kind'

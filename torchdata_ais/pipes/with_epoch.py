@@ -9,10 +9,9 @@ from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.passes import Passes
-from torchdata_ais.stage.pipe import Pipe, as_pipe, stage
+from torchdata_ais.stage.pipe import Pipe, as_pipe
+from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.shared_seed import SharedEpochSeed, sharder_above, with_shared_seed
-
-__all__ = ["EpochSetter"]
 
 
 class _Stream(NamedTuple):

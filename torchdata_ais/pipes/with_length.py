@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.pipe import Pipe, stage
-
-__all__ = ["LengthSetter"]
+from torchdata_ais.arguments import check_number
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.registry import stage
 
 
 @stage("with_length")
@@ -40,8 +39,7 @@ class LengthSetter(Pipe[Any]):
 
     def __init__(self, source: Any, n: int) -> None:
         super().__init__(source)
-        if n < 0:
-            raise UsageError.at(f"n={n}", todo="a length is not negative")
+        check_number(n, 0, "n")
         self._n = n
 
     def arguments(self) -> str:

@@ -10,11 +10,9 @@ from typing import Any, Literal
 from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import NEVER_SKIPPED, DecodeError, SampleError, UsageError
 from torchdata_ais.stage.each_item import EachItem
-from torchdata_ais.stage.pipe import stage
 from torchdata_ais.stage.place import keep_place, place_of, require_dict
 from torchdata_ais.stage.policy import OnError
-
-__all__ = ["StreamDecoder"]
+from torchdata_ais.stage.registry import stage
 
 _Function = Callable[[Any], Any] | Literal[False]
 _Rule = tuple[str, _Function]

@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-__all__ = ["Integers", "Words", "derived_key", "mixed", "scaled"]
-
 Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.hashing import Integers
 
-__all__ = ["DENOMINATOR", "Quota", "round_weights"]
-
 DENOMINATOR = 1 << 16
 
 

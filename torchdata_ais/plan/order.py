@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,8 +14,6 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.hashing import Integers, derived_key
 from torchdata_ais.plan.mixture import Quota
 from torchdata_ais.plan.permutation import Permutation
-
-__all__ = ["Draws", "MixedOrder", "Order", "Stop"]
 
 Stop = Literal["first", "all", "never"]
 
@@ -75,6 +74,8 @@ class Order:
         epochs, places = np.divmod(wanted, self.samples)
         if not self._shuffle:
             return places
+        if epochs.size and int(epochs.min()) == int(epochs.max()):  # as nearly always
+            return self._in_epoch(int(epochs.flat[0]), places)
         result = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
@@ -83,7 +84,7 @@ class Order:
 
     def _in_epoch(self, epoch: int, places: Integers) -> Integers:
         whole = self.samples // self._run
-        permutation = Permutation(whole, derived_key(self._seed, self._source, epoch))
+        permutation = _permutation(whole, derived_key(self._seed, self._source, epoch))
         if self._run == 1:
             return permutation.take(places)
         result = places.copy()  # the short run keeps its place, the last
@@ -91,6 +92,9 @@ class Order:
         moved = runs < whole
         result[moved] = permutation.take(runs[moved]) * self._run + within[moved]
         return result
+
+
+_permutation = lru_cache(maxsize=256)(Permutation)
 
 
 class MixedOrder:
@@ -146,18 +150,26 @@ class MixedOrder:
         wanted = np.asarray(positions, dtype=np.int64)
         if wanted.size and int(wanted.min()) < int(self._starts[0]):
             raise IndexError(f"position {wanted.min()} is before the first")
-        segments = np.searchsorted(self._starts, wanted, side="right") - 1
-        source, draw = np.empty_like(wanted), np.empty_like(wanted)
-        for number in np.unique(segments).tolist():
-            here = segments == number
-            within = wanted[here] - self._starts[number]
-            source[here], drawn = self._quotas[number].at(within)
-            draw[here] = drawn + self._taken[number][source[here]]
+        if len(self._starts) == 1:
+            source, draw = self._in_segment(0, wanted)
+        else:
+            segments = np.searchsorted(self._starts, wanted, side="right") - 1
+            source, draw = np.empty_like(wanted), np.empty_like(wanted)
+            for number in np.unique(segments).tolist():
+                here = segments == number
+                source[here], draw[here] = self._in_segment(number, wanted[here])
+        if len(self._orders) == 1:
+            return Draws(source, self._orders[0].take(draw), draw)
         index = np.empty_like(wanted)
-        for number in np.unique(source).tolist():
-            here = source == number
+        for number in np.flatnonzero(np.bincount(source)).tolist():
+            here = np.flatnonzero(source == number)
             index[here] = self._orders[number].take(draw[here])
         return Draws(source, index, draw)
+
+    def _in_segment(self, number: int, wanted: Integers) -> tuple[Integers, Integers]:
+        """Return source and draw at positions that all lie in one segment."""
+        source, drawn = self._quotas[number].at(wanted - self._starts[number])
+        return source, drawn + self._taken[number][source]
 
     def counts(self, position: int) -> Integers:
         """Return how many samples of each source stand at positions below `position`."""

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.hashing import Integers, Words, derived_key, mixed, scaled
 
-__all__ = ["Permutation"]
-
 _TABLE = 1 << 16  # up to here the order is sorted once and kept: 512 KiB
 _ROUNDS = 6
 _LARGEST = 1 << 62

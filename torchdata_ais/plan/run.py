@@ -9,13 +9,12 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy.typing as npt
+from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop
-from torchdata_ais.plan.slots import Slots, Tail
-
-__all__ = ["PLAN_VERSION", "Epoch", "Run", "RunSegment", "Sources"]
+from torchdata_ais.plan.slots import Slots, Tail, too_large
 
 PLAN_VERSION = 1
 """Which function of the position the order is; kept in states."""
@@ -125,13 +124,23 @@ class Run:
             for number, samples in enumerate(sources.samples)
         ]
         origin = self.segments[0]  # where the weights that hold now began
-        for before, segment in pairwise(self.segments):
-            if before.weights != segment.weights:
-                origin = segment
         self._order = self._order_from(origin.position, origin.weights, origin.draws)
+        for before, segment in pairwise(self.segments):
+            # A schedule that was changed may come to the same weights, and have drawn otherwise before.
+            if before.weights != segment.weights or self.counts(segment.position) != segment.draws:
+                origin = segment
+                self._order = self._order_from(origin.position, origin.weights, origin.draws)
         self._length = self._length_of(self._order_from(0, origin.weights, None).length)
         self._whole = self._slots(self._length)
         self._first = self._begun(origin)
+
+    @classmethod
+    def begun(cls, sources: Sources, seed: int, global_batch: int, ranks: int = 1) -> Self:
+        """Return a run from its beginning."""
+        weights = sources.weights_at(0)
+        return cls(
+            sources, seed, [RunSegment(0, 0, 0, global_batch, weights, (0,) * len(weights))], ranks=ranks
+        )
 
     def _run_of(self, source: int) -> int:
         """Return how many neighbours stay together: the same over the whole run, and for any topology."""
@@ -167,6 +176,17 @@ class Run:
         if self.sources.tail == "drop" and left < min(last.global_batch, self._length):
             return Epoch(number + 1, last.step, last.position + left, self._whole)
         return Epoch(number, last.step, last.position, self._slots(left))
+
+    def checked(self) -> Self:
+        """Return this run, if an epoch of it has at least one whole global batch.
+
+        Raises:
+            UsageError: It has none; names both numbers.
+        """
+        batch = self.segments[-1].global_batch
+        if self._length < batch:
+            raise too_large(batch, self._length)
+        return self
 
     def epoch_of(self, step: int) -> Epoch:
         """Return the epoch that a step belongs to; of those before the last segment nothing is known here."""

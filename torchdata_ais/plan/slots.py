@@ -10,8 +10,6 @@ import numpy as np
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.hashing import Integers
 
-__all__ = ["Slots", "Tail"]
-
 Tail = Literal["short", "drop", "pad"]
 
 
@@ -51,9 +49,7 @@ class Slots:
         if self.tail not in get_args(Tail):
             raise UsageError(f"tail is one of {', '.join(get_args(Tail))}, not {self.tail!r}")
         if self.tail == "drop" and self.length < self.global_batch:
-            raise UsageError(
-                f"a global batch of {self.global_batch} is larger than the epoch of {self.length}"
-            )
+            raise too_large(self.global_batch, self.length)
 
     def __len__(self) -> int:
         """Return the number of steps in an epoch, the same for every rank."""
@@ -105,3 +101,12 @@ class Slots:
     def worker(self, step: int, workers: int) -> int:
         """Return which worker of a rank makes its batch of `step`; 0 where there are none."""
         return step % max(1, workers)
+
+
+def too_large(global_batch: int, length: int) -> UsageError:
+    """Return the error for a global batch that a whole epoch does not fill."""
+    return UsageError.at(
+        f"a global batch of {global_batch} samples is larger than the epoch, which has {length}",
+        todo="use smaller batches or fewer ranks (a global batch is .batched(n) times the ranks, or global_batch=); or"
+        " say how many steps an epoch has, and the data begin again on the way: epoch_steps=",
+    )

@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
+from torchdata_ais.meanwhile import meanwhile
+from torchdata_ais.ranks.intervals import usual_interval
+from torchdata_ais.ranks.presence import SILENT_S, WaitedFor, named, take_back
 from torchdata_ais.world import World
-
-__all__ = ["Ranks", "join_ranks"]
 
 _CHECK_EVERY_S = 1.0
 _BEAT_S = 1.0
-_SILENT_S = 10.0
-"""A rank that has begun and gives no sign of life for so long is held to be dead."""
+_POLLS_A_SECOND = 4000
+"""Of all ranks together, while they wait for what is told."""
+
 _ANSWER_S = 30.0
 """How long one call of the store may take."""
 _TEXT_LIMIT = 16 << 10
@@ -43,42 +45,45 @@ class Ranks:
     Args:
         world: The ranks, and their store.
         timeout_s: How long to wait for another rank to begin this loader, or an epoch of it.
+
+    Attributes:
+        rank, world_size: This process, and how many there are.
+        timeout_s: As given.
+        store: What they tell each other by.
+        prefix: What the names of this loader begin with in the store.
     """
 
     def __init__(self, world: World, timeout_s: float) -> None:
         self.rank, self.world_size = world.members
-        self._store = world.store
-        self._timeout_s = timeout_s
+        self.store = world.store
+        self.timeout_s = timeout_s
         self._mute = False  # whether the store has once not answered
-        number = self._ask(self._store.add, f"torchdata_ais/loaders/{self.rank}", 1)
-        self._prefix = f"torchdata_ais/{number}"
+        number = self._ask(self.store.add, f"torchdata_ais/loaders/{self.rank}", 1)
+        self.prefix = f"torchdata_ais/{number}"
         self._next_check = 0.0
         self._told = False
+        self._lost: int | None = None  # a rank that will not see what is reported
+        self._heard: LoaderError | None = None
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
         """Give the other ranks a sign of life every second while the context lasts, whatever this thread does."""
-        over = threading.Event()
-        key, where = f"{self._prefix}/alive/{self.rank}", f"pid {os.getpid()} on {socket.gethostname()}"
+        key, where = f"{self.prefix}/alive/{self.rank}", f"pid {os.getpid()} on {socket.gethostname()}"
 
-        def beat() -> None:
+        def beat(over: threading.Event) -> None:
             count = 0
-            while not over.wait(_BEAT_S):
+            while not over.wait(max(_BEAT_S, self.world_size / _POLLS_A_SECOND)):
                 count += 1
                 try:
-                    self._store.set(key, f"{count} {where}")
+                    self.store.set(key, f"{count} {where}")
                 except (RuntimeError, OSError):  # the thread that waits meets it, too, and says so
                     return
 
         # The first one here, so that no rank that goes on is unknown to the others.
-        self._ask(self._store.set, key, f"0 {where}")
-        thread = threading.Thread(target=beat, name="rank-alive", daemon=True)
-        thread.start()
-        try:
+        self._ask(self.store.set, key, f"0 {where}")
+        take_back(self.rank, self._has, lambda name, text: self._ask(self.store.set, name, text))
+        with meanwhile(beat, "rank-alive", SILENT_S):
             yield
-        finally:
-            over.set()
-            thread.join(_SILENT_S)
 
     def tell(self, name: str, value: str | bytes) -> None:
         """Let the other ranks know something, under a name of this loader.
@@ -86,7 +91,7 @@ class Ranks:
         Raises:
             LoaderError: The store is gone.
         """
-        self._ask(self._store.set, f"{self._prefix}/{name}", value)
+        self._ask(self.store.set, f"{self.prefix}/{name}", value)
 
     def first_to_tell(self, name: str, value: str) -> tuple[str, int]:
         """Tell something under a name that several ranks use; return what the first of them told, and which one it is.
@@ -95,9 +100,40 @@ class Ranks:
             LoaderError: The store is gone.
         """
         mine = f"{value} {self.rank}"
-        there = bytes(self._ask(self._store.compare_set, f"{self._prefix}/{name}", "", mine)).decode()
+        there = bytes(self._ask(self.store.compare_set, f"{self.prefix}/{name}", "", mine)).decode()
         first, _, rank = there.partition(" ")
         return first, int(rank)
+
+    def replace(self, name: str, expected: bytes, value: bytes) -> bytes:
+        """Tell something in place of what is expected to stand under a name; return what stands there then.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        there = self._ask(self.store.compare_set, f"{self.prefix}/{name}", expected.decode(), value.decode())
+        return bytes(there)
+
+    def add(self, name: str, value: int, *, wait_s: float | None = None) -> int:
+        """Add to a number of this loader that all ranks share; return what it is then.
+
+        Args:
+            name: That of the number.
+            value: What to add.
+            wait_s: How long the store may take; default 30 s.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        return int(self._ask(self.store.add, f"{self.prefix}/{name}", value, wait_s=wait_s))
+
+    def told(self, name: str) -> bytes | None:
+        """Return what was told under a name of this loader, if anything was; does not wait for it.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        key = f"{self.prefix}/{name}"
+        return self._get(key) if self._has(key) else None
 
     def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return what other ranks told, and wait for it.
@@ -108,43 +144,24 @@ class Ranks:
         Raises:
             LoaderError: One of them failed, died or does not come; or the store is gone.
         """
-        deadline = time.monotonic() + self._timeout_s
-        keys = {rank: f"{self._prefix}/{name}" for rank, name in names.items()}
-        beats: dict[int, tuple[str, float]] = {}
-        pause_s, next_look = 0.001, time.monotonic() + _BEAT_S
+        deadline = time.monotonic() + self.timeout_s
+        keys = {rank: f"{self.prefix}/{name}" for rank, name in names.items()}
+        waited_for = WaitedFor(self.rank, self.prefix, self._has, self._get)
+        look_s, longest_s = usual_interval(self.world_size), max(0.05, self.world_size / _POLLS_A_SECOND)
+        pause_s, next_look = 0.001, time.monotonic() + look_s
         while not self._has(*keys.values()):
             if time.monotonic() >= next_look:
-                next_look = time.monotonic() + _BEAT_S
+                next_look = time.monotonic() + look_s
                 self.check()
                 missing = [rank for rank, key in keys.items() if not self._has(key)]
-                for rank in missing:
-                    self._look_after(rank, beats)
+                waited_for.look_after(missing)
                 if missing and time.monotonic() > deadline:
                     raise self._error(
-                        f"{_named(missing)} did not begin this loader within {self._timeout_s:g} s"
+                        f"{named(missing)} did not begin this loader within {self.timeout_s:g} s"
                     )
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.05)
+            pause_s = min(2 * pause_s, longest_s)
         return {rank: self._get(key) for rank, key in keys.items()}
-
-    def _look_after(self, rank: int, beats: dict[int, tuple[str, float]]) -> None:
-        """Raise if `rank` has begun and is silent since."""
-        key = f"{self._prefix}/alive/{rank}"
-        if not self._has(key):
-            return
-        beat = self._get(key).decode(errors="replace")
-        last, since = beats.get(rank, ("", 0.0))
-        if beat != last:
-            beats[rank] = (beat, time.monotonic())
-        elif time.monotonic() - since > _SILENT_S:
-            place = beat.partition(" ")[2]
-            raise LoaderError.at(
-                f"rank {rank} ({place}) has given no sign of life for {_SILENT_S:g} s while the ranks began: "
-                "it was killed, or is stopped",
-                todo="look at the output of that rank, and for the kernel's OOM killer",
-                failed_rank=rank,
-                rank=self.rank,
-            )
 
     def share_seed(self, epoch: int, seed: int) -> int:
         """Return rank 0's `seed` for the `epoch`, on every rank.
@@ -152,18 +169,18 @@ class Ranks:
         Raises:
             LoaderError: Rank 0 does not come: it failed, has closed its loader, is gone, or is too late.
         """
-        key = f"{self._prefix}/seed/{epoch}"
+        key = f"{self.prefix}/seed/{epoch}"
         if self.rank == 0:
-            self._ask(self._store.set, key, str(seed))
+            self._ask(self.store.set, key, str(seed))
             return seed
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.timeout_s
         pause_s = 0.001
         while not self._has(key):
             self.check()
-            if self._has(f"{self._prefix}/closed"):
+            if self._has(f"{self.prefix}/closed"):
                 raise self._error(f"rank 0 has closed its loader, and this rank begins epoch {epoch}")
             if time.monotonic() > deadline:
-                raise self._error(f"rank 0 did not begin epoch {epoch} within {self._timeout_s:g} s")
+                raise self._error(f"rank 0 did not begin epoch {epoch} within {self.timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
         return int(self._get(key))
@@ -173,9 +190,10 @@ class Ranks:
         if self._told:
             return
         self._told = True
+        self._lost = error.place.get("failed_rank") if isinstance(error, LoaderError) else None
         text = f"{type(error).__name__}: {error}"[-_TEXT_LIMIT:]
         with contextlib.suppress(LoaderError):  # the store is gone, and with it who would have listened
-            self.tell("failed", json.dumps({"rank": self.rank, "text": text}))
+            self.tell("failed", json.dumps({"rank": self.rank, "text": text, "lost": self._lost}))
             self.see()
 
     def see(self) -> None:
@@ -186,9 +204,10 @@ class Ranks:
     def linger(self, timeout_s: float = 3.0) -> None:
         """After `report`: wait until the others have seen it, for the store may end with this process."""
         deadline = time.monotonic() + timeout_s
-        others = [f"{self._prefix}/seen/{rank}" for rank in range(self.world_size) if rank != self.rank]
+        without = {self.rank, self._lost}
+        others = [f"{self.prefix}/seen/{rank}" for rank in range(self.world_size) if rank not in without]
         with contextlib.suppress(LoaderError):
-            while not self._has(*others) and time.monotonic() < deadline:
+            while others and not self._has(*others) and time.monotonic() < deadline:
                 time.sleep(0.02)
 
     def look_round(self) -> None:
@@ -203,11 +222,12 @@ class Ranks:
             LoaderError: One has; the text names it and has its error.
         """
         self._next_check = time.monotonic() + _CHECK_EVERY_S
-        if self._told or not self._has(f"{self._prefix}/failed"):
+        self.raise_heard()
+        if self._told or not self._has(f"{self.prefix}/failed"):
             return
-        failed = json.loads(self._get(f"{self._prefix}/failed"))
+        failed = json.loads(self._get(f"{self.prefix}/failed"))
         if failed["rank"] != self.rank:
-            self._told = True
+            self._told, self._lost = True, failed["lost"]
             self.see()
             raise LoaderError.at(
                 f"rank {failed['rank']} failed, so this rank's epoch ends here. Its error:\n{failed['text']}",
@@ -215,6 +235,19 @@ class Ranks:
                 failed_rank=failed["rank"],
                 rank=self.rank,
             )
+
+    def pass_on(self, error: LoaderError) -> None:
+        """Have `check` and `raise_heard` raise what another thread of this process was told by `check`."""
+        self._heard = error
+
+    def raise_heard(self) -> None:
+        """Raise what another thread was told; asks nobody.
+
+        Raises:
+            LoaderError: Another rank has failed; the text names it and has its error.
+        """
+        if self._heard is not None:
+            raise self._heard
 
     def close(self) -> None:
         """Say that this rank's loader begins no more epochs."""
@@ -224,12 +257,12 @@ class Ranks:
                 self.tell("closed", "1")
 
     def _has(self, *keys: str) -> bool:
-        return bool(self._ask(self._store.check, list(keys)))
+        return bool(self._ask(self.store.check, list(keys)))
 
     def _get(self, key: str) -> bytes:
-        return bytes(self._ask(self._store.get, key))
+        return bytes(self._ask(self.store.get, key))
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _ask(self, call: Callable[..., Any], *arguments: Any, wait_s: float | None = None) -> Any:
         """Return what the store answers.
 
         In a thread, for some stores never answer: one whose process is stopped, and a FileStore whose file ends in the
@@ -240,11 +273,10 @@ class Ranks:
         """
         answer: list[Any] = []
         if not self._mute:
-            thread = threading.Thread(
-                target=_note, args=(answer, call, arguments), name="rank-asks", daemon=True
-            )
+            name = f"rank-asks for {threading.current_thread().name}"
+            thread = threading.Thread(target=_note, args=(answer, call, arguments), name=name, daemon=True)
             thread.start()
-            thread.join(_ANSWER_S)
+            thread.join(_ANSWER_S if wait_s is None else wait_s)
         if not answer:
             self._mute = True
             raise LoaderError.at(
@@ -254,12 +286,13 @@ class Ranks:
                 rank=self.rank,
             )
         if isinstance(answer[0], (RuntimeError, OSError)):
-            raise self._gone(answer[0]) from answer[0]
+            raise self.gone(answer[0]) from answer[0]
         if isinstance(answer[0], Exception):
             raise answer[0]
         return answer[0]
 
-    def _gone(self, error: Exception) -> LoaderError:
+    def gone(self, error: Exception) -> LoaderError:
+        """Return what to raise when the store gave this error."""
         reason = str(error).partition("\n")[0]
         return LoaderError.at(
             f"the store of torch.distributed is gone ({reason}): the process it lives in, most often rank 0, has ended",
@@ -281,8 +314,3 @@ def _note(answer: list[Any], call: Callable[..., Any], arguments: tuple[Any, ...
         answer.append(call(*arguments))
     except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
         answer.append(error)
-
-
-def _named(ranks: list[int]) -> str:
-    text = ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
-    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"

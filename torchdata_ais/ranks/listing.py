@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import xxhash
@@ -13,30 +13,19 @@ import xxhash
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.pipes.read_samples import AISSampleReader
+from torchdata_ais.stage.contract import Reader
 from torchdata_ais.stage.datapipes import IterableWrapper
 from torchdata_ais.stage.datapipes import Shuffler as CoreShuffler
-from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents, upstream
+from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
 from torchdata_ais.stage.shared_seed import SharedSeed
 from torchdata_ais.stage.slots import SlotBatcher
-from torchdata_ais.urls import ObjectURL, parse_url, redact
-
-__all__ = [
-    "Listing",
-    "Row",
-    "Table",
-    "compare_indexes",
-    "digest_of",
-    "identities",
-    "list_pipe",
-    "rows_of",
-    "shown",
-]
+from torchdata_ais.stage.upstream import parents, upstream
+from torchdata_ais.store import PackedURLs
+from torchdata_ais.store.packed_urls import OURS, Row
+from torchdata_ais.urls import ObjectURL, parse_url, redact, shown_url
 
 _OBJECTS = "/v1/objects/"
-_OURS = "\0"  # stands for the endpoint of the rank that reads the row
-
-Row = tuple[str, int | None, str | None, str | None]
-"""A name with size, version and checksum, as far as they are known."""
+_LONG = 10_000  # strings in a list: fewer are 2 MB at most
 
 
 class Table(msgspec.Struct):
@@ -67,14 +56,24 @@ class Listing:
             that is known.
     """
 
-    def __init__(self, tables: Sequence[Table], endpoints: Sequence[str | None]) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        endpoints: Sequence[str | None],
+        lists: Sequence[PackedURLs | None] = (),
+    ) -> None:
         self.tables = list(tables)
         known = [table.rows for table in tables if table.rows and not table.told]
         counts = [len(table.rows) for table in tables if not table.told]
         self.shards = sum(counts) if all(counts) else 0
         self.digest = digest_of(line for rows in known for line in identities(rows)) if known else ""
+        self._lists = lists
         listed = (table for table in tables if table.listed)
-        self._given = [_given(table, endpoint) for table, endpoint in zip(listed, endpoints, strict=True)]
+        self._given = [
+            # The sources that a lister has itself come in its own order, and may be as many as there are shards.
+            (PackedURLs(table.rows, endpoint), [(key, n) for key, n in table.parts if isinstance(key, str)])
+            for table, endpoint in zip(listed, endpoints, strict=True)
+        ]
 
     def compared(self) -> Listing:
         """Forget what only the comparison needs; return this listing."""
@@ -83,18 +82,24 @@ class Listing:
 
     @contextlib.contextmanager
     def on(self, pipe: IterDataPipe[Any]) -> Iterator[None]:
-        """Have the listers of `pipe` give this while the context lasts."""
+        """Have the listers of `pipe` give this while the context lasts; long lists of URLs in it are packed."""
+        wrappers = [(wrapper, wrapper.iterable) for wrapper in _lists_read(pipe)]
         self.give(pipe)
         try:
             yield
         finally:
             for lister in _listers(pipe):
                 lister.give(None)
+            for wrapper, items in wrappers:
+                wrapper.iterable = items
 
     def give(self, pipe: IterDataPipe[Any]) -> None:
         """Have the listers of `pipe`, or of a copy of it, give this instead of listing."""
         for lister, given in zip(_listers(pipe), self._given, strict=True):
-            lister.give(given)
+            lister.give(*given)
+        for wrapper, packed in zip(_lists_read(pipe), self._lists, strict=True):
+            if packed is not None:
+                wrapper.iterable = packed
 
 
 def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) -> Listing:
@@ -107,6 +112,7 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
     taken = iter([table for table in theirs or () if table.listed])
     tables: list[Table] = []
     endpoints: list[str | None] = []
+    lists = [_packed_list(wrapper.iterable) for wrapper in _lists_read(pipe)]
     for number, stage in enumerate(_sources(pipe), start=1):
         if isinstance(stage, AISSampleReader):
             sizes = [above.batchsize for above in upstream(pipe) if isinstance(above, SlotBatcher)]
@@ -127,10 +133,10 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
                 raise error.with_traceback(None)  # noqa: B904 - the same error; it says what and where by itself
         else:
             table = next(taken, Table("", listed=True))
-            endpoint = stage.endpoint() if any(row[0].startswith(_OURS) for row in table.rows) else None
+            endpoint = stage.endpoint() if any(row[0].startswith(OURS) for row in table.rows) else None
         tables.append(table)
         endpoints.append(endpoint)
-    return Listing(tables, endpoints)
+    return Listing(tables, endpoints, lists)
 
 
 def compare_indexes(pipe: IterDataPipe[Any]) -> None:
@@ -149,25 +155,45 @@ def _list(lister: AISSourceLister, sources: Sequence[Any] | None, number: int) -
     head = None if endpoint is None else endpoint.rstrip("/") + _OBJECTS
     for urls in found.values():
         for url in urls:
-            text = _OURS + url[len(head) - len(_OBJECTS) :] if head and url.startswith(head) else str(url)
+            text = OURS + url[len(head) - len(_OBJECTS) :] if head and url.startswith(head) else str(url)
             table.rows.append((text, url.size, url.version, url.checksum))
     return endpoint, table
 
 
-def _given(table: Table, endpoint: str | None) -> dict[int | str, list[ObjectURL]]:
-    rows = iter(table.rows)
-    return {key: [_url_of(next(rows), endpoint) for _ in range(count)] for key, count in table.parts}
-
-
-def _url_of(row: Row, endpoint: str | None) -> ObjectURL:
-    text, size, version, checksum = row
-    if text.startswith(_OURS):
-        text = (endpoint or "").rstrip("/") + text[len(_OURS) :]
-    return ObjectURL(text, size, checksum, version)
-
-
 def _listers(pipe: IterDataPipe[Any]) -> list[AISSourceLister]:
     return [stage for stage in upstream(pipe) if isinstance(stage, AISSourceLister)]
+
+
+def _lists_read(pipe: IterDataPipe[Any]) -> list[Any]:
+    """Return the pipes over lists that a stage reads the shards of, with nothing between them that looks at items."""
+    found = [
+        _behind_order(source)
+        for stage in upstream(pipe)
+        if isinstance(stage, Reader)
+        for source in parents(stage)
+    ]
+    return [source for source in found if type(source) is IterableWrapper]
+
+
+def _behind_order(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    while type(pipe) in (ShardingFilter, CoreShuffler, SharedSeed):
+        pipe = parents(pipe)[0]
+    return pipe
+
+
+def _packed_list(items: Any) -> PackedURLs | None:
+    """Return a long list of URLs as workers get it; None for anything else."""
+    if isinstance(items, PackedURLs):
+        return items
+    if type(items) not in (list, tuple) or len(items) < _LONG or not {*map(type, items)} <= {str, ObjectURL}:
+        return None
+    return PackedURLs(map(_row_of, items))
+
+
+def _row_of(url: str) -> Row:
+    if isinstance(url, ObjectURL):
+        return str(url), url.size, url.version, url.checksum
+    return url, None, None, None
 
 
 def _sources(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
@@ -176,10 +202,9 @@ def _sources(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
 
 def _items(pipe: IterDataPipe[Any]) -> Sequence[Any] | None:
     """Return all that a pipe gives to all workers together; None where that cannot be seen without iterating it."""
-    while type(pipe) in (ShardingFilter, CoreShuffler, SharedSeed):
-        pipe = parents(pipe)[0]
-    if isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple, range)):
-        return pipe.iterable
+    pipe = _behind_order(pipe)
+    if isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple, range, PackedURLs)):
+        return cast("Sequence[Any]", pipe.iterable)  # `PackedURLs` is one in all but its type
     return None
 
 
@@ -188,14 +213,14 @@ def _text(item: Any) -> str:
     if isinstance(item, Mapping) and isinstance(item.get("url"), str):
         item = item["url"]
     if isinstance(item, (str, Path)):
-        return redact(str(item))  # a signature may differ between ranks
+        return shown_url(str(item))  # a signature may differ between ranks
     return repr(item) if isinstance(item, (int, float, bytes, type(None))) else type(item).__name__
 
 
 def _name(text: str) -> str:
     """Return a URL without what differs between the ranks and between the days: the cluster's address."""
-    if text.startswith(_OURS):
-        return text[len(_OURS) :]
+    if text.startswith(OURS):
+        return text[len(OURS) :]
     start = text.find(_OBJECTS) if text.startswith(("http://", "https://")) else -1
     return text if start < 0 else text[start:]
 

@@ -21,7 +21,6 @@ from torchdata_ais.errors import AISError, ObjectChangedError, UsageError
 from torchdata_ais.ranks.alive import Ranks, join_ranks
 from torchdata_ais.ranks.listing import (
     Listing,
-    Row,
     Table,
     compare_indexes,
     digest_of,
@@ -30,11 +29,11 @@ from torchdata_ais.ranks.listing import (
     rows_of,
     shown,
 )
-from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.slots import check_planned
+from torchdata_ais.stage.upstream import upstream
+from torchdata_ais.store.packed_urls import Row
 from torchdata_ais.world import World
-
-__all__ = ["begin_together"]
 
 SHARED_BYTES = 4 << 20
 """The largest listing, compressed, that is handed on; a larger one every rank makes for itself."""
@@ -76,6 +75,11 @@ class _Answer(msgspec.Struct):
     buckets: dict[int, list[int]] = {}
 
 
+# Made here and not with the first use: loaders may begin in several threads at once, which msgspec does not bear.
+_hello = msgspec.msgpack.Decoder(_Hello)
+_answer = msgspec.msgpack.Decoder(_Answer)
+
+
 def begin_together(
     pipe: IterDataPipe[Any], world: World, settings: dict[str, Any], timeout_s: float
 ) -> tuple[Listing, Ranks | None]:
@@ -96,9 +100,9 @@ def begin_together(
         LoaderError: Another rank failed, died or does not come.
         AISError: The listing failed.
     """
-    check_planned(pipe)
     ranks = join_ranks(world, timeout_s)
     if ranks is None:
+        check_planned(pipe)
         compare_indexes(pipe)
         listing = list_pipe(pipe)
         if world.size > 1:
@@ -112,6 +116,7 @@ def begin_together(
     told = [Table("the arguments", arguments), _stages(pipe)]
     try:
         with ranks.alive():
+            check_planned(pipe)
             begin = _lead if ranks.rank == 0 else _follow
             return begin(ranks, pipe, told).compared(), ranks
     except _Refused as refused:
@@ -124,6 +129,20 @@ def begin_together(
         ranks.report(error)
         ranks.linger()
         raise
+
+
+def end_together(world: World, error: Exception, timeout_s: float) -> None:
+    """Tell the other ranks, which begin or will, of an error that keeps this one from it.
+
+    Args:
+        world: The ranks.
+        error: What came here.
+        timeout_s: As for `begin_together`.
+    """
+    ranks = join_ranks(world, timeout_s)
+    if ranks is not None:
+        ranks.report(error)
+        ranks.linger()
 
 
 class _Refused(Exception):  # noqa: N818 - carries the error that all ranks raise
@@ -145,7 +164,7 @@ def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
     texts: list[str] = []
     changed = False
     for rank, packed in answers.items():
-        answer = _unpacked(packed, _Answer)
+        answer = _answer.decode(zlib.decompress(packed))
         changed = changed or answer.changed
         found = answer.texts + [
             _difference(
@@ -167,7 +186,7 @@ def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
 
 def _follow(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
     """Begin as another rank."""
-    hello = _unpacked(ranks.hear({0: "data"})[0], _Hello)
+    hello = _hello.decode(zlib.decompress(ranks.hear({0: "data"})[0]))
     listing = list_pipe(pipe, hello.tables)
     ours = [*told, *listing.tables]
     answer = _Answer()
@@ -220,6 +239,8 @@ def _stages(pipe: IterDataPipe[Any]) -> Table:
 
 def _difference(name: str, theirs: Sequence[Row], ours: Sequence[Row], rank: int) -> str | None:
     """Return in which rows two tables differ, or None."""
+    if ours is theirs:  # taken from rank 0
+        return None
     a, b = list(identities(theirs)), list(identities(ours))
     if a == b:
         return None
@@ -264,7 +285,3 @@ def _summary(table: Table) -> _Summary:
 
 def _packed(value: msgspec.Struct) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(value), 1)
-
-
-def _unpacked(packed: bytes, kind: type[Any]) -> Any:
-    return msgspec.msgpack.decode(zlib.decompress(packed), type=kind)

@@ -8,12 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding
-from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, upstream
-from torchdata_ais.stage.slots import PlannedStage
+from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
+from torchdata_ais.stage.planned import PlannedStage
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.world import instance_of
-
-__all__ = ["number_ranks_first", "shard_instance"]
-
 
 _TRAVERSING = threading.Lock()
 """torch looks at one graph at a time, and raises in a second thread that tries."""

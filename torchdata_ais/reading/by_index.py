@@ -22,7 +22,7 @@ from torchdata_ais.errors import AISError, ReadError, SampleIndexError
 from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.reading.pieces import run_in
 from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
-from torchdata_ais.samples import Run
+from torchdata_ais.reading.runs import Run
 from torchdata_ais.store import (
     Cancel,
     Cancelled,
@@ -32,6 +32,7 @@ from torchdata_ais.store import (
     Stats,
     StoreOptions,
     batch_group,
+    keep_memory,
     pace_of,
     read_batch,
     read_range,
@@ -42,11 +43,12 @@ __all__ = ["IndexedReader"]
 
 _LIVENESS_S = 1.0
 _CLOSE_S = 1.0
+_SHARDS = 4096  # of which is kept where they lie
 
 logger = logging.getLogger("torchdata_ais")
 
 Piece = bytes | AISError
-_place_of = lru_cache(4096)(parse_url)
+_place_of = lru_cache(_SHARDS)(parse_url)
 
 
 class _Chunk:
@@ -90,7 +92,7 @@ class IndexedReader:
         held_max: The most there were.
         refetched: Samples that were asked for once more, as other bytes had come.
 
-    Memory: `window_bytes`, or the largest sample, and that sample's members.
+    Memory: `window_bytes`, or the largest sample, and that sample's members; 512 KiB a batch under way (`ChunkedBody`).
     """
 
     options: Sequence[StoreOptions]
@@ -101,12 +103,15 @@ class IndexedReader:
 
     def __post_init__(self) -> None:
         self.held = self.held_max = self.refetched = 0
-        self._ready = threading.Condition()
+        self._ready = threading.Condition()  # there is something to fetch
+        self._there = threading.Condition()  # what the consumer waits for has come
+        self._awaited: _Chunk | None = None
         self._tasks: deque[_Task] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._cancels: set[Cancel] = set()
         self._closed = False
+        self._groups: dict[tuple[int, str], tuple[tuple[str, ...], Pace | None]] = {}  # of the last shards
 
     def read(self, wanted: Iterable[Sequence[Wanted]]) -> Iterator[tuple[Wanted, Run | AISError]]:
         """Yield each sample with its run, or with why there is none, in the order wanted.
@@ -114,6 +119,7 @@ class IndexedReader:
         Args:
             wanted: Lists of any length: one is taken when there is room for it.
         """
+        keep_memory()
         chunks = chunks_in(wanted, self.window_bytes)
         window: deque[_Chunk] = deque()
         following: _Chunk | None = None
@@ -165,23 +171,35 @@ class IndexedReader:
             else:
                 remote.append(request)
         with self._ready:
-            self._tasks.extend(_Task(chunk, requests) for requests in together(remote, self._group_of))
+            tasks = [_Task(chunk, requests) for requests in together(remote, self._group_of)]
+            self._tasks.extend(tasks)
             missing = min(THREADS - len(self._threads), len(self._tasks) - self._idle)
             for _ in range(missing):
                 thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            self._ready.notify_all()
+            self._ready.notify(len(tasks))
 
     def _group_of(self, request: Request) -> tuple[str, ...] | None:
         """Return which cluster answers a request in one batch with others; None: it is sent alone."""
-        place, options = _place_of(request.shard.name), self.options[request.source]
-        if self.cache is not None or place.kind != "object" or not self._pace(request).batches:
-            return None
-        return (str(request.source), *batch_group(place, options))
+        shard = request.source, request.shard.name
+        known = self._groups.get(shard)
+        if known is None:
+            if len(self._groups) >= _SHARDS:
+                self._groups.clear()
+            known = self._groups[shard] = self._group_and_pace(request)
+        group, pace = known
+        return group if pace is not None and pace.batches else None
+
+    def _group_and_pace(self, request: Request) -> tuple[tuple[str, ...], Pace | None]:
+        if self.cache is not None or _place_of(request.shard.name).kind != "object":
+            return (), None
+        group = batch_group(request.shard.name, self.options[request.source])
+        return (str(request.source), *group), self._pace(request)
 
     def _pace(self, request: Request) -> Pace:
-        return pace_of(_place_of(request.shard.name).endpoint or self.options[request.source].endpoint)
+        options = self.options[request.source]
+        return pace_of(_place_of(request.shard.name).endpoint or options.endpoint, options.node_requests)
 
     def _piece(self, chunk: _Chunk, place: int) -> Piece:
         """Return what came of a sample; wait for it, or read it, if it is in a file."""
@@ -193,11 +211,13 @@ class IndexedReader:
             chunk.fill(request, self._fetched(request, chunk))
             return chunk.pieces[place] or b""
         begin = time.monotonic()
-        with self._ready:
+        with self._there:
+            self._awaited = chunk
             while (piece := chunk.pieces[place]) is None:
                 if not any(thread.is_alive() for thread in self._threads):
                     raise ReadError.at("the fetching threads are gone", todo="iterate anew")
-                self._ready.wait(_LIVENESS_S)
+                self._there.wait(_LIVENESS_S)
+            self._awaited = None
         self.stats.wait_s += time.monotonic() - begin
         return piece
 
@@ -259,12 +279,13 @@ class IndexedReader:
                 self._cancels.discard(cancel)
                 if requests:  # what the batch did not bring is needed soonest
                     self._tasks.extendleft(_Task(chunk, [request]) for request in reversed(requests))
-                    self._ready.notify_all()
+                    self._ready.notify(len(requests))
 
     def _came(self, chunk: _Chunk, request: Request, came: Sequence[Piece]) -> None:
-        with self._ready:
-            chunk.fill(request, came)
-            self._ready.notify_all()
+        chunk.fill(request, came)
+        if self._awaited is chunk:  # waking somebody takes longer than all else here
+            with self._there:
+                self._there.notify()
 
     def _batch(self, requests: Sequence[Request], chunk: _Chunk, cancel: Cancel) -> list[Request]:
         """Ask for many ranges at once; return those that did not come: they are asked for one by one."""
@@ -276,7 +297,7 @@ class IndexedReader:
             self.stats.bytes += len(data)
             self._came(chunk, request, _cut(data, request, chunk))
 
-        ranges = [(_place_of(one.shard.name), one.start, one.length) for one in requests]
+        ranges = [(one.shard.name, one.start, one.length) for one in requests]
         try:
             answer = read_batch(ranges, options, arrived, cancel=cancel, pace=pace)
         except AISError as error:
@@ -316,7 +337,8 @@ class IndexedReader:
         # What proves itself by its bytes may have been stored again.
         facts = Facts(shard.size) if shard.proven else Facts(shard.size, shard.version, shard.checksum)
         stats = Stats()
-        pace = pace_of(place.endpoint or options.endpoint) if place.kind == "object" else None
+        named = place.endpoint or options.endpoint
+        pace = pace_of(named, options.node_requests) if place.kind == "object" else None
         data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel, pace=pace)
         self.stats.bytes += stats.bytes or len(data)
         self.stats.retries += stats.retries

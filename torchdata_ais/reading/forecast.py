@@ -10,9 +10,8 @@ import numpy as np
 
 from torchdata_ais.plan import Epoch, Run
 from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.reading.joined import with_partners
 from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
-
-__all__ = ["Traffic", "traffic_of"]
 
 _MOST_SAMPLES = 1 << 16  # that are looked up; a larger epoch is estimated from those of some workers
 _WORKERS = 8  # of these
@@ -64,9 +63,9 @@ def traffic_of(
         rank, worker = instance // workers, instance % workers
         steps = range(epoch.step + worker, epoch.end, workers)
         most = len(steps) if exact else 1 + _MOST_SAMPLES // _WORKERS * run.ranks // epoch.slots.global_batch
+        looked += sum(len(run.positions(step, rank)) for step in steps[:most])
         ahead: deque[tuple[int, int]] = deque()
-        for chunk in chunks_in(_looked_up(run, rank, steps[:most], look_up), window_bytes):
-            looked += len(chunk)
+        for chunk in chunks_in(with_partners(_looked_up(run, rank, steps[:most], look_up)), window_bytes):
             asked = requests_for(chunk)
             ranges += len(asked)
             size += sum(request.length for request in asked)

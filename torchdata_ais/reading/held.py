@@ -8,11 +8,10 @@ from typing import Any
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
-from torchdata_ais.samples import Run, unpack_place
+from torchdata_ais.reading.runs import Run
+from torchdata_ais.samples import unpack_place
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import parse_url, shown_url
-
-__all__ = ["held_runs"]
 
 _GAP = 8 << 20  # bytes between two wanted samples beyond which a new request is cheaper than reading on
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from array import array
 
-__all__ = ["KeySet"]
-
 _FEW = 8192  # keys kept as they are,
 _FEW_CHARACTERS = 256 << 10  # and characters in them: together at most 2 MB, whatever the keys are
 _PARTS = 64

@@ -12,8 +12,6 @@ from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.store import Facts, StoreOptions, list_objects
 from torchdata_ais.urls import Location, parse_url
 
-__all__ = ["compare_with_listing"]
-
 
 def compare_with_listing(index: IndexedSamples, options: StoreOptions) -> None:
     """List the shards of which nobody has read the samples, and raise if one is not what was indexed.

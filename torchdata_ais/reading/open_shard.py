@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from torchdata_ais.arguments import check_number, checked_options
 from torchdata_ais.errors import AISError, ChecksumError, ReadError, ShardError, StateError, TransportError
-from torchdata_ais.samples import Run, is_apple_double, whole_runs
+from torchdata_ais.reading.runs import Run, whole_runs
+from torchdata_ais.samples import is_apple_double
 from torchdata_ais.shard_names import is_plain_tar
 from torchdata_ais.store import BlockSource, Kept, ObjectCache, StoreOptions, open_blocks
-from torchdata_ais.tar import TarReader, decompress
+from torchdata_ais.tar import Member, TarReader, decompress
 from torchdata_ais.urls import Location, ObjectURL
-
-__all__ = ["OpenShard", "Safety", "ShardOptions"]
-
 
 _LITTLE = 4 << 20  # bytes that take about as long to read as the next shard takes to answer
 
@@ -53,6 +52,16 @@ class Safety:
         check_number(self.max_ratio, 1, "max_ratio", whole=False)
 
 
+class Watch(Protocol):
+    """Sees the bytes and the members of a shard on their way."""
+
+    def blocks(self, source: BlockSource) -> Iterable[bytes]:
+        """Return the blocks of `source`."""
+
+    def members(self, reader: TarReader) -> Iterable[Member]:
+        """Return the members of `reader`, which reads these blocks."""
+
+
 @dataclass(frozen=True)
 class ShardOptions:
     """How the bytes of a shard become runs."""
@@ -61,6 +70,7 @@ class ShardOptions:
     rename_files: Callable[[str], str] | None = None
     select_files: Callable[[str], bool] | None = None
     cache: ObjectCache | None = None
+    watch: Watch | None = None
 
     def want(self, name: str) -> bool:
         """Return whether the member's bytes are needed."""
@@ -72,7 +82,9 @@ class ShardOptions:
 
     def runs(self, blocks: Iterable[bytes], url: str, start: int = 0) -> Iterator[Run]:
         """Yield the whole runs of members in the blocks of a shard, which are compressed only where `start` is 0."""
-        safety = self.safety
+        safety, watch = self.safety, self.watch
+        if watch is not None and isinstance(blocks, BlockSource):
+            blocks = watch.blocks(blocks)
         reader = TarReader(
             blocks if start else decompress(blocks, url=url, max_ratio=safety.max_ratio),
             url=url,
@@ -82,7 +94,8 @@ class ShardOptions:
             skip_large=True,
             want=self.want if self.select_files else None,
         )
-        return whole_runs(reader, url=url, rename=self.rename_files, max_bytes=safety.max_sample_bytes)
+        members = reader if watch is None else watch.members(reader)
+        return whole_runs(members, url=url, rename=self.rename_files, max_bytes=safety.max_sample_bytes)
 
 
 class OpenShard:

@@ -8,10 +8,9 @@ import xxhash
 
 from torchdata_ais.errors import SampleIndexError, ShardError, TruncatedShardError
 from torchdata_ais.index import SampleReference, stored_text
-from torchdata_ais.samples import Run, is_apple_double, split_name, whole_runs
+from torchdata_ais.reading.runs import Run, whole_runs
+from torchdata_ais.samples import is_apple_double, split_name
 from torchdata_ais.tar import Link, Member, TarReader
-
-__all__ = ["run_in"]
 
 
 def run_in(data: bytes, reference: SampleReference, *, max_bytes: int | None = None) -> Run:
@@ -24,7 +23,7 @@ def run_in(data: bytes, reference: SampleReference, *, max_bytes: int | None = N
     Args:
         data: The bytes of the shard from ``reference.start`` on, ``reference.size`` of them.
         reference: What the index knows.
-        max_bytes: As for `torchdata_ais.samples.whole_runs`.
+        max_bytes: As for `torchdata_ais.reading.runs.whole_runs`.
 
     Raises:
         SampleIndexError: The bytes are not those that were indexed.
@@ -44,7 +43,9 @@ def run_in(data: bytes, reference: SampleReference, *, max_bytes: int | None = N
         skip_large=True,
     )
     try:
-        for run in whole_runs(_own(reader, reference), url=name, max_bytes=max_bytes):
+        # Bytes that somebody has read begin and end with the sample.
+        members = _own(reader, reference) if reference.xxh64 is None else reader
+        for run in whole_runs(members, url=name, max_bytes=max_bytes):
             if run.key is not None and stored_text(run.key) == reference.key:
                 break
         else:

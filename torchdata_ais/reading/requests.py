@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from torchdata_ais.index import SampleReference, ShardRow
 
-__all__ = ["THREADS", "Request", "Wanted", "chunks_in", "chunks_of", "requests_for", "together"]
-
 _GAP = (
     16 << 10
 )  # bytes between two wanted samples that cost less than another request, if no more than those wanted
@@ -20,7 +18,9 @@ _MOST_AT_ONCE = (
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a request of its own
 _MOST_SAMPLES = 512  # in a chunk
-_CHUNKS = 8  # of a window: so many are under way at the same time
+_CHUNKS = (
+    4  # of a window: so many are under way at the same time; what a request costs is shared by its samples
+)
 THREADS = 16
 """Requests of a process that are under way at the same time, at most."""
 
@@ -33,12 +33,14 @@ class Wanted(NamedTuple):
         source: Number of its source.
         draw: How many samples of that source were drawn before it.
         slot: Which batch it is for.
+        partners: What comes with it, of indexes that are joined.
     """
 
     reference: SampleReference
     source: int = 0
     draw: int = 0
     slot: int = 0
+    partners: tuple[Wanted, ...] = ()
 
 
 class Request(NamedTuple):

@@ -13,12 +13,11 @@ from torchdata_ais.errors import (
     SampleIndexError,
 )
 from torchdata_ais.index import IndexedSamples, SampleReference
-from torchdata_ais.samples import PlannedSample, Run, Sample, pack_place
+from torchdata_ais.reading.runs import Run
+from torchdata_ais.samples import PlannedSample, Sample, pack_place
 from torchdata_ais.urls import parse_url, shown_url
 
 _S = TypeVar("_S", bound=Sample)
-
-__all__ = ["naming_index", "planned_sample", "sample_of", "url_of_shard", "whole_samples"]
 
 
 def sample_of(run: Run, url: str) -> Sample:

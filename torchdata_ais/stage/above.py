@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torchdata_ais.stage.datapipes import is_fork
-from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, is_sharding, parents
-
-__all__ = ["ensure_sharded", "with_above"]
+from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
+from torchdata_ais.stage.upstream import is_sharding, parents
 
 _Change = Callable[[IterDataPipe[Any]], IterDataPipe[Any]]
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from torchdata_ais.errors import UsageError
+from typing import Any
 
-__all__ = ["REMEDIES", "refusal"]
+from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.datapipes import IterDataPipe
+from torchdata_ais.stage.registry import name_of
+from torchdata_ais.stage.upstream import parents, upstream
 
 _MIXED = (
     "it would mix the batches that the plan has laid down",
@@ -47,12 +51,11 @@ REMEDIES_ABOVE_BATCHES = {
 """What can stand below ``.batched()`` only."""
 
 
-def refusal(name: str, shown: str | None = None, *, batched: bool = False) -> UsageError | None:
+def refusal(name: str, *, batched: bool = False) -> UsageError | None:
     """Return the error for a stage below ``.read_samples()``; None for one that may stand there.
 
     Args:
         name: Its functional name.
-        shown: How to show it.
         batched: Whether ``.batched()`` stands in between.
 
     Example:
@@ -63,4 +66,32 @@ def refusal(name: str, shown: str | None = None, *, batched: bool = False) -> Us
     if said is None:
         return None
     why, todo = said
-    return UsageError.at(f"{shown or f'.{name}()'} below .read_samples(): {why}", todo=todo)
+    return UsageError.at(f".{name}() below .read_samples(): {why}", todo=todo)
+
+
+def below_plan(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether `pipe` is, or reads from, a stage that reads by a plan."""
+    return any(isinstance(above, Stage) and above.planned for above in upstream(pipe))
+
+
+def check_below_plan(tail: IterDataPipe[Any]) -> None:
+    """Raise `UsageError` if a stage of `tail` cannot stand where it does, below a stage that reads by a plan."""
+    for pipe in upstream(tail):
+        for source in parents(pipe):
+            if (error := refused_behind(source, name_of(pipe))) is not None:
+                raise error
+        if len(parents(pipe)) > 1 and below_plan(pipe):
+            raise UsageError.at(
+                f"{name_of(pipe)} joins several pipes below .read_samples(): the plan of one does not hold for several",
+                todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
+            )
+
+
+def refused_behind(source: IterDataPipe[Any], name: str) -> UsageError | None:
+    """Return why a stage cannot stand behind `source`, if that reads by a plan and it cannot."""
+    if refusal(name) is None or not below_plan(source):
+        return None
+    batched = any(
+        isinstance(above, Stage) and above.effect().gives == "batches" for above in upstream(source)
+    )
+    return refusal(name, batched=batched)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["MemoryBound", "mib"]
-
 
 class MemoryBound(NamedTuple):
     """What a stage holds at most in one process.

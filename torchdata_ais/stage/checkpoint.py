@@ -19,14 +19,14 @@ from torchdata_ais.errors import StateError
 from torchdata_ais.stage.contract import Reader, Stage
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import Shuffler
-from torchdata_ais.stage.pipe import IterDataPipe, parents, upstream
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.planned import PlannedStage
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.shard_order import find_sharder
 from torchdata_ais.stage.shared_seed import SharedSeed
 from torchdata_ais.stage.slots import plan_of
+from torchdata_ais.stage.upstream import parents, upstream
 from torchdata_ais.state import InstanceState, Part, StageState
-
-__all__ = ["Obstacle", "begin_epoch", "chain_of", "obstacle_of", "restore", "save", "stage_names"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object stands in memory: another one in each process."""
@@ -71,6 +71,12 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
     pipe = tail
     while not isinstance(pipe, Reader):
         above = parents(pipe)
+        if isinstance(pipe, PlannedStage):
+            why = StateError.at(
+                f"{pipe!r} reads by index: of a bare pipe, and of streams' loaders, there is no state of that",
+                todo="take the state of ais_loader(pipe), or of as_dataset(pipe)",
+            )
+            return Obstacle(pipe, why)
         if len(above) != 1:
             why = StateError.at(
                 f"{pipe!r} does not stand in a straight chain below one load_tar",

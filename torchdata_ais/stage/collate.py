@@ -12,8 +12,6 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["Batch", "DictBatch", "Ragged", "collate_columns"]
-
 Ragged = Literal["error", "list", "pad"]
 
 

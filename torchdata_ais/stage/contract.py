@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchdata_ais.stage.stats import StageStats
     from torchdata_ais.stage.transport import StageTransport
     from torchdata_ais.state import GeneratorState, Part, ReaderState, StageState
+    from torchdata_ais.store import PackedURLs
 
 __all__ = ["Effect", "Gives", "Reader", "Stage"]
 
@@ -37,6 +38,7 @@ class Stage:
         hidden: Whether it belongs to a loader, and is shown nowhere.
         epoch_seed: What gives it its seed in each epoch, if it draws at random.
         stats: What it counted in this process.
+        left_at: Where it was at work when its last iterator ended; see `busy_with`.
         loop: The method that iterates: whose code is at work when the stage is.
         gives, mixes, holds, keeps_place: Its `Effect`, where that does not depend on arguments.
         transport: Where it gets endpoint and token from, if it needs them.
@@ -58,6 +60,7 @@ class Stage:
     keeps_place: ClassVar[bool] = True
     epoch_seed: EpochSeed | None = None
     stats: StageStats
+    left_at: dict[str, Any] | None = None
     transport: StageTransport | None = None
 
     def arguments(self) -> str:
@@ -83,6 +86,10 @@ class Stage:
     def count_named(self) -> int:
         """Return how many objects it names without having seen them, by templates."""
         return 0
+
+    def packed(self) -> PackedURLs | None:
+        """Return all that the stage gives in each epoch, where that was listed before."""
+        return None
 
     def busy_with(self) -> dict[str, Any]:
         """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""

@@ -7,10 +7,11 @@ from typing import Any
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect, Stage
 from torchdata_ais.stage.datapipes import Batcher, Collator, Filter, IterableWrapper, Mapper, Shuffler
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, is_sharding, name_of, parents
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter
+from torchdata_ais.stage.registry import name_of
 from torchdata_ais.stage.stats import StageStats
-
-__all__ = ["CoreStage", "gives_at_once", "stage_of"]
+from torchdata_ais.stage.upstream import is_sharding, parents
+from torchdata_ais.store import PackedURLs
 
 _EFFECTS = {
     Mapper: Effect("each"),
@@ -35,7 +36,9 @@ class CoreStage(Stage):
         self.functional_name = name_of(pipe)
         self.resumable = kind in (Mapper, Filter, Batcher, Collator)
         self.splits = is_sharding(pipe)
-        wraps_list = isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple))
+        items = pipe.iterable if isinstance(pipe, IterableWrapper) else None
+        wraps_list = isinstance(items, (list, tuple, PackedURLs))
+        self._packed = items if isinstance(items, PackedURLs) else None
         self.ready = wraps_list or kind in (ShardingFilter, Shuffler)
         self.stats = StageStats()
 
@@ -46,6 +49,10 @@ class CoreStage(Stage):
     def identity(self) -> str:
         """Return what says which items come."""
         return "" if self._batch is None else f"{self._batch}{', drop_last' if self._drop_last else ''}"
+
+    def packed(self) -> PackedURLs | None:
+        """Return what the list that it wraps was packed to."""
+        return self._packed
 
     def effect(self) -> Effect:
         """Return what the stage does to items."""

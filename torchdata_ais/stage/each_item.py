@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from torchdata_ais.stage.contract import Effect, Gives
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe, at_work
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
-
-__all__ = ["DROPPED", "EachItem"]
+from torchdata_ais.stage.upstream import at_work
 
 DROPPED: Any = object()
 """What `EachItem._one` returns to leave an item out."""

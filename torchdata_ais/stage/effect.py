@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["Effect", "Gives"]
-
 Gives = Literal["each", "fewer", "more", "batches", "unknown"]
 
 

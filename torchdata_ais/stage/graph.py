@@ -7,8 +7,6 @@ from typing import Any
 
 from torchdata_ais.stage.datapipes import traverse_dps
 
-__all__ = ["all_pipes"]
-
 
 def all_pipes(pipe: Any) -> list[Any]:
     """Return `pipe` and every pipe it depends on, of any package, nearest first, each once.
@@ -19,8 +17,13 @@ def all_pipes(pipe: Any) -> list[Any]:
         >>> [type(pipe).__name__ for pipe in all_pipes(one.concat(one))]
         ['ConcaterIterDataPipe', 'IterableWrapperIterDataPipe']
     """
+    return pipes_in(traverse_dps(pipe))
+
+
+def pipes_in(graph: dict[int, tuple[Any, Any]]) -> list[Any]:
+    """Return the pipes of what `traverse_dps` gave, nearest first, each once."""
     found: dict[int, Any] = {}
-    graphs = deque([traverse_dps(pipe)])
+    graphs = deque([graph])
     while graphs:
         for number, (part, sources) in graphs.popleft().items():
             if number not in found:

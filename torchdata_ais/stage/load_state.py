@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.reading.held import held_runs
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
-from torchdata_ais.samples import SHARD_SHIFT, Run
+from torchdata_ais.reading.runs import Run
+from torchdata_ais.samples import SHARD_SHIFT
 from torchdata_ais.stage.core import gives_at_once
+from torchdata_ais.stage.listed_order import EpochURLs
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.rest import check_data, rest_of, url_hash
-from torchdata_ais.stage.shard_order import ShardOrder, bitmap, find_sharder, unsharded
+from torchdata_ais.stage.shard_order import ShardOrder, epoch_items, listed_behind
 from torchdata_ais.state import OpenPosition, Part, ReaderState, SeenShard, ShardVersion
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import Location, parse_url
-
-__all__ = ["LoadState", "Resume", "place_of", "url_of"]
 
 Resume = tuple[Part, tuple[str, str]]
 """What is to be resumed, and the digests of the shards then and now."""
@@ -73,22 +73,25 @@ class LoadState:
     ) -> None:
         self._store = store
         self._options = options
-        self._urls: list[str] = []
+        self._urls: Sequence[str] = ()
         self._seen: deque[SeenShard] = deque(maxlen=_SEEN)
         self._known: dict[int, tuple[str | None, str | None]] = {}
         self.queue: deque[OpenShard] = deque()
         self.ahead: OpenShard | None = None
         self.held: deque[int] = deque()
+        listed = listed_behind(source)
         if resume is None:
-            self._set_order(ShardOrder(source), gives_at_once(source))
+            self._set_order(ShardOrder(source, listed), gives_at_once(source))
             return
-        items = list(unsharded(source, find_sharder(source)))
-        self._urls = [url_of(item) for item in items]
+        items = epoch_items(source, listed)
+        self._urls = (
+            cast("Sequence[str]", items) if isinstance(items, EpochURLs) else [url_of(item) for item in items]
+        )
         part, digests = resume
         check_data(part, digests, self._urls)
         rest = rest_of(part, len(items))
         self._known.update((shard.position, (shard.version, shard.checksum)) for shard in rest.versions)
-        self._set_order(ShardOrder(source, items, bitmap(rest.left)), True)
+        self._set_order(ShardOrder(source, None, items, rest.left), True)
         self.held.extend(rest.held)
         for shard in rest.open:
             self.open(items[shard.position], shard.position, shard.offset, shard.version, shard.checksum)

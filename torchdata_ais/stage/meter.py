@@ -12,8 +12,6 @@ from itertools import chain, islice
 from time import perf_counter
 from typing import Any, TypeVar
 
-__all__ = ["Meter", "items_of", "iterate", "measured", "meter_of", "metered"]
-
 T = TypeVar("T")
 
 _PAYS_AT_S = 3e-3
@@ -32,6 +30,9 @@ class Meter:
         timed: How many were timed.
         items_before: Items given in iterations that are over.
     """
+
+    _clock = staticmethod(perf_counter)
+    """An iterator may be closed when the interpreter ends, and has emptied this module."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -65,7 +66,7 @@ class Meter:
     def end(self, run: int) -> None:
         """Stop the clock of that iteration, if it is the one that runs."""
         if run == self._run and self._since is not None:
-            self._over_s += perf_counter() - self._since
+            self._over_s += self._clock() - self._since
             self._since = None
 
     def add(self, took_s: float, skipped: int) -> int:
@@ -153,6 +154,14 @@ def items_of(pipe: Any, meter: Meter) -> int:
     """Return how many items `pipe` has given since its meter was made."""
     # torch's count of the present iteration, which copies of the stage keep.
     return meter.items_before + (getattr(pipe, "_number_of_samples_yielded", 0) if meter.begun else 0)
+
+
+def count_given(pipe: Any, number: int) -> None:
+    """Count `number` items as given in an iteration of `pipe` that nobody needs: they were known before."""
+    meter = meter_of(pipe)
+    _count_on(pipe, meter)
+    meter.end(meter.begin())
+    pipe._number_of_samples_yielded = number
 
 
 def measured(method: Callable[[Any], Iterator[T]]) -> Callable[[Any], Iterator[T]]:

@@ -6,9 +6,8 @@ import copy
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.pipe import IterDataPipe, as_pipe, below_plan, check_source
-
-__all__ = ["several_pipes"]
+from torchdata_ais.stage.below_plan import below_plan
+from torchdata_ais.stage.pipe import IterDataPipe, as_pipe, check_source
 
 
 def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any]]:

@@ -11,8 +11,6 @@ from torchdata_ais.shown import value_text
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.place import place_in
 
-__all__ = ["note_place", "trimmed"]
-
 _E = TypeVar("_E", bound=BaseException)
 
 _OURS = ("torchdata_ais.", "torchdata.", "torch.utils.data.")

@@ -9,8 +9,6 @@ from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.stage.shared_seed import reseed
 
-__all__ = ["Passes"]
-
 
 class Passes:
     """Goes through a pipe several times.

@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 
 from torchdata_ais.errors import StateError
 
-__all__ = ["MARK", "GoneClass", "refuse", "unmarked"]
-
 MARK = ("pickled by torchdata_ais", 2)
 """The second is counted on when attributes of stages change in a way that an older pickle would not fit."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.samples import Sample
 
-__all__ = ["keep_place", "place_in", "place_of", "require_dict"]
-
 
 def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
     """Return `result` as a `Sample` that stands where `sample` stands, if that is one.
@@ -37,7 +35,7 @@ def place_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     offset = getattr(sample, "offset", -1)
     return {
         "key": sample.get("__key__"),
-        "url": sample.get("__url__"),
+        "url": url if isinstance(url := sample.get("__url__"), str) else None,  # of a batch there are many
         "offset": None if offset < 0 else offset,
     }
 

@@ -10,12 +10,11 @@ from torchdata_ais.arguments import check_function
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, UsageError
 from torchdata_ais.stage.stats import StageStats, text_of
 
-__all__ = ["ErrorPolicy", "OnError"]
-
 OnError = Literal["raise", "warn", "skip"] | Callable[[Exception], bool]
 """``"raise"``; ``"warn"``: log and skip; ``"skip"``: skip; or a webdataset handler (True: go on, False: stop)."""
 
 _RATE_AFTER = 100
+_IN_A_ROW = 1000
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -29,9 +28,14 @@ class ErrorPolicy:
     Args:
         on_error: See `OnError`. ``"warn"`` and ``"skip"`` log the first error of a class in full and count the
             rest; ``"warn"`` logs at level WARNING, ``"skip"`` at INFO.
-        max_errors: How many items may be given up in one process: a count, or a share of the items seen (a float
-            below 1, looked at from the 100th item on and at the end). One more raises the error itself. None: any
-            number.
+        max_errors: How many items may be given up: a count, in one process; or a share of the items seen (a float
+            below 1, looked at from the 100th item on and at the end), in one process, and under `ais_loader` in all
+            workers of all ranks together (from a hundred items for each of them on). One more raises the error
+            itself. None: any number.
+
+    Attributes:
+        by_job: Whether the loader compares the share, for all processes. Here is then only seen that a thousand items
+            in a row were given up, for of those the loader does not hear.
     """
 
     def __init__(self, on_error: OnError = "raise", max_errors: float | None = None) -> None:
@@ -51,6 +55,17 @@ class ErrorPolicy:
             )
         self.on_error = on_error
         self.max_errors = max_errors
+        self.by_job = False
+        self._good, self._given_up_at_good = -1, 0
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the limit is a share of the items."""
+        return self.on_error != "raise" and isinstance(self.max_errors, float) and self.max_errors < 1
+
+    def is_share_over(self, items: int, skipped: int, *, processes: int = 1, at_end: bool = False) -> bool:
+        """Return whether so many of the items of so many processes are more than the share that may be given up."""
+        return (at_end or items >= _RATE_AFTER * processes) and skipped > (self.max_errors or 0.0) * items
 
     def goes_on(self, error: Exception, stats: StageStats, stage: str) -> bool:
         """Return True to go on with the next item, False to end the stream; or raise `error`.
@@ -86,9 +101,17 @@ class ErrorPolicy:
         count = sum(stats.skipped.values())
         if limit is None or not count:
             return False
-        if isinstance(limit, float) and limit < 1:
-            return (at_end or stats.items >= _RATE_AFTER) and count > limit * stats.items
+        if self.is_share:
+            if self.by_job:
+                return not at_end and self._in_a_row(stats.items, count) > _IN_A_ROW
+            return self.is_share_over(stats.items, count, at_end=at_end)
         return count > limit
+
+    def _in_a_row(self, items: int, skipped: int) -> int:
+        """Return how many items were given up since the last good one."""
+        if items - skipped > self._good:
+            self._good, self._given_up_at_good = items - skipped, skipped - 1
+        return skipped - self._given_up_at_good
 
     def _too_many(self, stats: StageStats, stage: str) -> str:
         count = sum(stats.skipped.values())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from torchdata_ais.errors import ObjectChangedError, StateError
 from torchdata_ais.samples import SHARD_SHIFT
@@ -23,20 +25,18 @@ from torchdata_ais.state import (
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
-__all__ = ["Rest", "check_data", "rest_of", "url_hash"]
-
 
 class Rest(NamedTuple):
     """What one instance has to read.
 
     Attributes:
-        left: Positions of the shards to begin.
+        left: Bitmap of the positions of the shards to begin.
         open: The shards to go on with.
         held: Places of the samples to read again.
         versions: The shards those came from.
     """
 
-    left: list[int]
+    left: bytes
     open: list[OpenPosition]
     held: list[int]
     versions: list[ShardVersion]
@@ -44,20 +44,46 @@ class Rest(NamedTuple):
 
 def rest_of(part: Part, total: int) -> Rest:
     """Return what `part` has to read, of `total` shards in the epoch."""
+    left = np.packbits(_times_left(part, total) > 0, bitorder="little").tobytes()
+    return Rest(left, *_begun(part))
+
+
+def _begun(part: Part) -> tuple[list[OpenPosition], list[int], list[ShardVersion]]:
+    """Return the shards that `part` is to go on with, the samples to read again, and the shards those came from."""
     if isinstance(part, InstanceState):
-        reader = part.reader
-        return Rest(list(left_of(reader, total)), reader.open, reader.places(), reader.versions)
-    rests = [rest_of(other, total) for other in part.of]
+        return part.reader.open, part.reader.places(), part.reader.versions
+    begun = [_begun(other) for other in part.of]
     dealt = slice(part.share, None, part.shares)
-    return Rest(
-        sorted(chain.from_iterable(rest.left for rest in rests))[dealt],
-        list(chain.from_iterable(rest.open for rest in rests))[dealt],
-        list(chain.from_iterable(rest.held for rest in rests))[dealt],
-        list(chain.from_iterable(rest.versions for rest in rests)),
+    return (
+        list(chain.from_iterable(shards for shards, _, _ in begun))[dealt],
+        list(chain.from_iterable(held for _, held, _ in begun))[dealt],
+        list(chain.from_iterable(versions for _, _, versions in begun)),
     )
 
 
-def check_data(part: Part, digests: tuple[str, str], urls: list[str]) -> None:
+def _times_left(part: Part, total: int) -> NDArray[np.uint32]:
+    """Return how often `part` has the shard at each position to begin: once at most, if its states do not overlap."""
+    times = np.zeros(total, np.uint32)
+    if isinstance(part, InstanceState):
+        _count_left(part, times)
+        return times
+    for other in part.of:
+        _count_left(other, times)
+    if part.shares > 1:
+        dealt = np.flatnonzero(times)[part.share :: part.shares]
+        times[:] = 0
+        times[dealt] = 1
+    return times
+
+
+def _count_left(part: Part, times: NDArray[np.uint32]) -> None:
+    if isinstance(part, InstanceState):
+        times[left_of(part.reader, len(times))] += 1
+    else:
+        times += _times_left(part, len(times))
+
+
+def check_data(part: Part, digests: tuple[str, str], urls: Sequence[str]) -> None:
     """Raise an error if the shards are not the ones a checkpoint was taken over.
 
     Args:
@@ -73,9 +99,11 @@ def check_data(part: Part, digests: tuple[str, str], urls: list[str]) -> None:
         _check_seen(leaf.reader, urls)
         _check_positions(leaf.reader, urls)
         _check_unchanged(leaf.reader, urls)
-    whole = rest_of(SharedState(part.of, 0, 1) if isinstance(part, SharedState) else part, len(urls))
-    to_read = [*whole.left, *(shard.position for shard in whole.open)]
-    if len(set(to_read)) != len(to_read):
+    whole = SharedState(part.of, 0, 1) if isinstance(part, SharedState) else part
+    times = _times_left(whole, len(urls))
+    for shard in _begun(whole)[0]:
+        times[shard.position] += 1
+    if times.max(initial=0) > 1:
         raise StateError.at(
             "the states overlap: a shard is left in two of them",
             todo="pass states that were taken at the same step by the ranks of one loader",
@@ -90,7 +118,7 @@ def check_data(part: Part, digests: tuple[str, str], urls: list[str]) -> None:
         )
 
 
-def _check_seen(reader: ReaderState, urls: list[str]) -> None:
+def _check_seen(reader: ReaderState, urls: Sequence[str]) -> None:
     for shard in reader.seen:
         position = shard.position
         if position >= len(urls):
@@ -103,7 +131,7 @@ def _check_seen(reader: ReaderState, urls: list[str]) -> None:
             )
 
 
-def _check_positions(reader: ReaderState, urls: list[str]) -> None:
+def _check_positions(reader: ReaderState, urls: Sequence[str]) -> None:
     """Raise `StateError` if a saved state names more shards than there are."""
     held = reader.places()
     named = [shard.position for shard in reader.open]
@@ -119,7 +147,7 @@ def _check_positions(reader: ReaderState, urls: list[str]) -> None:
         raise damaged("it names a held sample twice")
 
 
-def _check_unchanged(reader: ReaderState, urls: list[str]) -> None:
+def _check_unchanged(reader: ReaderState, urls: Sequence[str]) -> None:
     """Raise `ObjectChangedError` for a shard that samples are still to be read of, if the listing has another one."""
     begun: Iterable[OpenPosition | ShardVersion] = chain(reader.open, reader.versions)
     for shard in begun:
@@ -136,7 +164,7 @@ def _check_unchanged(reader: ReaderState, urls: list[str]) -> None:
             )
 
 
-def _too_few(position: int, urls: list[str]) -> StateError:
+def _too_few(position: int, urls: Sequence[str]) -> StateError:
     return StateError.at(
         f"the epoch had at least {position + 1} shards when the checkpoint was taken, now {len(urls)}",
         todo="restore the bucket as it was, or begin the epoch anew",

@@ -7,10 +7,9 @@ from typing import Any
 import xxhash
 
 from torchdata_ais.stage.datapipes import Shuffler
-from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import SeedState
-
-__all__ = ["EpochSeed", "mix_seed", "seed_shufflers"]
 
 
 def mix_seed(*parts: object) -> int:

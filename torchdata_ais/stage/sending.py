@@ -11,8 +11,6 @@ from typing import Any
 
 from torchdata_ais.errors import AISError, UsageError
 
-__all__ = ["check_sendable", "explained"]
-
 _TODO = (
     "use functions defined at the top level of a module, functools.partial, or"
     ' pip install "torchdata-ais[lambda]" for lambdas'

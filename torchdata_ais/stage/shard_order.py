@@ -9,37 +9,33 @@ dealt out anew, and a bitmap says what is left.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torchdata_ais.stage.datapipes import Collator, Mapper
-from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter, parents
+from torchdata_ais.stage.listed_order import EpochURLs, ListedOrder, listed_order
+from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
+from torchdata_ais.stage.upstream import parents
 from torchdata_ais.state import ReaderState
 
 logger = logging.getLogger("torchdata_ais")
 
-__all__ = ["ShardOrder", "bitmap", "find_sharder", "left_of", "positions_of", "unsharded"]
-
-
-def bitmap(positions: Iterable[int]) -> bytes:
-    """Return a bit for each of `positions`.
-
-    Example:
-        >>> list(positions_of(bitmap([0, 9, 3])))
-        [0, 3, 9]
-    """
-    bits = 0
-    for position in positions:
-        bits |= 1 << position
-    return _bytes_of(bits)
+_BITS = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
 def positions_of(bits: bytes) -> Iterator[int]:
-    """Yield the positions of a bitmap, ascending."""
+    """Yield the positions of a bitmap, ascending.
+
+    Example:
+        >>> list(positions_of(bytes([9, 2])))
+        [0, 3, 9]
+    """
     for index, byte in enumerate(bits):
-        for bit in range(8):
-            if byte >> bit & 1:
-                yield 8 * index + bit
+        for bit in _BITS[byte]:
+            yield 8 * index + bit
 
 
 def find_sharder(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
@@ -57,13 +53,19 @@ class ShardOrder:
 
     Args:
         source: The pipe of shards, sharding filter included.
-        items: All items of the epoch, if they were listed before.
+        listed: What the source of the sharding filter gives, if it is listed.
+        items: All items of the epoch, after a resume.
         left: Bitmap of the positions to read instead of those of the filter (after a resume), or None.
     """
 
     def __init__(
-        self, source: IterDataPipe[Any], items: list[Any] | None = None, left: bytes | None = None
+        self,
+        source: IterDataPipe[Any],
+        listed: ListedOrder | None = None,
+        items: EpochURLs | list[Any] | None = None,
+        left: bytes | None = None,
     ) -> None:
+        self._listed = listed
         self._source = source
         self._sharder = find_sharder(source)
         self._items = items
@@ -91,11 +93,13 @@ class ShardOrder:
         """Do the sharding filter's work here, to see how many shards there are for all instances."""
         assert self._sharder is not None
         total = 0
-        for position, item in enumerate(self._sharder.source_datapipe):
+        listed = self._listed
+        above = self._sharder.source_datapipe if listed is None else listed.numbers()
+        for position, item in enumerate(above):
             total = position + 1
             if position % number == instance:
                 self._count += 1
-                yield position, item
+                yield position, item if listed is None else listed.urls[item]
         if total < number and instance == 0:
             logger.warning(
                 "%d shards for %d workers (over all ranks): %d of them have nothing to do; "
@@ -125,11 +129,24 @@ def _bytes_of(bits: int) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-def left_of(reader: ReaderState, total: int) -> Iterable[int]:
-    """Return the positions of the shards that `reader` has still to begin, of `total` in the epoch."""
+def left_of(reader: ReaderState, total: int) -> slice | NDArray[np.bool_]:
+    """Return which of `total` shards in the epoch `reader` has still to begin, as an index of an array of them."""
     if reader.left is not None:
-        return positions_of(reader.left)
-    return range(reader.begun * reader.instances + reader.instance, total, reader.instances)
+        wanted = np.zeros(total, np.bool_)  # count= of unpackbits leaves it undefined for no bytes at all
+        bits = np.unpackbits(np.frombuffer(reader.left, np.uint8), bitorder="little")[:total]
+        wanted[: len(bits)] = bits
+        return wanted
+    return slice(reader.begun * reader.instances + reader.instance, total, reader.instances)
+
+
+def epoch_items(source: IterDataPipe[Any], listed: ListedOrder | None) -> EpochURLs | list[Any]:
+    """Return the items of an epoch of `source`, as a single instance would get them."""
+    return list(unsharded(source, find_sharder(source))) if listed is None else EpochURLs(listed)
+
+
+def listed_behind(source: IterDataPipe[Any]) -> ListedOrder | None:
+    """Return what the source of the sharding filter `source` gives, if it is one and that is listed."""
+    return listed_order(source.source_datapipe) if isinstance(source, ShardingFilter) else None
 
 
 def unsharded(source: IterDataPipe[Any], sharder: ShardingFilter | None) -> Iterator[Any]:

@@ -18,11 +18,10 @@ from torchdata_ais.errors import StateError
 from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.above import with_above
 from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter, upstream
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.slots import drawn_above, plan_of
-
-__all__ = ["SampleSeeds", "SharedEpochSeed", "SharedSeed", "reseed", "sharder_above", "with_shared_seed"]
+from torchdata_ais.stage.upstream import upstream
 
 
 class SharedSeed(Pipe[Any]):

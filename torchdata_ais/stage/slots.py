@@ -7,132 +7,19 @@ and never takes from the next: so ``.batched()`` does not count, but asks the st
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from torchdata_ais.errors import EmptyBatchError, UsageError
-from torchdata_ais.plan import Run
-from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.below_plan import check_below_plan
 from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import IterDataPipe, check_below_plan, parents, upstream
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.planned import DrawnStage, PlannedStage, SlotStage
+from torchdata_ais.stage.stats import StageStats
+from torchdata_ais.stage.upstream import parents, upstream
 
-__all__ = [
-    "DrawnStage",
-    "PlannedStage",
-    "Share",
-    "SlotBatcher",
-    "SlotStage",
-    "Task",
-    "check_planned",
-    "drawn_above",
-    "gives_as_many",
-    "not_steps",
-    "plan_of",
-    "planned_above",
-    "refuse_below_plan",
-    "say_no_steps",
-    "slots_above",
-]
-
-
-class Share(NamedTuple):
-    """What one worker of one rank gives in an epoch.
-
-    Attributes:
-        rank: This rank.
-        ranks: How many ranks share each global batch.
-        worker: This worker: it gives the batches ``worker``, ``worker + workers``, ... of what is left.
-        workers: How many workers the rank has.
-        alone: Whether no other process gets the same data. Where some do, what goes wrong for one of them alone
-            (transport) is never skipped.
-    """
-
-    rank: int = 0
-    ranks: int = 1
-    worker: int = 0
-    workers: int = 1
-    alone: bool = True
-
-
-class Task(NamedTuple):
-    """What a planned stage is to give in an iteration.
-
-    Attributes:
-        run: The run.
-        share: Which part of it.
-        step: The first step.
-        places: Which of its indexes each source of the run is; None for one that is not drawn any more.
-    """
-
-    run: Run
-    share: Share
-    step: int
-    places: list[int | None]
-
-
-class DrawnStage(Stage):
-    """A stage that knows of which draw its last item is.
-
-    Attributes:
-        drawn: The number of the source, and how many samples of it were drawn before; of a batch, those of its first.
-    """
-
-    drawn: tuple[int, int] = (0, -1)
-
-
-class SlotStage(DrawnStage):
-    """A stage that knows for which batch its last item is.
-
-    Attributes:
-        slot: The number of that batch among those of this worker in this iteration.
-    """
-
-    slot: int = -1
-
-
-class PlannedStage(SlotStage):
-    """A stage that reads by a plan.
-
-    Attributes:
-        run_seed: What the order, and each random draw below, depends on.
-        slots_given: How many batches this worker had in the last iteration, once it is over.
-    """
-
-    planned = True
-    run_seed: int = 0
-    slots_given: int = 0
-
-    def take_task(self, task: Task) -> None:
-        """Give this in the next iteration: a loader says so."""
-        raise NotImplementedError
-
-    def take_share(self, share: Share) -> None:
-        """Be this part of all ranks and workers, until `forget_split`: a loader says so."""
-        raise NotImplementedError
-
-    def set_seed(self, seed: int) -> Any:
-        """Take the seed of the next epoch, the same in all ranks and workers: loaders call it."""
-        raise NotImplementedError
-
-    def forget_split(self) -> None:
-        """Forget what loaders have said of ranks and workers."""
-        raise NotImplementedError
-
-    def use_batches_of(self, size: int) -> None:
-        """Take `size` as the batch of a rank, unless a loader has said otherwise."""
-        raise NotImplementedError
-
-    def size_of(self, slot: int) -> int:
-        """Return how many samples are planned for a batch."""
-        raise NotImplementedError
-
-    def lost(self, slot: int) -> EmptyBatchError | None:
-        """Return the error for a batch of which nothing is left; None: the batch before is given again."""
-        raise NotImplementedError
-
-    def batches(self) -> int:
-        """Return how many batches this rank gets in the next epoch."""
-        raise NotImplementedError
+_T = TypeVar("_T")
+_Batch = TypeVar("_Batch")
 
 
 def _chain(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
@@ -174,6 +61,44 @@ def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
         if isinstance(above, SlotStage) and above.effect().holds:
             return above if planned_above(pipe) is not None else None
     return None
+
+
+def given_of(
+    plan: PlannedStage, left: Iterable[list[_T]], make: Callable[[list[_T]], _Batch], stats: StageStats
+) -> Iterator[_Batch]:
+    """Yield a batch for each that was laid down.
+
+    Args:
+        plan: The stage that laid them down.
+        left: What is left of each, in order.
+        make: Makes a batch of that.
+        stats: Counts those of which nothing is left.
+
+    Raises:
+        EmptyBatchError: Nothing is left of one, and it may not be replaced by the batch before; or of all of them.
+    """
+    made: tuple[_Batch] | None = None
+    owed = 0  # empty batches before the first that is none: a worker begins anew at every resume
+    for slot, items in enumerate(left):
+        if items:
+            made = (make(items),)
+            for _ in range(owed + 1):
+                yield made[0]
+            owed = 0
+            continue
+        error = plan.lost(slot)
+        if error is not None:
+            raise error
+        stats.skip(EmptyBatchError.at("a batch is empty, and another of its worker is given in its place"))
+        if made is None:
+            owed += 1
+        else:
+            yield made[0]
+    if owed:
+        raise EmptyBatchError.at(
+            f"a worker has {owed} batches left in this epoch, and nothing is left of any of them",
+            todo="filter when the index is chosen (index.select)",
+        )
 
 
 def refuse_below_plan(pipe: IterDataPipe[Any], what: str, todo: str) -> None:
@@ -236,3 +161,7 @@ class SlotBatcher(DrawnStage):
     """
 
     batchsize: int
+
+    def say_to(self, plan: PlannedStage) -> None:
+        """Tell a planned stage what a batch is: loaders call it, and iterating does."""
+        plan.use_batches_of(self.batchsize)

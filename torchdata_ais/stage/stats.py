@@ -8,8 +8,6 @@ from typing_extensions import Self
 from torchdata_ais.redaction import clean
 from torchdata_ais.store import held_now
 
-__all__ = ["StageStats", "text_of"]
-
 _EXAMPLES = 20
 
 

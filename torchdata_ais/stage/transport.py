@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from torchdata_ais.errors import AISError, UsageError
-from torchdata_ais.stage.pipe import IterDataPipe, upstream
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.store import Retry, StoreOptions, cluster_options
-
-__all__ = ["StageTransport"]
 
 
 class StageTransport:
@@ -19,6 +18,9 @@ class StageTransport:
     the SDK's environment variables. Single settings (`overrides`) apply on top. Only plain options are kept, no
     client: the stage pickles, and each process makes its own connections.
 
+    Attributes:
+        on_node: How many processes share what a node may have.
+
     Args:
         given: Those of the arguments that name a cluster; None if none does.
         **overrides: Fields of `StoreOptions`; None means not given.
@@ -27,6 +29,7 @@ class StageTransport:
     def __init__(self, given: StoreOptions | None, **overrides: Any) -> None:
         self.given = given
         self._overrides = {name: value for name, value in overrides.items() if value is not None}
+        self.on_node = 1
         if not isinstance(self._overrides.get("retry", Retry()), Retry):
             raise UsageError.at(
                 f"retry={overrides['retry']!r:.60}", todo="pass Retry(attempts=3) or the like"
@@ -52,9 +55,23 @@ class StageTransport:
             transport = vars(above).get("transport")
             if given is None and isinstance(transport, StageTransport):
                 given = transport.given
-        return replace(cluster_options(given), **self._overrides)
+        return self._resolved(given)
 
     def resolve_over(self, known: StoreOptions) -> StoreOptions:
         """Return the settings where something else than a stage above is known: what the stage was given, else that."""
         given = self.given if self.given is not None else known if known.endpoint else None
-        return replace(cluster_options(given), **self._overrides)
+        return self._resolved(given)
+
+    def _resolved(self, given: StoreOptions | None) -> StoreOptions:
+        options = replace(cluster_options(given), **self._overrides)
+        if self.on_node == 1:
+            return options
+        return replace(options, node_requests=max(1, options.node_requests // self.on_node))
+
+
+def share_node(pipe: IterDataPipe[Any], processes: int) -> None:
+    """Have the stages of `pipe` take their part of what a node may have, of so many processes."""
+    for stage in upstream(pipe):
+        transport = vars(stage).get("transport")
+        if isinstance(transport, StageTransport):
+            transport.on_node = processes

@@ -8,11 +8,14 @@ from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_url
+from torchdata_ais.store.heap import keep_memory
+from torchdata_ais.store.journal import RequestRecord, journal
 from torchdata_ais.store.listing import list_objects, options_with
 from torchdata_ais.store.nearby import with_neighbours
-from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object
+from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object, target_of
 from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
 from torchdata_ais.store.pace import Pace, pace_of
+from torchdata_ais.store.packed_urls import PackedURLs
 from torchdata_ais.store.ranges import read_range
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.source import BlockSource, open_blocks
@@ -29,6 +32,8 @@ __all__ = [
     "Kept",
     "ObjectCache",
     "Pace",
+    "PackedURLs",
+    "RequestRecord",
     "Retry",
     "Stats",
     "StoreOptions",
@@ -40,6 +45,8 @@ __all__ = [
     "given_options",
     "head_object",
     "held_now",
+    "journal",
+    "keep_memory",
     "list_objects",
     "object_exists",
     "open_blocks",
@@ -49,5 +56,6 @@ __all__ = [
     "read_batch",
     "read_range",
     "resolve_options",
+    "target_of",
     "with_neighbours",
 ]

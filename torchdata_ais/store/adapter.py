@@ -18,9 +18,7 @@ from requests.adapters import HTTPAdapter
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import is_page, not_aistore
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.pools import report_sockets
-
-__all__ = ["BoundedAdapter"]
+from torchdata_ais.store.pools import IdleLostError, report_sockets
 
 _PIECE = 64 << 10
 _ERROR_BYTES = 64 << 10  # more than this is not read of an error
@@ -39,12 +37,12 @@ class BoundedAdapter(HTTPAdapter):
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         """Make the pool manager, with our connections."""
         super().init_poolmanager(*args, **kwargs)
-        report_sockets(self.poolmanager)
+        report_sockets(self.poolmanager, self._options)
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
         """Return the pool manager for a proxy, with our connections."""
         manager = super().proxy_manager_for(*args, **kwargs)
-        report_sockets(manager)
+        report_sockets(manager, self._options)
         return manager
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
@@ -54,7 +52,10 @@ class BoundedAdapter(HTTPAdapter):
             Failed: It is longer than any of AIStore's, or not AIStore's.
             requests.RequestException: There is none.
         """
-        response = super().send(request, *args, **kwargs)
+        while True:
+            with suppress(IdleLostError):  # one idle connection fewer each time
+                response = super().send(request, *args, **kwargs)
+                break
         try:
             Cancel.limit(self._options.stall_timeout)
             body = self._body(response)

@@ -6,22 +6,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import ConnectError, StallError, TransportError
+from torchdata_ais.meanwhile import meanwhile
 from torchdata_ais.redaction import clean, quiet
 from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.journal import RequestRecord
 from torchdata_ais.store.options import Retry
-
-__all__ = ["Attempts", "Cancelled", "Failed", "retried", "series"]
 
 _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
 _MIB = 1 << 20
 _SLACK_S = 2.0
 _WATCH_S = 1.0
+_SILENT_S = 1.9
 _QUIET_S = 60.0
 _MOST_SAID = 1000
 
@@ -77,13 +79,16 @@ class Attempts:
         total: Tries begun so far.
         retries: Pauses made so far.
         token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
+        record: What is noted of the request under way.
     """
 
-    def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str) -> None:
+    def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str, host: str = "") -> None:
         self._retry = retry
         self._cancel = cancel
         self._name = name
         self._url = url
+        self._host = host
+        self._begun = float("inf")
         self._failures = 0
         self._bytes = 0
         self._waited_s = 0.0
@@ -91,6 +96,7 @@ class Attempts:
         self.total = 0
         self.retries = 0
         self.token_kept_from = ""
+        self.record = RequestRecord("", "", 0.0)
 
     def progress(self, size: int) -> None:
         """Note that `size` new bytes arrived: failures before them do not count any more."""
@@ -104,7 +110,11 @@ class Attempts:
         if left is not None and left <= 0:
             what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
             raise self._error(
-                Failed(StallError, what, "raise Retry(deadline=), or ask for less at once"), "", None
+                Failed(
+                    StallError, what, Remedy(in_programs("raise Retry(deadline=)"), "ask for less at once")
+                ),
+                "",
+                None,
             )
 
     @contextmanager
@@ -145,6 +155,16 @@ class Attempts:
         for timeout in timeouts:
             due = due + timeout if timeout is not None else float("inf")
         self._due = due
+
+    def asked(self, begun: bool) -> None:
+        """Note that a request begins, or has ended."""
+        self._begun = time.monotonic() if begun else float("inf")
+
+    def tell_waiting(self) -> None:
+        """Say once a minute that a host gives no answer. Called by another thread."""
+        waited = time.monotonic() - self._begun
+        if self._host and waited > _SILENT_S and _first_of(f"waiting for {self._host}"):
+            _log.warning("%s: no answer from %s for %.0f s; waiting", self._name, self._host, waited)
 
     def check_overdue(self) -> None:
         """End a step that is overdue. Called by another thread: the step itself is stuck in a socket.
@@ -205,22 +225,15 @@ class Attempts:
         return error
 
 
-@contextmanager
-def _watched(attempts: Attempts) -> Iterator[None]:
+def _watched(attempts: Attempts) -> AbstractContextManager[None]:
     """Check from time to time whether the step under way is overdue."""
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while not over.wait(_WATCH_S):
             attempts.check_overdue()
+            attempts.tell_waiting()
 
-    thread = threading.Thread(target=watch, name="torchdata_ais.watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return meanwhile(watch, "torchdata_ais.watch")
 
 
 class Series:
@@ -243,17 +256,29 @@ class Series:
             attempts.failed(failed)  # out here: what it raises has no other context than the cause it names
 
     def _once(self, call: Callable[[Attempts], _T]) -> _T:
+        self._attempts.asked(True)
         try:
             return call(self._attempts)
         finally:
+            self._attempts.asked(False)
             self._attempts.expect()
 
 
 @contextmanager
-def series(retry: Retry, name: str, url: str, cancel: Cancel | None = None) -> Iterator[Series]:
-    """Give what makes several calls under one deadline; `name` and `url` are for the errors, `cancel` ends them."""
+def series(
+    retry: Retry, name: str, url: str, cancel: Cancel | None = None, *, host: str = ""
+) -> Iterator[Series]:
+    """Give what makes several calls under one deadline.
+
+    Args:
+        retry: When to try again.
+        name: What is asked for, for errors and the log.
+        url: The same.
+        cancel: Ends them.
+        host: Who is asked; a log line says so if no answer comes for two seconds.
+    """
     with cancel or Cancel() as cancel:
-        attempts = Attempts(retry, cancel, name, url)
+        attempts = Attempts(retry, cancel, name, url, host)
         with _watched(attempts):
             yield Series(attempts)
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.tar.header import NUL, pax_records, read_header
 
-__all__ = ["Asked", "NotAsAskedError", "entries_of"]
-
 _BLOCK = 512
 _FILES = (0, ord("0"))
 _PAX = ord("x")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,13 +19,12 @@ from torchdata_ais.store.batch_archive import Asked, NotAsAskedError, entries_of
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import is_page, not_aistore, refused
 from torchdata_ais.store.framing import let_go
+from torchdata_ais.store.journal import journal
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.request import send
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url
-
-__all__ = ["BatchAnswer", "WantedRange", "batch_group", "read_batch"]
 
 WantedRange = tuple["str | Location", int, int]
 """An object, the first byte, and how many bytes."""
@@ -156,7 +156,11 @@ def read_batch(
         if not asked:
             return BatchAnswer(tuple(missing), tuple(absent))
         body = _encoded(asked, places, first.bucket)
-        with nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()):
+        with ExitStack() as turn:
+            if pace is not None:
+                turn.enter_context(pace.turn(cancel, attempts.left_s()))
+            attempts.record = turn.enter_context(journal().asking(name, url, attempt=attempts.total))
+            begin = time.monotonic()
             response = send(
                 "GET",
                 url,
@@ -166,19 +170,23 @@ def read_batch(
                 headers={"Content-Type": "application/json", "Content-Length": str(len(body))},
                 body=lambda: iter([body]),
             )
+            attempts.record.first_byte_s = time.monotonic() - begin
             try:
                 if response.status != 200:
                     return _refusal(response, url, options, attempts, missing, absent)
                 if is_page(response.headers.get("Content-Type", "")):
                     raise not_aistore(url, "it answered with a web page")
+                last = asked[-1].number
                 for number, data in entries_of(WholeBody(response, options, attempts), asked):
                     if data is None:
                         absent.append(number)
-                        continue
-                    del missing[number]
-                    attempts.progress(len(data))
-                    arrived(number, data)
-                    del data  # or it would stay until the next one is whole
+                    else:
+                        del missing[number]
+                        attempts.progress(len(data))
+                        arrived(number, data)
+                        del data  # or it would stay until the next one is whole
+                    if number == last:
+                        turn.close()  # targets take 100 ms to end an answer that has nothing more in it
             except NotAsAskedError as error:
                 return BatchAnswer(tuple(missing), tuple(absent), answered_as_asked=False, reason=str(error))
             except Failed:

@@ -11,48 +11,33 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPException
+from urllib.parse import urlsplit
 
+import xxhash
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import UNREADABLE, is_marked, is_page, not_aistore, refused, root
-from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length, length_of
+from torchdata_ais.store.facts import Facts, facts_of, is_derived
 from torchdata_ais.store.framing import StrictResponse, plain_body
+from torchdata_ais.store.hashes import Hash, hash_maker
+from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pace import pace_of
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, redact
 
-__all__ = ["HTTPReader", "facts_of"]
-
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)$")
 _NODE = "look at the node that holds the object"
-_DERIVING = ("etl_name", "etl_args", "etl_pipeline", "archpath", "archregx")
-
-
-def _is_derived(location: Location) -> bool:
-    """Whether the body is a transform's output or a part of the object: not what has the checksum."""
-    return any(name in location.params for name in _DERIVING)
-
-
-def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
-    """Return what the headers of a response say about the whole object."""
-    headers = response.headers
-    found = Facts(size=length_of(response) if response.status == 200 else None)
-    if location.kind == "http":
-        found.version = headers.get("ETag") or headers.get("Last-Modified")
-    elif not _is_derived(location):
-        found.version = headers.get("Ais-Version")
-        kind, value = headers.get("Ais-Checksum-Type", ""), headers.get("Ais-Checksum-Value")
-        if value and kind != "none":
-            found.checksum, found.hash_name = value.lower(), kind
-    return found
 
 
 def _broken_off(where: str) -> Failed:
@@ -81,20 +66,21 @@ class HTTPReader(Reader):
         self._location = location
         self._url = location.url()
         self._options = options
+        self._pace = pace_of(urlsplit(self._url).netloc, options.node_requests, opening=True)
         self._start = start
         self._offset = start
         self._cancel = cancel
         self._stats = stats
         self._attempts = Attempts(options.retry, cancel, location.uri, redact(self._url))
-        self._derived = _is_derived(location)
+        self._derived = is_derived(location)
         self._ranges = not self._derived
         # The middle of an object continues a known version of it, whatever pin says.
         pinned = (options.pin or start > 0) and not self._derived
         self.facts = known if pinned else Facts()
         self._begun = False
         # Of the bytes passed on: compared with the checksum at the end, or with a second reading.
+        self._new_hash: Callable[[], Hash] | None = None
         self._hash: Hash | None = None
-        self._hash_name = ""
         self._compare = False
 
     def blocks(self) -> Iterator[bytes]:
@@ -103,15 +89,18 @@ class HTTPReader(Reader):
         while True:
             attempts.total += 1
             try:
-                with self._cancel.lent():
-                    response = self._open()
-                try:
-                    yield from self._read(response)
-                finally:
-                    self._cancel.watch(None)
-                    if not response.closed:
-                        response.close()
-                    response.release_conn()
+                with journal().asking(
+                    told_name(self._location), self._url, self._offset, attempts.total
+                ) as attempts.record:
+                    with self._cancel.lent():
+                        response = self._open()
+                    try:
+                        yield from self._read(response)
+                    finally:
+                        self._cancel.watch(None)
+                        if not response.closed:
+                            response.close()
+                        response.release_conn()
                 break
             except Failed as caught:
                 failed = caught
@@ -137,18 +126,23 @@ class HTTPReader(Reader):
             patience = min(options.stall_timeout, options.first_byte_timeout or options.stall_timeout)
             options = replace(options, first_byte_timeout=patience)
         home = options.endpoint if self._location.kind == "object" else ""
-        begin = time.monotonic()
-        with self._attempts.waiting():
-            response = send("GET", self._url, options, self._attempts, home=home, headers=headers)
-        if self._stats.first_byte_s is None:
-            self._stats.first_byte_s = time.monotonic() - begin
-        try:
-            self._accept(response, ranged)
-        except BaseException:
-            response.close()
-            raise
-        finally:
-            self._attempts.expect()
+        with ExitStack() as turn:
+            with self._attempts.waiting():
+                # Of a stream only its beginning is bounded: how long its body takes is the reader's affair.
+                turn.enter_context(self._pace.turn(self._cancel, self._attempts.left_s()))
+            begin = time.monotonic()
+            with self._attempts.waiting():
+                response = send("GET", self._url, options, self._attempts, home=home, headers=headers)
+            first_byte_s = self._attempts.record.first_byte_s = time.monotonic() - begin
+            if self._stats.first_byte_s is None:
+                self._stats.first_byte_s = first_byte_s
+            try:
+                self._accept(response, ranged)
+            except BaseException:
+                response.close()
+                raise
+            finally:
+                self._attempts.expect()
         return response
 
     def _accept(self, response: BaseHTTPResponse, ranged: bool) -> None:
@@ -196,16 +190,15 @@ class HTTPReader(Reader):
         self._begun = True
         facts = self.facts
         if self._options.verify and self._start == 0 and facts.checksum:
-            self._hash_name = facts.hash_name or hash_of_length(facts.checksum)
-            self._hash = hash_named(self._hash_name)
-            self._compare = self._hash is not None
-        if self._hash is None and not (facts.identifying and self._ranges):
-            self._hash_name = "xxhash2"
-            self._hash = hash_named(self._hash_name)
+            self._new_hash = hash_maker(facts.checksum, facts.hash_name)
+            self._compare = self._new_hash is not None
+        if self._new_hash is None and not (facts.identifying and self._ranges):
+            self._new_hash = xxhash.xxh64
+        self._hash = None if self._new_hash is None else self._new_hash()
 
     def _skip(self, response: BaseHTTPResponse) -> None:
         """Read what was passed on already; it must be the same again."""
-        again = hash_named(self._hash_name) if self._offset > self._start and self._hash is not None else None
+        again = None if self._new_hash is None or self._offset == self._start else self._new_hash()
         position = 0
         while position < self._offset:
             edge = self._start if position < self._start else self._offset
@@ -220,6 +213,7 @@ class HTTPReader(Reader):
 
     def _read(self, response: BaseHTTPResponse) -> Iterator[bytes]:
         attempts, stats, block_bytes = self._attempts, self._stats, self._options.block_bytes
+        record = attempts.record
         update = self._hash.update if self._hash is not None else None
         plain = plain_body(response)
         end = sys.maxsize if self.facts.size is None else self.facts.size
@@ -231,6 +225,7 @@ class HTTPReader(Reader):
                 update(data)
             self._offset += size
             stats.bytes += size
+            record.bytes += size
             attempts.progress(size)
             yield data
         if self.facts.size is not None and self._offset < self.facts.size:
@@ -251,7 +246,7 @@ class HTTPReader(Reader):
             raise Failed(
                 StallError,
                 f"no byte came for {waited:.1f} s at byte {self._offset}",
-                "look at the load of the node, or raise stall_timeout=",
+                Remedy("look at the load of the node", "raise stall_timeout="),
                 says_byte=True,
             ) from error
         except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
@@ -261,7 +256,9 @@ class HTTPReader(Reader):
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
             raise _broken_off(f"{self._offset}{size_text} ({root(error)})") from error
         finally:
-            self._attempts.waited(time.monotonic() - begin)
+            took_s = time.monotonic() - begin
+            self._attempts.record.read_s += took_s
+            self._attempts.waited(took_s)
 
     def _read_framed(self, response: BaseHTTPResponse, size: int) -> bytes:
         """Read a body whose frames take more than one read of the socket: a server may send it byte by byte."""
@@ -283,7 +280,7 @@ class HTTPReader(Reader):
             raise Failed(
                 StallError,
                 f"the deadline of {self._options.retry.deadline:g} s has passed at byte {self._offset}",
-                "raise Retry(deadline=) or look for what slows the network",
+                Remedy(in_programs("raise Retry(deadline=)"), "look for what slows the network"),
                 again=False,
                 says_byte=True,
             )
@@ -311,7 +308,10 @@ class HTTPReader(Reader):
         begun = f" after {self._offset} bytes were read" if self._offset > self._start else ""
         return ObjectChangedError.at(
             f"{self._location.uri}: the object changed{begun}: {difference}",
-            todo="list again, and write new versions under new names; pin=False takes what is there at the start",
+            todo=Remedy(
+                "list again, and write new versions under new names",
+                "; pin=False takes what is there at the start",
+            ),
             url=redact(self._url),
             offset=self._offset,
             attempt=self._attempts.total,

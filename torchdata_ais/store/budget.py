@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["Share", "held_now", "open_share"]
-
 
 class _Budget:
     """What all shares hold together. The lock is re-entrant: the garbage collector may close a share."""

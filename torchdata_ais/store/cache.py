@@ -24,14 +24,13 @@ import xxhash
 from filelock import FileLock, Timeout
 
 from torchdata_ais.arguments import check_number, checked_options
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, StallError, UsageError
-from torchdata_ais.store.facts import Hash, hash_named, hash_of_length
+from torchdata_ais.store.hashes import Hash, hash_like
 from torchdata_ais.store.objects import head_object
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.source import open_blocks
 from torchdata_ais.urls import Location, ObjectURL, parse_url
-
-__all__ = ["Kept", "ObjectCache", "delete_oldest"]
 
 _log = logging.getLogger("torchdata_ais")
 _STALE_S = 3600.0  # an unfinished download older than this has lost its process
@@ -168,7 +167,7 @@ class ObjectCache:
         except OSError as error:
             todo = "name another folder, or correct its rights"
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                todo = "make room, or give cache_bytes= what the disk has"
+                todo = Remedy("make room", "give cache_bytes= what the disk has")
             where = f" ({error.filename})" if error.filename and error.filename != self.folder else ""
             raise UsageError.at(
                 f"{_name(url)} cannot be kept in {self.folder}: {error.strerror or error}{where}",
@@ -280,7 +279,7 @@ def _sound(path: Path, known: ObjectURL, options: StoreOptions) -> tuple[FileIO 
 
 def _digest(known: ObjectURL, options: StoreOptions) -> Hash | None:
     """Return the hash to compare the bytes by, if there is one."""
-    return hash_named(hash_of_length(known.checksum)) if options.verify and known.checksum else None
+    return hash_like(known.checksum) if options.verify else None
 
 
 def _damage(fd: int, known: ObjectURL, options: StoreOptions) -> str:

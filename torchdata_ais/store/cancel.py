@@ -11,8 +11,6 @@ from typing import Any
 
 from urllib3.util.wait import wait_for_read
 
-__all__ = ["Cancel"]
-
 
 class Cancel:
     """A flag that also wakes a thread which waits for a socket.
@@ -94,6 +92,12 @@ class Cancel:
         flag = getattr(cls._current, "flag", None)
         if flag is not None and sock is not None:
             flag.watch(sock)
+
+    @classmethod
+    def was_ended(cls) -> bool:
+        """Whether the flag of this thread has ended what its socket was used for."""
+        flag = getattr(cls._current, "flag", None)
+        return flag is not None and (flag.cancelled or flag._interrupted)
 
     @classmethod
     def let_go(cls) -> None:

@@ -10,8 +10,6 @@ from typing_extensions import Unpack
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store.options import StoreOptions, resolve_options
 
-__all__ = ["Cluster", "ClusterNames", "cluster_options", "given_options"]
-
 
 @runtime_checkable
 class _Clients(Protocol):

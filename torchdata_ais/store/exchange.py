@@ -17,6 +17,7 @@ import urllib3
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
 from torchdata_ais.redaction import clean, quiet, without_values_of
 from torchdata_ais.store.attempts import Attempts, Failed
@@ -25,26 +26,19 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import pool_for
 from torchdata_ais.urls import redact
 
-__all__ = [
-    "UNREADABLE",
-    "drain",
-    "is_marked",
-    "is_page",
-    "message_in",
-    "not_aistore",
-    "refusal",
-    "refused",
-    "root",
-    "send_once",
-]
-
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What libraries raise over bytes they did not expect. `OverflowError` and `UnicodeError` are among them."""
 
+CHECK_TLS = Remedy(
+    in_programs("check ca_cert= (AIS_CLIENT_CA) and that the endpoint speaks https"),
+    in_commands("check AIS_CLIENT_CA and that the endpoint speaks https"),
+)
+_PASS_TOKEN = in_programs("pass cluster=StoreOptions(endpoint, token)")
 _SMALL = 64 << 10  # more than this, or for longer than _SOON_S, is not read of a body nobody wants
 _SOON_S = 2.0
 _TRANSIENT = {408, 409, 425, 429}
-_PERMANENT_5XX = {501, 505, 507}
+_NO_SPACE = 507
+_PERMANENT_5XX = {501, 505, _NO_SPACE}
 _BETWEEN_NODES = re.compile(
     r'[A-Z][a-z]+ "https?://[^"]*": '
 )  # as Go writes that a request of its own failed
@@ -60,7 +54,12 @@ def send_once(
     headers: Mapping[str, str],
     body: Any = None,
 ) -> BaseHTTPResponse:
-    """Send one request and return the response to it, whatever its status."""
+    """Send one request and return the response to it, whatever its status.
+
+    Raises:
+        IdleLostError: It is to be sent again, which does not count.
+        Failed: There is none.
+    """
     host = urlsplit(url).netloc.rpartition("@")[2]
     try:
         return pool_for(url, options).urlopen(
@@ -81,7 +80,7 @@ def send_once(
         raise Failed(
             ConnectError,
             f"TLS with {host} failed: {root(error)}",
-            "check ca_cert= (AIS_CLIENT_CA) and that the endpoint speaks https",
+            CHECK_TLS,
             again,
         ) from error
     except (fault.NewConnectionError, fault.ConnectTimeoutError, fault.ProxyError) as error:
@@ -96,7 +95,7 @@ def send_once(
         raise Failed(
             StallError,
             f"{host} sent no answer for {_seconds(timeout.read_timeout)}",
-            "look at the load and the log of that node, or raise first_byte_timeout=",
+            Remedy("look at the load and the log of that node", "raise first_byte_timeout="),
         ) from error
     except fault.LocationValueError as error:
         raise UsageError.at(f"no usable address: {error}", todo="correct the URL", url=url) from quiet(error)
@@ -206,13 +205,17 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
         todo = (
             "check that the token is valid and may do this"
             if options.token
-            else "set AIS_AUTHN_TOKEN, or pass cluster=StoreOptions(endpoint, token)"
+            else Remedy("set AIS_AUTHN_TOKEN", _PASS_TOKEN)
             if options.endpoint
-            else "set AIS_AUTHN_TOKEN and AIS_ENDPOINT, or pass cluster=StoreOptions(endpoint, token)"
+            else Remedy("set AIS_AUTHN_TOKEN and AIS_ENDPOINT", _PASS_TOKEN)
         )
         return Failed(AuthError, what, todo, again=False)
     if status in _TRANSIENT or (status >= 500 and status not in _PERMANENT_5XX):
         return Failed(ReadError, what, "look at the log of the cluster", after_s=after_s)
+    if status == _NO_SPACE:
+        return Failed(
+            ReadError, what, "make room on the disks of the cluster, or write elsewhere", again=False
+        )
     return Failed(ReadError, what, "correct the request or the cluster's configuration", again=False)
 
 

@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import xxhash
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import ReadError
 from torchdata_ais.store.attempts import Failed
+from torchdata_ais.urls import Location
 
-__all__ = ["Facts", "Hash", "hash_named", "hash_of_length", "length_of"]
-
-
-class Hash(Protocol):
-    """A running hash, as `hashlib` and `xxhash` have it."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes."""
-
-    def hexdigest(self) -> str:
-        """Return the digest of the bytes so far."""
-
-
-def _sha512() -> Hash:
-    return hashlib.sha512()
-
-
-_HASHES: dict[str, Callable[[], Hash]] = {
-    "xxhash2": xxhash.xxh64,
-    "xxhash": xxhash.xxh64,
-    "md5": lambda: hashlib.md5(usedforsecurity=False),
-    "sha256": hashlib.sha256,
-    "sha512": _sha512,
-}
-_BY_LENGTH = {16: "xxhash2", 32: "md5", 64: "sha256", 128: "sha512"}
-
-
-def hash_named(kind: str) -> Hash | None:
-    """Return a new hash of AIStore's name for it; None if it cannot be computed here (crc32c, none)."""
-    make = _HASHES.get(kind)
-    return make() if make else None
-
-
-def hash_of_length(checksum: str) -> str:
-    """Return the name of the hash whose digests look like `checksum`; ``""`` if there is none."""
-    return _BY_LENGTH.get(len(checksum), "")
+_DERIVING = ("etl_name", "etl_args", "etl_pipeline", "archpath", "archregx")
 
 
 @dataclass
@@ -108,3 +70,22 @@ def length_of(response: BaseHTTPResponse) -> int | None:
     if len(numbers) != 1 or not (number := numbers.pop()).isdecimal() or not number.isascii():
         raise Failed(ReadError, f"the server sent the length {text[:40]!r}", "look at that node")
     return int(number)
+
+
+def is_derived(location: Location) -> bool:
+    """Whether the body is a transform's output or a part of the object: not what has the checksum."""
+    return any(name in location.params for name in _DERIVING)
+
+
+def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
+    """Return what the headers of a response say about the whole object."""
+    headers = response.headers
+    found = Facts(size=length_of(response) if response.status == 200 else None)
+    if location.kind == "http":
+        found.version = headers.get("ETag") or headers.get("Last-Modified")
+    elif not is_derived(location):
+        found.version = headers.get("Ais-Version")
+        kind, value = headers.get("Ais-Checksum-Type", ""), headers.get("Ais-Checksum-Value")
+        if value and kind != "none":
+            found.checksum, found.hash_name = value.lower(), kind
+    return found

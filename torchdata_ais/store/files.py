@@ -20,12 +20,12 @@ from torchdata_ais.errors import (
 )
 from torchdata_ais.store.attempts import Cancelled
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.facts import Facts, Hash, hash_named, hash_of_length
+from torchdata_ais.store.facts import Facts
+from torchdata_ais.store.hashes import Hash, hash_like
+from torchdata_ais.store.journal import journal
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.urls import ObjectURL
-
-__all__ = ["FileReader", "file_facts", "file_url", "open_error"]
 
 _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
 
@@ -99,21 +99,26 @@ class FileReader(Reader):
         digest = self._hash()
         if self._start:
             os.lseek(fd, self._start, os.SEEK_SET)
-        while True:
-            try:
-                block = os.read(fd, self._options.block_bytes)
-            except OSError as error:
-                raise ReadError.at(
-                    f"{self._path}: reading failed at byte {self._offset} ({error})",
-                    todo="look at the disk or the network file system",
-                    url=self._path,
-                    offset=self._offset,
-                ) from error
-            if not block:
-                break
-            if digest is not None:
-                digest.update(block)
-            yield self._passed(block)
+        with journal().asking(self._name, "file", self._start) as record:
+            record.first_byte_s = self._stats.first_byte_s
+            while True:
+                begin = time.monotonic()
+                try:
+                    block = os.read(fd, self._options.block_bytes)
+                except OSError as error:
+                    raise ReadError.at(
+                        f"{self._path}: reading failed at byte {self._offset} ({error})",
+                        todo="look at the disk or the network file system",
+                        url=self._path,
+                        offset=self._offset,
+                    ) from error
+                record.read_s += time.monotonic() - begin
+                if not block:
+                    break
+                record.bytes += len(block)
+                if digest is not None:
+                    digest.update(block)
+                yield self._passed(block)
         after = os.fstat(fd)
         if self._offset != max(status.st_size, self._start) or _version(after) != found.version:
             raise self._changed(
@@ -148,7 +153,7 @@ class FileReader(Reader):
     def _hash(self) -> Hash | None:
         if not self._options.verify or self._start or not self.facts.checksum:
             return None
-        return hash_named(hash_of_length(self.facts.checksum))
+        return hash_like(self.facts.checksum)
 
     def _check_end(self, digest: Hash | None) -> None:
         self.verified = digest is not None
@@ -171,12 +176,17 @@ class FileReader(Reader):
         )
 
 
+def home_todo(path: str) -> str:
+    """Return what to do about a path that a shell would have put a home folder into; "" for others."""
+    return "write os.path.expanduser(...): only a shell reads ~ as the home folder" if path[:1] == "~" else ""
+
+
 def open_error(path: str, error: OSError) -> NotFoundError | AuthError | UsageError | ReadError:
     """Return what to say of a file that could not be opened."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return NotFoundError.at(
             f"{path}: there is no such file",
-            todo="check the path (for an object write ais://bucket/name)",
+            todo=home_todo(path) or "check the path (for an object write ais://bucket/name)",
             url=path,
         )
     if isinstance(error, IsADirectoryError):

@@ -7,8 +7,6 @@ from typing import Any
 
 from urllib3.response import BaseHTTPResponse
 
-__all__ = ["StrictResponse", "let_go", "plain_body", "strict_body"]
-
 _INTERIM = 32  # answers before the answer: 100 Continue, 102 Processing, 103 Early Hints
 
 
@@ -73,16 +71,16 @@ class StrictResponse(HTTPResponse):
         self.length = left - len(data)
         return data
 
-    def read_whole(self, size: int) -> bytes:
-        """Return the next `size` bytes, however they are framed; fewer only at the end of the body.
+    def read_into(self, view: memoryview) -> int:
+        """Fill `view` from a body that is not in chunks; return how many bytes came: fewer only at its end.
 
         Raises:
             HTTPException: It broke off before.
         """
-        data: bytes = self.read(size)
-        if len(data) < size and self.length:
-            raise IncompleteRead(data, size - len(data))
-        return data
+        count = self.readinto(view)
+        if count < len(view) and self.length:
+            raise IncompleteRead(b"", self.length)
+        return count
 
 
 def strict_body(response: BaseHTTPResponse) -> StrictResponse | None:

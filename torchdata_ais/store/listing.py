@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shard_names import INDEX_FOLDER, is_shard
+from torchdata_ais.shard_names import CLASSES_FILE, INDEX_FOLDER, is_shard
+from torchdata_ais.store.files import home_todo
 from torchdata_ais.store.options import StoreOptions, resolve_options
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call_once
 from torchdata_ais.store.sdk_names import etl_config, is_bucket, is_group
 from torchdata_ais.urls import Location, ObjectURL, bucket_place, expand_template, parse_url, redact
-
-__all__ = ["list_objects", "options_with"]
 
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 
@@ -32,6 +31,7 @@ class _Selection:
     pattern: re.Pattern[str] | None
     etl_params: dict[str, str] = field(default_factory=dict)
     etl: Any = None
+    beside: bool = False
 
     def takes(self, name: str) -> bool:
         return self.pattern is None or self.pattern.search(name) is not None
@@ -47,6 +47,7 @@ def list_objects(
     regex: str | None = None,
     options: StoreOptions,
     allow_empty: bool = False,
+    beside: bool = False,
 ) -> list[ObjectURL]:
     """Return the URLs of the objects of one source.
 
@@ -64,7 +65,7 @@ def list_objects(
     several of these, ``a::b``       those of each, one after the other
     ===============================  ====================================================================
 
-    Sample indexes that lie in the bucket (below ``.index/``) are left out.
+    Sample indexes that lie in the bucket (below ``.index/``) are left out, and so is ``classes.json``.
 
     ``s3://``, ``gs://``, ``az://``, ``oci://`` stand for buckets behind AIStore, as ``ais://`` does.
 
@@ -77,6 +78,7 @@ def list_objects(
         regex: Only names in which this is found.
         options: Endpoint, token, retries. An SDK bucket brings its own endpoint, token and TLS settings.
         allow_empty: Return ``[]`` where there is nothing, instead of an error.
+        beside: List the names of the classes, which lie beside shards (``classes.json``), too.
 
     Returns:
         `ObjectURL`s, with size, checksum and version if they were listed and no transform changes them.
@@ -99,7 +101,7 @@ def list_objects(
         pattern = re.compile(regex) if regex else None
     except re.error as error:
         raise UsageError.at(f"regex={regex!r} is no regular expression: {error}") from error
-    wanted = _Selection(prefix, template, pattern, _etl_params(etl, etl_name), etl)
+    wanted = _Selection(prefix, template, pattern, _etl_params(etl, etl_name), etl, beside)
     listed = 0
     found: list[ObjectURL] = []
     for name, url in _candidates(source, wanted, options):
@@ -182,10 +184,16 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
     for entry in exact or entries:
         if entry.name.startswith(INDEX_FOLDER) and not prefix.startswith(INDEX_FOLDER):
             continue  # what lies there is about the shards
+        if not wanted.beside and _is_classes(entry.name) and not _is_classes(prefix):
+            continue
         url = _url(replace(place, name=entry.name), wanted)
         if not wanted.etl_params:
             url = ObjectURL(url, entry.size, entry.checksum, entry.version)
         yield entry.name, url
+
+
+def _is_classes(name: str) -> bool:
+    return name.rpartition("/")[2] == CLASSES_FILE
 
 
 def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
@@ -272,12 +280,37 @@ def _describe(source: Any) -> str:
     return f"{type(source).__name__} {name}".strip()
 
 
+_SLIPS = (
+    (
+        re.compile(r"%0?\d*d"),
+        "names are no pattern of a writer: write train-{000000..000099}.tar, or the prefix alone",
+    ),
+    (
+        re.compile(r"[*?\[]"),
+        "a bucket knows no * ? [: write the prefix that names begin with, or train-{000..099}.tar",
+    ),
+)
+
+
+def _todo(source: Any) -> str:
+    """Return what to do where nothing was found: the slip that the name shows, or where to look."""
+    text = source if isinstance(source, str) else ""
+    slip = next((todo for sign, todo in _SLIPS if sign.search(text)), None)
+    return slip or "check bucket and prefix (AIS_ENDPOINT may name another cluster)"
+
+
 def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) -> NotFoundError:
     if isinstance(source, str | Path) and parse_url(str(source)).kind == "file":
+        if Path(source).is_dir() and not regex:
+            return NotFoundError.at(
+                f"{source}: no file matches: the folder holds no shard (.tar)",
+                todo="check the path; torchdata-ais convert makes shards of folders and tables",
+                url=str(source),
+            )
         return NotFoundError.at(
             f"{source}: no file"
             + (f" matches regex={regex!r}; {listed} were found" if regex and listed else " matches"),
-            todo="check the path and the folder it is relative to",
+            todo=home_todo(str(source)) or "check the path and the folder it is relative to",
             url=str(source),
         )
     what = f"{_describe(source)}: no object"
@@ -289,6 +322,6 @@ def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) ->
         what += f" matches regex={regex!r}; {listed} were listed"
     return NotFoundError.at(
         what,
-        todo="check bucket and prefix (AIS_ENDPOINT may name another cluster)",
+        todo=_todo(source),
         url=redact(source) if isinstance(source, str) else None,
     )

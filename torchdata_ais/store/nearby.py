@@ -11,8 +11,6 @@ from torchdata_ais.store.options import Retry, StoreOptions
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.urls import parse_url
 
-__all__ = ["with_neighbours"]
-
 _NUMBER = re.compile(r"\d+(?=\D*\Z)")
 _ONCE = Retry(attempts=1, deadline=5.0)
 

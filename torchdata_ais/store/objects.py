@@ -6,22 +6,20 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import BinaryIO, cast
+from urllib.parse import urljoin, urlsplit
 
 import xxhash
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import NotFoundError, ReadError, UsageError
-from torchdata_ais.store.attempts import Attempts, retried
-from torchdata_ais.store.body import facts_of
+from torchdata_ais.store.attempts import Attempts, Failed, retried
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
-from torchdata_ais.store.facts import length_of
+from torchdata_ais.store.facts import facts_of, length_of
 from torchdata_ais.store.naming import naming
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, ObjectURL, parse_url, redact
-
-__all__ = ["delete_object", "head_object", "object_exists", "put_object"]
 
 _CHUNK = 256 << 10
 _IN_MEMORY = 8 << 20  # a stream longer than this is kept in a temporary file while it is sent
@@ -35,6 +33,7 @@ def put_object(
     options: StoreOptions,
     *,
     size: int | None = None,
+    checksum: str = "",
 ) -> ObjectURL:
     """Store an object, and have the cluster keep the checksum of what was meant to arrive.
 
@@ -44,6 +43,8 @@ def put_object(
             a temporary file, so that they can be sent again.
         options: Endpoint, token, retries.
         size: How many bytes `data` must have, if that is known.
+        checksum: XXH64 of `data`, where that is a file of a known size, and whoever wrote it has it: then it is not
+            read for that, and the cluster refuses it if the file became another one.
 
     Returns:
         The object's URL with its size and checksum.
@@ -57,7 +58,7 @@ def put_object(
     """
     place, target = _place(url, options)
     with ExitStack() as stack:
-        length, checksum, body = _replayable(data, stack)
+        length, checksum, body = _replayable(data, stack, size, checksum)
         if size is not None and size != length:
             raise UsageError.at(
                 f"{place.uri}: {length} bytes to store, not {size}", todo="correct size=", url=redact(target)
@@ -96,6 +97,30 @@ def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
     if size is None and facts.checksum == xxhash.xxh64_hexdigest(b""):
         size = 0  # a node does not say so in the answer to HEAD
     return ObjectURL(target, size, facts.checksum, facts.version)
+
+
+def target_of(url: str | Location, options: StoreOptions) -> str:
+    """Return the endpoint of the target that the cluster names for an object at this moment.
+
+    It is of use for one request: ask again for the next.
+
+    Raises:
+        NotFoundError: No such bucket or object; or the cluster names no target.
+        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+    """
+    place, target = _place(url, options)
+
+    def ask(attempts: Attempts) -> str:
+        response = send("HEAD", target, options, attempts, home=options.endpoint, follow=False)
+        if response.status >= 400:
+            raise refused(response, options, attempts)
+        location = urlsplit(urljoin(target, response.headers.get("Location", "")))
+        drain(response)
+        if response.status < 300 or location.scheme not in ("http", "https") or not location.netloc:
+            raise Failed(NotFoundError, "the cluster named no target", "read the object itself", again=False)
+        return f"{location.scheme}://{location.netloc}"
+
+    return retried(ask, options.retry, place.uri, redact(target))
 
 
 def object_exists(url: str, options: StoreOptions) -> bool:
@@ -161,7 +186,9 @@ def _answered(
     return response
 
 
-def _replayable(data: bytes | BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[int, str, _Body]:
+def _replayable(
+    data: bytes | BinaryIO | Iterable[bytes], stack: ExitStack, size: int | None, checksum: str
+) -> tuple[int, str, _Body]:
     """Return length, XXH64 and a function that gives the blocks as often as they are needed."""
     if isinstance(data, bytes | bytearray | memoryview):
         view = memoryview(data).cast("B")
@@ -172,11 +199,14 @@ def _replayable(data: bytes | BinaryIO | Iterable[bytes], stack: ExitStack) -> t
 
         return len(view), xxhash.xxh64_hexdigest(view), lambda: _until_answered(pieces())
     file, begin = _seekable(data, stack)
-    digest = xxhash.xxh64()
-    length = 0
-    while block := file.read(_CHUNK):
-        digest.update(block)
-        length += len(block)
+    length = size or 0
+    if not (checksum and size):
+        digest = xxhash.xxh64()
+        length = 0
+        while block := file.read(_CHUNK):
+            digest.update(block)
+            length += len(block)
+        checksum = digest.hexdigest()
 
     def reread() -> Iterator[bytes]:
         file.seek(begin)
@@ -190,7 +220,7 @@ def _replayable(data: bytes | BinaryIO | Iterable[bytes], stack: ExitStack) -> t
             left -= len(block)
             yield block
 
-    return length, digest.hexdigest(), lambda: _until_answered(reread())
+    return length, checksum, lambda: _until_answered(reread())
 
 
 def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[BinaryIO, int]:

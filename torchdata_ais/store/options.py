@@ -17,11 +17,10 @@ from urllib.parse import unquote, urlsplit
 from typing_extensions import Self
 
 from torchdata_ais.arguments import checked_options
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import UsageError
 from torchdata_ais.redaction import hide
 from torchdata_ais.urls import redact
-
-__all__ = ["Endpoint", "Retry", "StoreOptions", "basic", "login_in", "resolve_options"]
 
 
 class Endpoint(str):
@@ -140,6 +139,11 @@ class StoreOptions:
         verify: Compare whole objects with the checksum the cluster stored.
         pin: A version, checksum or size that differs from the listing's is an `ObjectChangedError`.
         pool_size: Idle connections kept per host.
+        idle_timeout: Seconds without a request after which a connection is closed: less than nodes wait (a storage
+            target of AIStore 30 s). One that a node has closed before is replaced, which is no failure.
+        node_requests: Requests in flight at most from all processes of this machine together to one cluster (a
+            target of AIStore refuses more than 256); at most 32 of them from one process. Loaders share them out
+            evenly, at least one a process. A cluster that answers 429 or 503 halves what a process has.
     """
 
     endpoint: str = ""
@@ -156,6 +160,8 @@ class StoreOptions:
     verify: bool = True
     pin: bool = True
     pool_size: int = 32
+    idle_timeout: float = 20.0
+    node_requests: int = 256
 
     def __post_init__(self) -> None:
         if self.block_bytes < 1 or self.prefetch_bytes < 1:
@@ -163,6 +169,10 @@ class StoreOptions:
                 f"block_bytes={self.block_bytes} and prefetch_bytes={self.prefetch_bytes} must be positive",
                 todo="leave them out for the defaults",
             )
+        if self.node_requests < 1:
+            raise UsageError.at(f"node_requests={self.node_requests}", todo="pass 1 or more")
+        if not self.idle_timeout > 0:
+            raise UsageError.at(f"idle_timeout={self.idle_timeout}", todo="pass seconds, more than 0")
         object.__setattr__(self, "endpoint", _clean_endpoint(self.endpoint))
         object.__setattr__(self, "token", _clean_token(self.token))
         hide(self.token)
@@ -287,7 +297,11 @@ def _clean_token(token: str | None) -> str | None:
     if wrong:
         raise UsageError.at(
             f"the token has {wrong} in it, which no header can carry",
-            todo="give AIS_AUTHN_TOKEN, or StoreOptions(endpoint, token), the token alone, as one line",
+            todo=Remedy(
+                "give AIS_AUTHN_TOKEN",
+                in_programs("StoreOptions(endpoint, token)"),
+                ", the token alone, as one line",
+            ),
         )
     return token or None
 
@@ -312,7 +326,8 @@ def _clean_endpoint(endpoint: str) -> Endpoint:
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         valid = False
-    if not valid or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f\\]", endpoint):
+    more = valid and (parts.query or parts.fragment or "/v1/" in parts.path)
+    if not valid or more or re.search(r"[\s\x00-\x1f\x7f\\]", endpoint):
         raise UsageError.at(
             f"the endpoint {redact(endpoint)!r} is no address of a cluster",
             todo="write the address as http://host:51080, in cluster= or AIS_ENDPOINT",

@@ -12,9 +12,8 @@ from torchdata_ais.errors import StallError
 from torchdata_ais.store.attempts import Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
 
-__all__ = ["Pace", "pace_of"]
-
 _BUSY = (429, 503)
+_FIRST, _MOST = 4, 32
 _PAUSE_S = (
     5.0  # without batches after the first that was answered wrongly, twice as long after each further one
 )
@@ -54,8 +53,8 @@ class Pace:
         self,
         *,
         least: int = 1,
-        first: int = 4,
-        most: int = 32,
+        first: int = _FIRST,
+        most: int = _MOST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._least = least
@@ -153,16 +152,25 @@ class Pace:
             self._changed.notify_all()
 
 
-_paces: dict[str, Pace] = {}
+_paces: dict[tuple[str, int, bool], Pace] = {}
 _lock = threading.Lock()
 
 
-def pace_of(endpoint: str) -> Pace:
-    """Return the `Pace` that all requests of this process to the cluster at `endpoint` share."""
+def pace_of(endpoint: str, node_requests: int = _MOST, *, opening: bool = False) -> Pace:
+    """Return the `Pace` that all requests of this process to the cluster at `endpoint` share.
+
+    Args:
+        endpoint: The cluster, or the host of web files.
+        node_requests: Requests at most; 32 are enough for a process.
+        opening: Of streams, whose bodies take as long as their reader: what is counted is that they begin. There
+            nothing has to be found out, so as many as may be begin at once, until the cluster says that is too much.
+    """
+    most = min(_MOST, node_requests)
     with _lock:
-        pace = _paces.get(endpoint)
+        pace = _paces.get((endpoint, most, opening))
         if pace is None:
-            pace = _paces[endpoint] = Pace()
+            first = most if opening else min(_FIRST, most)
+            pace = _paces[endpoint, most, opening] = Pace(first=first, most=most)
         return pace
 
 

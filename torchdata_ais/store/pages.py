@@ -14,8 +14,6 @@ from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.sdk import asking, sdk_bucket, sdk_client
 from torchdata_ais.urls import Location
 
-__all__ = ["Entry", "list_bucket"]
-
 _log = logging.getLogger("torchdata_ais")
 _PROPS = "name,size,checksum,version"
 _PROXY = "look at the log of the proxy, or name the objects with a template: then nothing is listed"

@@ -1,5 +1,8 @@
 """Connections: one urllib3 pool manager per process and kind of endpoint, kept alive between objects.
 
+A node closes connections that are idle (a storage target of AIStore after 30 s). They are closed here before; and
+where a node was first, in the very moment of the next request, that request goes over another connection.
+
 A process that was forked starts with no connections: two processes on one socket would mix their bodies.
 """
 
@@ -12,7 +15,9 @@ import os
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -27,16 +32,21 @@ from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.framing import StrictResponse
 from torchdata_ais.store.options import StoreOptions, basic, login_in
 
-__all__ = ["pool_for", "proxy_for", "report_sockets"]
-
 for _name in ("urllib3.connectionpool", "urllib3.util.retry"):  # they log URLs with their queries
     logging.getLogger(_name).addFilter(RedactingFilter())
 
+_LOOK_S = 1.0  # how often to look for connections that have been idle for too long
+_SAFE = ("GET", "HEAD")  # what may be sent again where nobody knows whether it was answered
 _HOSTS = 256  # pools kept per manager; a cluster has a pool for each target
+
+
+class IdleLostError(Exception):
+    """A connection that had been idle was closed by the node before a request over it had any answer."""
 
 
 class _Connection(HTTPConnection):
     response_class = StrictResponse
+    idle_since = float("inf")
 
     def _new_conn(self) -> socket.socket:
         sock = super()._new_conn()
@@ -58,9 +68,40 @@ class _TLSConnection(_Connection, HTTPSConnection):
 class _Pool(HTTPConnectionPool):
     ConnectionCls = _Connection
 
+    def __init__(self, *args: Any, idle_timeout: float, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._idle_timeout = idle_timeout
+        self._look_at = 0.0
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        self._close_idle()
+        return super()._get_conn(timeout)
+
     def _put_conn(self, conn: Any) -> None:
         Cancel.let_go()
+        if conn is not None:
+            conn.idle_since = time.monotonic()
         super()._put_conn(conn)
+
+    def _close_idle(self) -> None:
+        """Close what has been idle for too long; it connects again when it is used."""
+        now = time.monotonic()
+        if now < self._look_at or self.pool is None:
+            return
+        self._look_at = now + min(_LOOK_S, self._idle_timeout / 4)
+        with self.pool.mutex:
+            for conn in self.pool.queue:
+                if conn is not None and now - conn.idle_since > self._idle_timeout:
+                    conn.close()
+
+    def _make_request(self, conn: Any, method: str, *args: Any, **named: Any) -> Any:
+        was_idle = conn.sock is not None
+        try:
+            return super()._make_request(conn, method, *args, **named)
+        except (ConnectionError, ssl.SSLEOFError) as error:
+            if was_idle and method in _SAFE and not Cancel.was_ended():
+                raise IdleLostError from error
+            raise
 
 
 class _TLSPool(_Pool, HTTPSConnectionPool):
@@ -90,7 +131,7 @@ def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
     parts = urlsplit(url)
     proxy = proxy_for(url)
     tls = (options.ca_cert, options.client_cert, options.skip_verify) if parts.scheme == "https" else None
-    key = (tls, proxy, options.pool_size)
+    key = (tls, proxy, options.pool_size, options.idle_timeout)
     with _lock:
         manager = _managers.get(key)
         if manager is None:
@@ -112,13 +153,21 @@ def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib
             # Not urllib3.make_headers: it knows Latin-1 only.
             headers = {"Proxy-Authorization": basic(*login_in(parts.netloc.rpartition("@")[0]))}
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
-    report_sockets(manager)
+    report_sockets(manager, options)
     return manager
 
 
-def report_sockets(manager: urllib3.PoolManager) -> None:
-    """Make the connections of `manager` strict, and tell the `Cancel` of their thread about their sockets."""
-    manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
+def report_sockets(manager: urllib3.PoolManager, options: StoreOptions) -> None:
+    """Make the connections of `manager` strict, and tell the `Cancel` of their thread about their sockets.
+
+    Requests over them raise `IdleLostError` where they are to be sent again.
+    """
+    idle = options.idle_timeout
+    make: dict[str, Any] = {
+        "http": partial(_Pool, idle_timeout=idle),
+        "https": partial(_TLSPool, idle_timeout=idle),
+    }
+    manager.pool_classes_by_scheme = make
 
 
 def _tls_context(options: StoreOptions) -> ssl.SSLContext:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import nullcontext
 
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import ObjectChangedError, ReadError, UsageError
 from torchdata_ais.store.attempts import Attempts, Failed, retried
-from torchdata_ais.store.body import facts_of
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
-from torchdata_ais.store.facts import Facts
+from torchdata_ais.store.facts import Facts, facts_of
 from torchdata_ais.store.files import file_facts, open_error
 from torchdata_ais.store.framing import let_go
+from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.request import send
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url, redact
-
-__all__ = ["read_range"]
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _PIECE = 1 << 20
@@ -71,13 +70,18 @@ def read_range(
     target = place.url()
 
     def get(attempts: Attempts) -> bytes:
-        with nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()):
+        with (
+            nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()),
+            journal().asking(told_name(place), target, start, attempts.total) as attempts.record,
+        ):
             return get_now(attempts)
 
     def get_now(attempts: Attempts) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}"}
         home = options.endpoint if place.kind == "object" else ""
+        begin = time.monotonic()
         response = send("GET", target, options, attempts, home=home, headers=wanted)
+        attempts.record.first_byte_s = time.monotonic() - begin
         if stats is not None:
             stats.retries += attempts.total > 1
         try:

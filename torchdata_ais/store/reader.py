@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from torchdata_ais.store.facts import Facts
 
-__all__ = ["Reader", "Stats"]
-
 
 @dataclass
 class Stats:

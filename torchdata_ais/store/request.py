@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
@@ -14,9 +15,8 @@ from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, send_once
 from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pools import IdleLostError
 from torchdata_ais.urls import redact
-
-__all__ = ["send"]
 
 _REDIRECTS = 8
 _SHOWN = 200  # letters of an address that the server made up
@@ -61,17 +61,21 @@ def send(
         connect_s = attempts.bound(options.connect_timeout)
         answer_s = attempts.bound(options.first_byte_timeout)
         attempts.expect(connect_s, answer_s)  # the cluster map may have to be asked for
+        attempts.record.host = urlsplit(url).netloc.rpartition("@")[2]
         sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
         sent.update(tokens.authorization(url, home, options))
         if login and tokens.origin(url) == login_origin:
             sent.update(login)
         kept = options.token is not None and "Authorization" not in sent
         attempts.token_kept_from = "{}://{}".format(*urlsplit(url)[:2]) if kept else ""
-        blocks = None if body is None else _sent_in_time(body(), options, attempts)
         timeout = urllib3.Timeout(connect=connect_s, read=answer_s)
-        attempts.expect(connect_s, answer_s)
         try:
-            response = send_once(method, url, options, timeout, headers=sent, body=blocks)
+            while True:
+                attempts.expect(connect_s, answer_s)
+                blocks = None if body is None else _sent_in_time(body(), options, attempts)
+                with suppress(IdleLostError):  # one idle connection fewer each time
+                    response = send_once(method, url, options, timeout, headers=sent, body=blocks)
+                    break
         except Failed as failed:
             attempts.expect()
             attempts.check_interrupted(failed)

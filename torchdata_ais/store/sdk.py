@@ -10,18 +10,17 @@ from dataclasses import replace
 from http.client import HTTPException
 from typing import Any, TypeVar
 
-from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError
+from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError, UsageError
 from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, Series, series
-from torchdata_ais.store.exchange import UNREADABLE, message_in, not_aistore, refusal, root
+from torchdata_ais.store.exchange import CHECK_TLS, UNREADABLE, message_in, not_aistore, refusal, root
 from torchdata_ais.store.options import StoreOptions, basic
 from torchdata_ais.store.pools import proxy_for
 from torchdata_ais.store.sdk_names import api_error, client_of, namespace_of, session_of, set_token
-from torchdata_ais.urls import Location
-
-__all__ = ["Asking", "asking", "call", "call_once", "job_id_in", "make_bucket", "sdk_bucket", "sdk_client"]
+from torchdata_ais.urls import Location, redact
 
 _T = TypeVar("_T")
+_BUCKET = re.compile(r"[A-Za-z0-9_.-]+")
 _JOB_ID = re.compile(r"[\w.@:+-]{1,200}")
 
 
@@ -112,7 +111,7 @@ def asking(
     options: StoreOptions, name: str, url: str, *, answer_timeout: float | None = None
 ) -> Iterator[Asking]:
     """Give what makes several requests under one deadline; see `call` for the arguments."""
-    with series(options.retry, name, url) as requests:
+    with series(options.retry, name, url, host=redact(options.endpoint or "")) as requests:
         yield Asking(options, requests, answer_timeout)
 
 
@@ -135,6 +134,14 @@ def call(
     """
     with asking(options, name, url, answer_timeout=answer_timeout) as ask:
         return ask(function)
+
+
+def check_new_name(place: Location) -> None:
+    """Raise `UsageError` if AIStore makes no bucket of this name: it only says 400."""
+    if place.provider == "ais" and not _BUCKET.fullmatch(place.bucket):
+        raise UsageError.at(
+            f"no bucket can be called {place.bucket!r}", todo="use letters, digits, -, _ and .", url=place.uri
+        )
 
 
 def make_bucket(client: Any, place: Location, options: StoreOptions) -> None:
@@ -194,7 +201,7 @@ def _translated(options: StoreOptions) -> Iterator[None]:
         failed = refusal(error.status_code, message_in(str(error.message)), options)
         raise failed from error
     except requests.exceptions.SSLError as error:
-        todo = "check ca_cert= (AIS_CLIENT_CA) and that the endpoint speaks https"
+        todo = CHECK_TLS
         raise Failed(ConnectError, f"TLS with {where} failed: {root(error)}", todo, again=False) from error
     except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
         raise Failed(ConnectError, f"no usable address {where}: {error}", check, again=False) from error
@@ -208,9 +215,9 @@ def _translated(options: StoreOptions) -> Iterator[None]:
     except requests.exceptions.ConnectionError as error:
         raise Failed(ConnectError, f"no connection to {where}: {root(error)}", check) from error
     except (requests.exceptions.InvalidHeader, UnicodeError) as error:
-        todo = "give the client its token as one line of Latin-1"
+        remedy = "give the client its token as one line of Latin-1"
         raise Failed(
-            AuthError, "the token of the client cannot be sent in a header", todo, again=False
+            AuthError, "the token of the client cannot be sent in a header", remedy, again=False
         ) from error
     except requests.exceptions.RequestException as error:
         raise Failed(ReadError, f"{where}: {error}", check, again=False) from error

@@ -9,38 +9,19 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 import sys
 from importlib import metadata
 from typing import Any
 
 from torchdata_ais.errors import MissingLibraryError
-
-__all__ = [
-    "OLDEST",
-    "api_error",
-    "check_version",
-    "client_of",
-    "etl_config",
-    "etl_payload",
-    "etl_seconds",
-    "etl_ways",
-    "is_bucket",
-    "is_group",
-    "namespace_of",
-    "send_by",
-    "session_of",
-    "set_token",
-]
-
-OLDEST = (1, 23)
+from torchdata_ais.versions import OLDEST
 
 
 def _names(module: str) -> Any:
     """Import a module of the SDK.
 
     Raises:
-        MissingLibraryError: There is none, or one that is too old.
+        MissingLibraryError: There is none.
     """
     check_version()
     return importlib.import_module(f"aistore.sdk{module}")
@@ -48,14 +29,14 @@ def _names(module: str) -> Any:
 
 @functools.cache
 def check_version() -> None:
-    """Raise `MissingLibraryError` if there is no SDK, or one that is too old."""
-    install = f'install it: pip install "aistore>={OLDEST[0]}.{OLDEST[1]}"'
+    """Raise `MissingLibraryError` if there is no SDK; one that is too old is refused when the package is imported."""
     try:
-        version = metadata.version("aistore")
+        metadata.version("aistore")
     except metadata.PackageNotFoundError as error:
-        raise MissingLibraryError.at("the AIStore SDK is not installed", todo=install) from error
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
-        raise MissingLibraryError.at(f"the AIStore SDK {version} is too old", todo=install)
+        oldest = ".".join(map(str, OLDEST["aistore"]))
+        raise MissingLibraryError.at(
+            "the AIStore SDK is not installed", todo=f'install it: pip install "aistore>={oldest}"'
+        ) from error
 
 
 def client_of(endpoint: str, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""An open object: its blocks are fetched ahead of the consumer, within the budget of the process.
+"""An open object: its blocks, fetched ahead of the consumer.
 
 The thread that does so knows the channel, never the `BlockSource`: a source that nobody holds any more is
 collected, and its finalizer ends the thread.
@@ -6,250 +6,24 @@ collected, and its finalizer ends the thread.
 
 from __future__ import annotations
 
-import functools
 import os
-import threading
-import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from io import FileIO
 
 from typing_extensions import Self
 
-from torchdata_ais.errors import AISError, ReadError, UsageError
-from torchdata_ais.redaction import sealed
-from torchdata_ais.store.attempts import Cancelled
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
+from torchdata_ais.errors import UsageError
 from torchdata_ais.store.body import HTTPReader
-from torchdata_ais.store.budget import open_share
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import FileReader
+from torchdata_ais.store.heap import keep_memory
 from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.read_ahead import Channel
 from torchdata_ais.store.reader import Reader, Stats
 from torchdata_ais.urls import Location, parse_url
-
-__all__ = ["BlockSource", "open_blocks"]
-
-_JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
-_LIVENESS_S = 1.0
-_INTERRUPTED = "reading was interrupted"
-_KEPT_BYTES = 16 << 20
-_CALL_S, _COPY_BYTES_S = 1e-4, 1e9  # a block that comes in no more time than its copy takes was there already
-_PATIENCE_S = 5e-3  # what a consumer that reads for itself may lose by waiting, beside a fifth of its time
-_SMALL = 128 << 10  # blocks below this are joined while they wait: servers may send in crumbs
-
-
-class _Channel:
-    """What the thread and the consumer share.
-
-    Either of them reads the stream, one at a time. The thread begins, ahead of the consumer. A consumer that is faster
-    reads for itself from then on, as long as the bytes are there when it asks: for what waits in the kernel's buffer
-    no thread is needed, and handing blocks from one to the other costs a third of the speed. Once it had to wait for
-    bytes, the thread reads ahead again.
-    """
-
-    def __init__(
-        self,
-        place: Location,
-        options: StoreOptions,
-        make_reader: Callable[[Cancel, Stats], Reader],
-        before_its_turn: bool,
-    ) -> None:
-        self._place = place
-        self.pid = os.getpid()
-        self.stats = Stats()
-        self._cancel = Cancel()
-        self._block_bytes = options.block_bytes
-        self.reader = make_reader(self._cancel, self.stats)
-        self._stream = self.reader.blocks()
-        self._share = open_share(options.prefetch_bytes)
-        self._lock = threading.RLock()
-        self._ready = threading.Condition(self._lock)
-        self._blocks: deque[bytes] = deque()
-        self._error: BaseException | None = None
-        self._reading = False  # whether somebody is in the stream
-        self._ahead = True  # whether the thread reads, or the consumer
-        self._one_block = before_its_turn  # the thread reads no more until the consumer comes
-        self._alone_since = 0.0  # when the consumer began to read for itself; 0: never
-        self._lost_s = 0.0  # what it has waited for bytes since
-        self._done = False
-        self._closed = False
-        self._thread = threading.Thread(target=self._fetch, name="torchdata_ais.fetch", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _fetch(self) -> None:
-        with self._cancel:
-            while self._has_turn():
-                self._read_ahead()
-        with self._lock:
-            self._done = True
-            self._ready.notify_all()
-        self._stream.close()  # type: ignore[attr-defined]  # a generator
-        self.reader.close()
-
-    def _has_turn(self) -> bool:
-        """Wait until the thread is to read and may hold a block more; return False at the end."""
-        while True:
-            with self._lock:
-                while self._reading or not (self._may_read() or self._done or self._closed):
-                    self._ready.wait(_LIVENESS_S)
-                    self.reader.check_overdue()  # if it is the consumer who is stuck
-                if self._done or self._closed:
-                    return False
-            if not self._share.take(self._block_bytes):
-                continue
-            with self._lock:
-                if self._may_read() and not (self._reading or self._done or self._closed):
-                    self._reading = True
-                    return True
-            self._share.give(self._block_bytes)  # the consumer was faster
-
-    def _may_read(self) -> bool:
-        return self._ahead and not (self._one_block and self._blocks)
-
-    def _read_ahead(self) -> None:
-        """Read the next block and keep it for the consumer. `_has_turn` has set `_reading`."""
-        block = self._next_block()
-        with self._lock:
-            self._reading = False
-            self._share.give(self._block_bytes - len(block or b""))
-            if block is not None:
-                self._keep(block)
-            self._ready.notify_all()
-
-    def _next_block(self) -> bytes | None:
-        """Take a block from the stream; note it if that was the last, or what went wrong."""
-        block: bytes | None = None
-        error: BaseException | None = None
-        try:
-            block = next(self._stream, None)
-        except Cancelled:
-            pass
-        except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
-            error = sealed(caught)
-        if block is None:
-            with self._lock:
-                self._done, self._error = True, error
-        return block
-
-    def _keep(self, block: bytes) -> None:
-        """Put a block where the consumer takes it. Called with the lock held."""
-        if self._closed:
-            return
-        if self._blocks and len(self._blocks[-1]) + len(block) <= min(_SMALL, self._block_bytes):
-            self._blocks[-1] += block
-        else:
-            self._blocks.append(block)
-
-    def take(self) -> bytes:
-        """Return the next block: one that is there, or else wait for it, or read it."""
-        begin = time.monotonic()
-        mine = False  # whether a block is read here
-        try:
-            while True:
-                with self._lock:
-                    if self._one_block or self._blocks or self._done or self._closed:
-                        block = self._there()
-                        if block is not None:
-                            break
-                    if self._reading or self._ahead:
-                        self._await_thread()
-                        continue
-                    self._reading = mine = True
-                block = self._next_block()
-                self._reading = False
-                if block is not None:
-                    self._weigh(begin, len(block))
-                    return block
-                mine = False
-                with self._lock:
-                    self._ready.notify_all()
-        except BaseException:
-            if mine:  # Ctrl-C, and nobody knows where: a block may be lost, so that none must follow it
-                self._break_off()
-            raise
-        self.stats.wait_s += time.monotonic() - begin
-        self._share.give(len(block))
-        return block
-
-    def _there(self) -> bytes | None:
-        """Return a block that is there; None to wait. Called with the lock held."""
-        if self._one_block:
-            self._one_block = self._ahead = False
-        if self._closed:
-            raise UsageError.at("the source was closed", todo="open it again", url=self._place.shown)
-        if self._blocks:
-            return self._blocks.popleft()
-        if self._done:
-            raise self._end()
-        return None
-
-    def _await_thread(self) -> None:
-        """Wait for what the thread reads. Called with the lock held."""
-        if not self._thread.is_alive():
-            raise ReadError.at(
-                "the fetching thread is gone", todo="open the object again", url=self._place.shown
-            )
-        if self._reading and not self._alone_since:
-            self._ahead = False  # the consumer was faster
-        self.reader.check_overdue()
-        self._ready.wait(_LIVENESS_S)
-
-    def _break_off(self) -> None:
-        with self._lock:
-            self._reading = False
-            if not self._done:
-                self._done = True
-                self._error = ReadError.at(_INTERRUPTED, todo="open it again", url=self._place.shown)
-            self._ready.notify_all()
-
-    def _weigh(self, begin: float, size: int) -> None:
-        """See whether it pays that the consumer reads for itself: a block of `size` bytes was asked for at `begin`."""
-        now = time.monotonic()
-        took_s = now - begin
-        self.stats.wait_s += took_s
-        self._alone_since = self._alone_since or begin
-        lost_s = took_s - _CALL_S - size / _COPY_BYTES_S
-        if lost_s > 0.0:
-            self._lost_s += lost_s
-            if not self._ahead and self._lost_s > _PATIENCE_S + (now - self._alone_since) / 5:
-                with self._lock:
-                    self._ahead = True
-                    self._ready.notify_all()
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is under way any more, and nothing will be."""
-        return self._done and not self._blocks
-
-    def _end(self) -> BaseException:
-        self._share.close()
-        error = self._error
-        if error is None:
-            return StopIteration()
-        if isinstance(error, AISError | MemoryError) or not isinstance(error, Exception):
-            return error
-        unexpected = ReadError.at(f"{type(error).__name__}: {error}", url=self._place.shown)
-        unexpected.__cause__ = error
-        return unexpected
-
-    def cancel(self) -> None:
-        """Let everybody go who waits. Called by the garbage collector, too: it waits for nobody."""
-        if self.pid != os.getpid():
-            return  # the thread, its socket and its locks are the parent's
-        self._closed = True
-        self._cancel.cancel()
-        self._share.close()
-        with self._lock:
-            self._blocks.clear()
-            self._ready.notify_all()
-
-    def join(self) -> None:
-        if self.pid == os.getpid() and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
 
 
 class BlockSource:
@@ -273,8 +47,8 @@ class BlockSource:
         before_its_turn: bool = False,
     ) -> None:
         self._place = place
-        self._channel = _Channel(place, options, make_reader, before_its_turn)
-        self._finalizer = weakref.finalize(self, _Channel.cancel, self._channel)
+        self._channel = Channel(place, options, make_reader, before_its_turn)
+        self._finalizer = weakref.finalize(self, Channel.cancel, self._channel)
         self._channel.start()
 
     @property
@@ -335,15 +109,6 @@ class BlockSource:
         self.close()
 
 
-@functools.cache
-def _keep_memory() -> None:
-    """Make glibc keep what is freed: to get it from the kernel again costs a tenth of the time.
-
-    It gives back what lies free above twice the size of the largest block freed so far. The memory is never touched.
-    """
-    bytes(_KEPT_BYTES)
-
-
 def open_blocks(
     url: str | Location,
     options: StoreOptions,
@@ -388,7 +153,10 @@ def open_blocks(
         if not place.name:
             raise UsageError.at(
                 f"{place.uri} names a bucket, not an object",
-                todo=f"list it first (.list_ais(), or: torchdata-ais ls {place.uri})",
+                todo=Remedy(
+                    in_programs(f"list it first (.list_ais(), or: torchdata-ais ls {place.uri})"),
+                    in_commands(f"list it first: torchdata-ais ls {place.uri}"),
+                ),
                 url=place.shown,
             )
         place.require_endpoint()
@@ -405,5 +173,5 @@ def open_blocks(
             return FileReader(place.name, options, start, facts, cancel, stats)
         return HTTPReader(place, options, start, facts, cancel, stats)
 
-    _keep_memory()
+    keep_memory()
     return BlockSource(place, options, make_reader, before_its_turn)

@@ -20,8 +20,6 @@ from torchdata_ais.store.attempts import Failed
 from torchdata_ais.store.exchange import UNREADABLE, refused, send_once
 from torchdata_ais.store.options import StoreOptions, basic, login_in
 
-__all__ = ["authorization", "login_of", "origin"]
-
 _log = logging.getLogger("torchdata_ais")
 _MAP_TIMEOUT_S = 10.0
 _MAP_AGE_S = (

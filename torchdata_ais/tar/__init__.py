@@ -1,6 +1,6 @@
 """Tar archives as streams: blocks to members, and members to blocks.
 
-Nothing here seeks, spawns or imports torch. A shard comes in as an iterable of byte blocks of any size and goes
+Nothing here opens, spawns or imports torch. A shard comes in as an iterable of byte blocks of any size and goes
 out as members, and an archive that is cut, damaged or followed by something else is an error, never a short one.
 """
 
@@ -9,20 +9,20 @@ from __future__ import annotations
 from torchdata_ais.tar.compression import decompress, is_compressed
 from torchdata_ais.tar.kinds import kind_of
 from torchdata_ais.tar.link import Link, LinkTargets, TooLarge
-from torchdata_ais.tar.reader import Member, TarReader, read_members
-from torchdata_ais.tar.writer import TarBuilder, archive_size, encode_archive
+from torchdata_ais.tar.reader import Member, TarReader
+from torchdata_ais.tar.window import PassableBlocks
+from torchdata_ais.tar.writer import TarBuilder, archive_size
 
 __all__ = [
     "Link",
     "LinkTargets",
     "Member",
+    "PassableBlocks",
     "TarBuilder",
     "TarReader",
     "TooLarge",
     "archive_size",
     "decompress",
-    "encode_archive",
     "is_compressed",
     "kind_of",
-    "read_members",
 ]

@@ -14,8 +14,6 @@ from torchdata_ais.errors import BadHeaderError, ChecksumError, ShardError, Trun
 from torchdata_ais.tar.window import Window
 from torchdata_ais.tar.zstd import load_zstd
 
-__all__ = ["DEFAULT_MAX_RATIO", "decompress", "is_compressed"]
-
 DEFAULT_MAX_RATIO = 1000.0
 """A little less than gzip reaches on zeros alone (1030), some twenty times what text reaches."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TruncatedShardError
 from torchdata_ais.tar.kinds import kind_of
 
-__all__ = ["Faults"]
-
 _REWRITE = "if the object is stored like this, write it again"
-_PLAIN = "write the shard again with plain members (GNU tar: without --sparse and --multi-volume)"
+_PLAIN = (
+    "write the shard again with plain members (GNU tar: without --sparse and --multi-volume; "
+    "bsdtar: with --no-read-sparse)"
+)
 
 
 class Faults:
@@ -29,7 +31,7 @@ class Faults:
     def no_end(self, end: int) -> TruncatedShardError:
         """The archive ends between two members."""
         what = f"the shard ends at byte {end} without an end marker, so that members may be missing"
-        todo = f"{_REWRITE}; if its writer never adds the marker, pass require_end=False"
+        todo = Remedy(_REWRITE, "; if its writer never adds the marker, pass require_end=False")
         return TruncatedShardError.at(what, todo=todo, url=self._url, offset=end)
 
     def bad_header(self, what: str, offset: int, member: str | None = None) -> BadHeaderError:
@@ -63,7 +65,10 @@ class Faults:
 
     def not_a_tar(self, block: bytes) -> NotATarError:
         """The first block is no header."""
-        todo = "keep names that are not tar archives out of the listing with regex="
+        todo = Remedy(
+            in_programs("keep names that are not tar archives out of the listing with regex="),
+            in_commands("name the shards alone, such as ais://bucket/train-"),
+        )
         what = f"not a tar archive: {kind_of(block)}"
         return NotATarError.at(what, todo=todo, url=self._url, offset=0)
 

@@ -10,8 +10,6 @@ import re
 from functools import lru_cache
 from zlib import adler32
 
-__all__ = ["NUL", "is_ustar", "link_target", "pax_records", "read_header", "text_field"]
-
 NUL = b"\0"
 
 _OCTAL = re.compile(rb" *([0-7]*) *")

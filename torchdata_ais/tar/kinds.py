@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["kind_of"]
-
 _KINDS = {
     b"\x1f\x8b": "a gzip file",
     b"\x28\xb5\x2f\xfd": "a Zstandard file",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import posixpath
 
-__all__ = ["Link", "LinkTargets", "TooLarge"]
-
 
 class Link(str):
     """The data of a member that is a link: the name of its target.

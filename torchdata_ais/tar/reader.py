@@ -10,8 +10,6 @@ from torchdata_ais.tar.link import Link, TooLarge
 from torchdata_ais.tar.window import BLOCK, Window
 from torchdata_ais.tar.writer import MAX_NAME_BYTES
 
-__all__ = ["Member", "TarReader", "read_members"]
-
 Member = tuple[str, "bytes | Link | TooLarge", int, int]
 """Name, data, offset of the first header (extension headers included), offset of the next header."""
 
@@ -75,9 +73,9 @@ class TarReader:
         ShardError: A member is larger than `max_member_bytes`, and `skip_large` is not set.
 
     Example:
-        >>> from torchdata_ais.tar.writer import encode_archive
-        >>> archive = encode_archive([("a.cls", b"3"), ("a.txt", b"tree")])
-        >>> [(name, data, offset) for name, data, offset, _ in TarReader(archive)]
+        >>> from torchdata_ais.testing import shard_bytes
+        >>> archive = shard_bytes({"a.cls": b"3", "a.txt": b"tree"})
+        >>> [(name, data, offset) for name, data, offset, _ in TarReader([archive])]
         [('a.cls', b'3', 0), ('a.txt', b'tree', 1024)]
     """
 
@@ -229,32 +227,3 @@ class TarReader:
             raise self._faults.lone_zeros(offset)
         self._all = {}
         return True
-
-
-def read_members(
-    blocks: Iterable[bytes],
-    *,
-    url: str = "",
-    start: int = 0,
-    require_end: bool = True,
-    max_member_bytes: int | None = None,
-    want: Callable[[str], bool] | None = None,
-) -> Iterator[Member]:
-    """Yield the members of a tar archive that arrives in blocks: `TarReader` for those who need no attribute.
-
-    Example:
-        >>> from torchdata_ais.tar.writer import encode_archive
-        >>> for name, data, offset, next_offset in read_members(encode_archive([("a.cls", b"3")])):
-        ...     print(name, data, offset, next_offset)
-        a.cls b'3' 0 1024
-    """
-    return iter(
-        TarReader(
-            blocks,
-            url=url,
-            start=start,
-            require_end=require_end,
-            max_member_bytes=max_member_bytes,
-            want=want,
-        )
-    )

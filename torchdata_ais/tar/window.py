@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-
-__all__ = ["BLOCK", "Window"]
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 
 BLOCK = 512
 """Tar's unit: headers are one long, data is filled up to a multiple."""
+
+
+class PassableBlocks(Iterator[bytes]):
+    """A stream of blocks in which bytes can be passed over without being read."""
+
+    @abstractmethod
+    def pass_over(self, size: int) -> int:
+        """Move on by `size` bytes, and return how many of them there were."""
 
 
 class Window:
@@ -28,10 +35,11 @@ class Window:
         (b'abcd', 0, 5, b'fg')
     """
 
-    __slots__ = ("_base", "_block", "_blocks", "_pos")
+    __slots__ = ("_base", "_block", "_blocks", "_passable", "_pos")
 
     def __init__(self, blocks: Iterable[bytes], start: int = 0) -> None:
         self._blocks = iter(blocks)
+        self._passable = blocks if isinstance(blocks, PassableBlocks) else None
         self._block = b""
         self._pos = 0
         self._base = start  # the offset of the first byte of _block
@@ -74,6 +82,11 @@ class Window:
         self._pos += size
         while self._pos > len(self._block):
             beyond = self._pos - len(self._block)
+            if self._passable is not None:
+                passed = self._passable.pass_over(beyond)
+                self._base += len(self._block) + passed
+                self._block, self._pos = b"", 0
+                return beyond - passed
             if not self._pull():
                 return beyond
             self._pos = beyond

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from torchdata_ais.errors import UsageError
 from torchdata_ais.tar.header import NUL
 from torchdata_ais.tar.window import BLOCK
-
-__all__ = ["MAX_NAME_BYTES", "RECORD", "Buffer", "TarBuilder", "archive_size", "encode_archive"]
 
 RECORD = 20 * BLOCK
 """An archive is filled up with zeros to a multiple of this many bytes, as `tar` does."""
@@ -33,45 +29,36 @@ class TarBuilder:
     Memory: what one call returns; data is passed on as it is, without a copy.
 
     Args:
-        mtime: Modification time of the members in whole seconds, unless `member` is given another.
+        mtime: Modification time of the members in whole seconds.
         mode: Permission bits of the members.
         user: Name of their owner, at most 31 bytes.
         group: Name of their group, at most 31 bytes.
 
-    Attributes:
-        size: The number of bytes returned so far.
-
     Example:
-        >>> builder = TarBuilder()
-        >>> [len(block) for block in builder.member("a.txt", b"tree")], builder.size
-        ([512, 4, 508], 1024)
-        >>> len(builder.end()), builder.size
-        (9216, 10240)
+        >>> [len(block) for block in TarBuilder().member("a.txt", b"tree")]
+        [512, 4, 508]
     """
 
     def __init__(self, *, mtime: float = 0, mode: int = 0o444, user: str = "", group: str = "") -> None:
-        self.size = 0
         self._mtime = _seconds(mtime)
         self._mode = b"%07o\0" % (mode & 0o7777)
         # magic, version, owner, group, and numbers of a device, which a file is not
         self._tail = b"ustar\x0000" + _name_field(user) + _name_field(group) + bytes(16)
 
-    def member(self, name: str, data: Buffer, *, mtime: float | None = None) -> list[Buffer]:
-        """Return the blocks of one member: header, data, padding. Count them.
+    def member(self, name: str, data: Buffer) -> list[Buffer]:
+        """Return the blocks of one member: header, data, padding.
 
         Args:
             name: Its path in the archive.
             data: Its content.
-            mtime: Its modification time, cut to whole seconds.
 
         Raises:
             UsageError: The name is empty, too long, ends with a slash, holds a NUL or half a character; the time
                 cannot be said in USTAR.
         """
         size = memoryview(data).nbytes
-        header = self._headers(name, size, self._mtime if mtime is None else _seconds(mtime))
+        header = self._headers(name, size)
         padding = -size % BLOCK
-        self.size += len(header) + size + padding
         blocks: list[Buffer] = [header]
         if size:
             blocks.append(data)
@@ -79,22 +66,7 @@ class TarBuilder:
             blocks.append(bytes(padding))
         return blocks
 
-    def member_size(self, name: str, size: int) -> int:
-        """Return how many bytes `member` will return for a name and so many bytes of data.
-
-        Example:
-            >>> TarBuilder().member_size("a.txt", 513)
-            1536
-        """
-        return len(self._headers(name, size, self._mtime)) + size + -size % BLOCK
-
-    def end(self) -> bytes:
-        """Return the end marker, two blocks of zeros, and the zeros that fill the last record. Count them."""
-        zeros = bytes(archive_size(self.size) - self.size)
-        self.size += len(zeros)
-        return zeros
-
-    def _headers(self, name: str, size: int, mtime: bytes) -> bytes:
+    def _headers(self, name: str, size: int) -> bytes:
         try:
             raw = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
@@ -118,14 +90,14 @@ class TarBuilder:
         if size >= _OCTAL_11:
             records += _record(b"size", b"%d" % size)
             size = 0
-        header = self._header(*split, b"0", size, mtime)
+        header = self._header(*split, b"0", size)
         if not records:
             return header
-        extension = self._header(b"", b"././@PaxHeader", b"x", len(records), mtime)
+        extension = self._header(b"", b"././@PaxHeader", b"x", len(records))
         return extension + records + bytes(-len(records) % BLOCK) + header
 
-    def _header(self, prefix: bytes, name: bytes, kind: bytes, size: int, mtime: bytes) -> bytes:
-        front = name.ljust(100, NUL) + self._mode + b"0000000\0" * 2 + b"%011o\0" % size + mtime
+    def _header(self, prefix: bytes, name: bytes, kind: bytes, size: int) -> bytes:
+        front = name.ljust(100, NUL) + self._mode + b"0000000\0" * 2 + b"%011o\0" % size + self._mtime
         back = kind + bytes(100) + self._tail + prefix.ljust(167, NUL)
         return front + b"%06o\0 " % (sum(front) + 8 * 0x20 + sum(back)) + back
 
@@ -138,39 +110,6 @@ def archive_size(content: int) -> int:
         (10240, 10240, 20480)
     """
     return -(-(content + 2 * BLOCK) // RECORD) * RECORD
-
-
-def encode_archive(
-    members: Iterable[tuple[str, Buffer]],
-    *,
-    mtime: float = 0,
-    mode: int = 0o444,
-    user: str = "",
-    group: str = "",
-) -> Iterator[Buffer]:
-    """Yield the blocks of the archive that holds the `members`, end marker included.
-
-    Takes:
-        `members`: pairs of name and data. The other arguments are those of `TarBuilder`.
-
-    Yields:
-        Bytes-like objects, several a member.
-
-    Order: that of `members`.
-
-    Memory: one member.
-
-    Raises:
-        UsageError: See `TarBuilder`.
-
-    Example:
-        >>> len(b"".join(encode_archive([("a.cls", b"3"), ("a.txt", b"tree")])))
-        10240
-    """
-    builder = TarBuilder(mtime=mtime, mode=mode, user=user, group=group)
-    for name, data in members:
-        yield from builder.member(name, data)
-    yield builder.end()
 
 
 def _seconds(mtime: float) -> bytes:

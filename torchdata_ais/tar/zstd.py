@@ -8,8 +8,6 @@ from typing import Any
 
 from torchdata_ais.errors import MissingLibraryError
 
-__all__ = ["ZSTD", "load_zstd"]
-
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchdata_ais.arguments import check_function
+from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.listed import listed
 from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
@@ -83,6 +83,7 @@ def batched(
         partial: Whether to yield the last batch when it is smaller.
         handler: Called with what `collation_fn` raises; True gives up that batch.
     """
+    check_number(batchsize, 1, "batchsize")
     lists = listed(data, batchsize, partial)
     if collation_fn is None:
         return lists

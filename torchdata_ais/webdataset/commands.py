@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -17,10 +16,11 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import ReadError, UsageError
 from torchdata_ais.stage.load_state import url_of
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset import utils
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.printing import NotUnderstood, source_of
+from torchdata_ais.webdataset.secret_words import without_secrets
 
 EXPLANATION = (
     "a command of a shell is not run: a list of shards is data, and what stands in it could be anything;"
@@ -65,7 +65,7 @@ def shown(url: str) -> str:
         >>> shown("pipe:curl -H 'Authorization: Bearer a1b2' http://host/s.tar")
         "pipe:curl -H 'Authorization:***' http://host/s.tar"
     """
-    return "pipe:" + shlex.join(_without_secrets(_words(url)))
+    return "pipe:" + shlex.join(without_secrets(_words(url)))
 
 
 def _words(url: str) -> list[str]:
@@ -122,7 +122,7 @@ class Command(str):
         """Return the command as a URL that shows it, without its secrets."""
         if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
             raise UsageError.at(f"{words!r} is no list of words", todo='write Command(["zcat", "s.tar.gz"])')
-        self = super().__new__(cls, "pipe:" + shlex.join(_without_secrets(words)))
+        self = super().__new__(cls, "pipe:" + shlex.join(without_secrets(words)))
         self.words = tuple(words)
         self.timeout = timeout
         return self
@@ -188,29 +188,6 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.killpg(0, signal.SIGTERM)  # what the command has left behind
 os._exit(status if status >= 0 else 128 - status)
 """
-
-_TELLING = "(token|secret|passw|credential|authorization|signature|api-?key)[^:=]*"
-_NAMED_SECRET = re.compile(f"(?is).*?{_TELLING}[:=]")
-_SECRET_OPTION = re.compile(f"(?is)-[^:=]*?{_TELLING}$")
-_OF_CURL = ("-u", "-U", "-b", "--user", "--proxy-user", "--cookie", "--oauth2-bearer")
-
-
-def _without_secrets(words: Sequence[str]) -> list[str]:
-    """Return the words without the value of what is named like a secret, and without those that `redact` knows."""
-    kept: list[str] = []
-    for word in words:
-        before = kept[-1] if kept else ""
-        if before in _OF_CURL or _SECRET_OPTION.match(before):
-            kept.append("***")
-        elif before in ("-H", "--header"):
-            kept.append(word.partition(":")[0] + ":***")
-        elif re.match("-[uUbH].", word):
-            kept.append(word[:2] + "***")
-        elif (named := _NAMED_SECRET.match(word)) and not re.match(r"\w+://", word):
-            kept.append(named[0] + "***")
-        else:
-            kept.append(redact(word))
-    return kept
 
 
 def named_by(item: Any) -> str:

@@ -16,8 +16,8 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.stage.origin import trimmed
-from torchdata_ais.stage.pipe import upstream
 from torchdata_ais.stage.seed import seed_shufflers
+from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.store import ClusterNames, StoreOptions
 from torchdata_ais.webdataset.currying import Stage
 from torchdata_ais.webdataset.left_out import explaining

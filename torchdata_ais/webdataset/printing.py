@@ -8,10 +8,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchdata_ais.urls import PROVIDERS
+
 logger = logging.getLogger("torchdata_ais")
 
 _WEB = ("http://", "https://")
-_OBJECTS = ("ais://", "s3://", "gs://", "gcp://", "az://", "azure://", "oci://", "aws://")
+_OBJECTS = tuple(f"{scheme}://" for scheme in PROVIDERS)
 _STDOUT = ("-", "/dev/stdout")
 
 

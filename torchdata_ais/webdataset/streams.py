@@ -8,7 +8,7 @@ from typing import Any
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
 from torchdata_ais.reading.open_shard import ShardOptions
-from torchdata_ais.samples import Run
+from torchdata_ais.reading.runs import Run
 from torchdata_ais.stage.policy import ErrorPolicy
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.webdataset.gopen import gopen

@@ -13,7 +13,8 @@ from typing_extensions import Unpack
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.pipes.load_tar import LoadTarNames
 from torchdata_ais.reading.open_shard import Safety, ShardOptions
-from torchdata_ais.samples import Run, Sample, split_name
+from torchdata_ais.reading.runs import Run
+from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, cluster_options
 from torchdata_ais.urls import MemberPath, parse_url, shown_url

@@ -3,9 +3,12 @@
 ::
 
     pool          the main process's hold on its processes: start, reset, take items, pause, stop
+    yielding_lock what is held while items are taken, and given up to another thread that wants it
+    telling       what workers tell beside their items: counts, records, what they are doing
     process       one of them as the main process sees it: what it sent, whether it lives, how it ended
     job           what a process is started with; `Part` is what a loader brings: the pipe, and how it begins an epoch
     worker        the process itself, from its start to its end
+    signals       what the main process handles stays with it
     producer      its loop: iterate the pipe, send items in turn, as far as there is credit
     receivers     the pipes that stand where the graph was cut and give the items of the other side
     hooks         what a pipe may have to hear of epochs, and to send something along with its items

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.workers.pickling import Packed, pack, unpack
 
-__all__ = ["Channel", "HungUpError", "Kind", "Message"]
-
 _HEADER = struct.Struct("<BBHHHIIQ")
 _CHUNK = 64 << 10
 _FD_SIZE = array.array("i").itemsize

@@ -5,9 +5,8 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
+from torchdata_ais.observe.batches import BatchRecorder
 from torchdata_ais.observe.collect import Report, report_of, restart
-
-__all__ = ["Counts", "ended"]
 
 _FIRST_S = 0.1
 _EVERY_S = 1.0
@@ -18,13 +17,16 @@ class Counts:
 
     Args:
         pipe: The pipe of this process; its stages begin to count from zero.
+        records: Whether to note a record a batch, which goes along.
 
     Attributes:
         sending_s: Seconds spent on handing items over.
+        recorder: Who notes them.
     """
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Any, *, records: bool = False) -> None:
         restart(pipe)
+        self.recorder = BatchRecorder(pipe) if records else None
         self.sending_s = 0.0
         self._pause_s = _FIRST_S
         self._next = monotonic() + self._pause_s
@@ -38,6 +40,8 @@ class Counts:
         self._next = time + self._pause_s
         report = report_of(pipe)
         report.sending_s, report.in_workers = self.sending_s, True
+        if self.recorder is not None:
+            report.recorded = self.recorder.take()
         return report
 
 

@@ -11,8 +11,6 @@ from torchdata_ais.errors import AISError, LoaderError, noted
 from torchdata_ais.redaction import clean
 from torchdata_ais.stage.origin import trimmed
 
-__all__ = ["Failure"]
-
 
 @dataclass(frozen=True)
 class Failure:

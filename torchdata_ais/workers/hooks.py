@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["EnvelopeSender", "EpochListener", "tell_pipes"]
-
 
 @runtime_checkable
 class EpochListener(Protocol):

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from torchdata_ais.workers.pulse import Pulse
 
-__all__ = ["DISPATCHER", "Job", "Part"]
-
 DISPATCHER = -1
 """The number of the dispatching process among the workers."""
 
@@ -44,6 +42,8 @@ class Job:
         source: A worker's connection to the dispatching process, if there is one.
         outlets: The dispatching process's connections to the workers, in order.
         stall_after: Seconds an item, or a function of the user, may take; None is for ever.
+        records: Whether to note a record a batch.
+        flight: With `records`, where the process answers who asks what it is doing; made at launch.
         pulse: What tells the main process that this one still runs, made at launch if `stall_after` is given.
         control: The connection to the main process, made at launch.
         main_pid: The process to live and die with.
@@ -54,6 +54,8 @@ class Job:
     source: socket.socket | None = None
     outlets: list[socket.socket] = field(default_factory=list)
     stall_after: float | None = None
+    records: bool = False
+    flight: socket.socket | None = None
     pulse: Pulse | None = None
     control: socket.socket | None = None
     main_pid: int = field(default_factory=os.getpid)

@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HEADER", "Lender", "borrow", "content_length", "forget_all", "give_back", "give_back_done"]
-
 HEADER = 64
 """Bytes before the content: as many as any element type has to be aligned to."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import threading
 import traceback
 from collections import deque
@@ -18,8 +17,7 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError, WorkerDiedError
 from torchdata_ais.lifetime import end_with, safe_context
-
-__all__ = ["OrderedPool"]
+from torchdata_ais.workers.signals import holding_signals, take_no_part_in_signals
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -121,7 +119,8 @@ class OrderedPool(Generic[_T, _R]):
 
 def _start(process: Any) -> None:
     try:
-        process.start()
+        with holding_signals():
+            process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError.at(
             f"the conversion cannot be handed to other processes: {error}",
@@ -131,8 +130,7 @@ def _start(process: Any) -> None:
 
 def _work(function: Callable[[Any], Any], conn: Connection, main_pid: int) -> None:
     """Run one process: results go out in the order in which arguments come in."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends this one
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    take_no_part_in_signals()  # the main process ends this one
     end_with(main_pid)
     arguments: SimpleQueue[Any] = SimpleQueue()
 

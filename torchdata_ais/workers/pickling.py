@@ -23,8 +23,6 @@ from torch import Tensor, UntypedStorage
 
 from torchdata_ais.workers.memory import HEADER, Lender, borrow, content_length, give_back
 
-__all__ = ["Packed", "pack", "unpack"]
-
 _INLINE_BYTES = 32 << 10
 """Longer pickles travel in memory of their own: messages stay small enough for the socket's buffer."""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
-import threading
 import time
 import weakref
 from collections import deque
@@ -15,17 +13,18 @@ from functools import partial
 from typing import Any
 
 from torchdata_ais.errors import LoaderError, WorkerDiedError
-from torchdata_ais.observe.collect import Report
+from torchdata_ais.observe.asking import Asked
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.job import DISPATCHER, Job
 from torchdata_ais.workers.memory import forget_all, give_back_done
 from torchdata_ais.workers.pickling import Packed, pack
-from torchdata_ais.workers.process import Peer, holding_sigint, stop
+from torchdata_ais.workers.process import Peer, stop
 from torchdata_ais.workers.pulse import Pulse
+from torchdata_ais.workers.signals import holding_signals
+from torchdata_ais.workers.telling import Telling
 from torchdata_ais.workers.worker import run_job
-
-__all__ = ["Pool"]
+from torchdata_ais.workers.yielding_lock import YieldingLock
 
 _LOOK_ROUND_S = 0.25
 """How often, at most, a busy consumer looks whether all processes are alive."""
@@ -43,6 +42,9 @@ class Pool:
         context: The multiprocessing context.
         window: Items that may be under way from each worker.
         ranks: The ranks to tell of errors and to hear of theirs.
+
+    Attributes:
+        telling: What the workers tell beside their items.
     """
 
     def __init__(self, context: Any, window: int, ranks: Ranks | None = None) -> None:
@@ -54,22 +56,16 @@ class Pool:
         self._dispatcher: Peer | None = None
         self._peers: list[Peer] = []
         self._epoch = 0
-        self._lock = threading.RLock()
-        self._let_go = threading.Condition(self._lock)
-        self._claims: set[int] = set()
-        """Threads that want the lock of one that waits for items."""
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_write.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self._wake_read, select.POLLIN)
+        self._turn: deque[Peer] = deque()
+        """The workers that still have items, the one whose turn it is first."""
+        self._turn_lock = YieldingLock()
+        self._lock = self._turn_lock.lock
+        self.telling = Telling(self._workers, self._turn_lock)
         self.closed = False
         self.last_worker: int | None = None
         self.last_extras: dict[int, Any] = {}
-        self.reports: dict[int, Report] = {}
         # Runs when the pool is garbage, or at interpreter exit, whatever comes first.
-        self._stop = weakref.finalize(
-            self, _close, self._peers, (self._wake_read, self._wake_write), os.getpid()
-        )
+        self._stop = weakref.finalize(self, _close, self._peers, self._turn_lock, os.getpid())
         _OPEN.add(self)
 
     @property
@@ -83,6 +79,9 @@ class Pool:
         job.control = theirs
         job.pulse = None if job.stall_after is None else Pulse(job.stall_after)
         peer = Peer(job.name, job.worker_id, channel)
+        if job.records:
+            ours, job.flight = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            peer.flight = Asked(ours)
         self._peers.append(peer)
         if job.worker_id == DISPATCHER:
             self._dispatcher = peer
@@ -90,7 +89,7 @@ class Pool:
             self._workers.append(peer)
         try:
             process = self._context.Process(target=run_job, args=(job,), daemon=True, name=job.name)
-            with holding_sigint():
+            with holding_signals():
                 peer.start(process)
         except (ConnectionError, EOFError) as error:
             raise WorkerDiedError.at(
@@ -99,11 +98,11 @@ class Pool:
                 worker=job.worker_id,
             ) from error
         finally:
-            for sock in (theirs, job.source, *job.outlets):
+            for sock in (theirs, job.source, job.flight, *job.outlets):
                 if sock is not None:
                     sock.close()
         peer.wait_with(job.stall_after, job.pulse)
-        self._poll.register(peer.life, select.POLLIN)
+        self._turn_lock.watch(peer.life)
 
     def reset(self, loads: Sequence[Any], dispatched_load: Any = None) -> None:
         """Begin an epoch: what is under way of the last one is dropped.
@@ -113,7 +112,7 @@ class Pool:
             dispatched_load: And that of the dispatching process.
         """
         self._epoch += 1
-        with self._held():
+        with self._turn_lock.asked_for():
             self._refuse_closed()
             self.last_worker, self.last_extras = None, {}
             for worker, load in zip(self._workers, loads, strict=True):
@@ -126,7 +125,7 @@ class Pool:
     def items(self) -> Iterator[Any]:
         """Yield the items of the epoch, one of each worker in turn, as long as it has some."""
         epoch = self._epoch
-        turn = deque(self._workers)
+        self._turn = turn = deque(self._workers)
         while turn:
             try:
                 with self._lock:
@@ -135,6 +134,7 @@ class Pool:
                         return
                     value = self._open(turn[0], message)
             except Exception as error:
+                self.telling.note_doing()
                 if self._ranks is not None:
                     self._ranks.report(error)
                 raise
@@ -144,12 +144,22 @@ class Pool:
                 turn.rotate(-1)
                 yield value
 
+    def is_ready(self) -> bool:
+        """Return whether the next item of the epoch is here, so that taking it does not wait."""
+        with self._lock:
+            if not self._turn:
+                return False
+            worker = self._turn[0]
+            worker.read_all()  # that it is gone is told by who waits for it
+            kinds = (Kind.ITEM, Kind.TAGGED)
+            return any(message.kind in kinds and message.epoch == self._epoch for message in worker.inbox)
+
     def order(self, kind: Kind, *load: Any) -> None:
         """Have every process pause, resume or limit its pipes, and wait until all have.
 
         Workers stop before the process that feeds them, and go on after it.
         """
-        with self._held():
+        with self._turn_lock.asked_for():
             self._refuse_closed()
             dispatcher = [] if self._dispatcher is None else [self._dispatcher]
             groups = [self._workers, dispatcher]
@@ -161,36 +171,18 @@ class Pool:
 
     def close(self) -> None:
         """End all processes. See `process.stop` for how long that can take."""
-        self.closed = True
+        self.closed = self.telling.over = True
         _OPEN.discard(self)
-        with self._held():
+        with self._turn_lock.asked_for():
             self._stop()
 
     def abandon(self) -> None:
         """Let go of everything without a word: in a forked child, the processes are not ours."""
-        self.closed = True
+        self.closed = self.telling.over = True
         self._stop.detach()
         for peer in self._peers:
             peer.close()
-        for sock in (self._wake_read, self._wake_write):
-            sock.close()
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        """Hold the lock; wake a thread that waits for items with it, so that it lets go."""
-        if not self._lock.acquire(blocking=False):
-            try:
-                self._claims.add(threading.get_ident())
-                with contextlib.suppress(OSError):
-                    self._wake_write.send(b"!")
-                self._lock.acquire()
-            finally:
-                self._claims.discard(threading.get_ident())
-        try:
-            yield
-        finally:
-            self._let_go.notify_all()
-            self._lock.release()
+        self._turn_lock.close()
 
     def _refuse_closed(self) -> None:
         if self.closed:
@@ -208,8 +200,8 @@ class Pool:
             message = worker.inbox.popleft() if worker.inbox else self._receive(worker)
             if message is None:
                 self._wait(worker)
-            elif message.kind is Kind.STATS:
-                self.reports[worker.worker_id] = message.load()
+            elif self.telling.takes(worker, message):
+                pass
             elif message.kind is Kind.BROKEN:
                 if self._dispatcher is not None:
                     self._dispatcher.refuse_stopped()
@@ -285,11 +277,7 @@ class Pool:
     def _wait(self, peer: Peer) -> None:
         """Wait until the process has sent something, a process has ended, or another thread wants the lock."""
         fd = peer.channel.fileno()
-        self._poll.register(fd, select.POLLIN)
-        try:
-            ready = [ready_fd for ready_fd, _ in self._poll.poll(_POLL_MS)]
-        finally:
-            self._poll.unregister(fd)
+        ready = self._turn_lock.wait(fd, _POLL_MS)
         if self.closed:  # by a signal handler, while we waited
             return
         if not ready:
@@ -298,10 +286,6 @@ class Pool:
                 worker.read_all()
             for owing in {peer, self._dispatcher or peer}:
                 owing.waited_for(_POLL_MS / 1000)
-        if self._wake_read.fileno() in ready:
-            self._wake_read.recv(64)
-            while not self._let_go.wait_for(lambda: not self._claims, _POLL_MS / 1000):
-                pass  # one that was interrupted takes its claim back without a word
         elif ready != [fd]:
             self._next_look = 0.0
 
@@ -321,10 +305,9 @@ def _goes_on(peer: Peer) -> bool:
     return peer.is_alive()
 
 
-def _close(peers: list[Peer], wake: tuple[socket.socket, ...], owner_pid: int) -> None:
+def _close(peers: list[Peer], turn_lock: YieldingLock, owner_pid: int) -> None:
     stop(peers, owner_pid)
-    for sock in wake:
-        sock.close()
+    turn_lock.close()
     peers.clear()
     give_back_done()
     if not _OPEN:

@@ -14,10 +14,9 @@ from typing import Any
 
 from torchdata_ais.errors import StallError, WorkerDiedError
 from torchdata_ais.lifetime import safe_context
+from torchdata_ais.observe.asking import Asked
 from torchdata_ais.workers.channel import Channel, Kind, Message
 from torchdata_ais.workers.pulse import Patience, Pulse
-
-__all__ = ["Peer", "holding_sigint", "start_context", "stop"]
 
 _GRACE_S = 2.0
 """How long a process may take to end by itself when it is told to: for the item under way."""
@@ -58,6 +57,8 @@ class Peer:
         self.life: int = -1
         """A descriptor that becomes readable when the process has ended."""
         self._own_life = False
+        self.flight: Asked | None = None
+        """Where it can be asked what it is doing."""
         self._patience: Patience | None = None
 
     def start(self, process: BaseProcess) -> None:
@@ -144,6 +145,8 @@ class Peer:
             message.drop()
         self.inbox.clear()
         self.channel.close()
+        if self.flight is not None:
+            self.flight.close()
         if self._own_life:
             os.close(self.life)
             self._own_life = False
@@ -207,16 +210,3 @@ def _preload_fork_server(context: Any, preload: str) -> None:
     server: Any = getattr(forkserver, "_forkserver", None)
     if getattr(server, "_preload_modules", None) == ["__main__"]:
         context.set_forkserver_preload(["__main__", preload])
-
-
-@contextlib.contextmanager
-def holding_sigint() -> Iterator[None]:
-    """Keep Ctrl-C back, here and in the processes started meanwhile, which let go once they ignore it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

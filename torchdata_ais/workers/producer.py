@@ -11,7 +11,7 @@ from typing import Any
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.meter import iterate
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import at_work
+from torchdata_ais.stage.upstream import at_work
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.counts import Counts
 from torchdata_ais.workers.failure import Failure
@@ -21,8 +21,6 @@ from torchdata_ais.workers.memory import Lender
 from torchdata_ais.workers.pickling import Packed, pack
 from torchdata_ais.workers.receivers import Dispatched
 from torchdata_ais.workers.stall import Watchdog
-
-__all__ = ["Outlet", "Producer"]
 
 _MAX_HELD = 1000
 """Items the dispatching process keeps for workers that do not take them while others ask for more."""
@@ -112,6 +110,10 @@ class Producer:
         name: How errors name this process.
         sources: The pipes of the graph that read from the dispatching process.
         watchdog: Watches the time an item takes, if somebody wants that.
+        records: Whether to note a record an item.
+
+    Attributes:
+        recorder: Who notes it.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Producer:
         name: str,
         sources: Sequence[Dispatched] = (),
         watchdog: Watchdog | None = None,
+        records: bool = False,
     ) -> None:
         self._pipe = pipe
         self._part = part
@@ -141,7 +144,8 @@ class Producer:
         self._iterator: Iterator[Any] | None = None
         self._envelope: Callable[[], Any] | None = None
         self._lender = Lender()
-        self._counts = Counts(pipe) if outlets[0].channel is control else None
+        self._counts = Counts(pipe, records=records) if outlets[0].channel is control else None
+        self.recorder = None if self._counts is None else self._counts.recorder
 
     def run(self) -> None:
         """Produce until the control channel ends."""
@@ -194,6 +198,9 @@ class Producer:
             self._pipe = self._part.begin(self._pipe, message.load())
         self._envelope = self._pipe._ais_envelope if isinstance(self._pipe, EnvelopeSender) else None
         self._iterator = self._watchdog.watch(iterate(self._pipe))
+        if self.recorder is not None:
+            self.recorder.begin(self._pipe)
+            self._iterator = self.recorder.watch(self._iterator)
 
     def _adjust(self, message: Message) -> None:
         """Pause, resume or limit the pipes of the graph that know how to."""

@@ -19,8 +19,6 @@ import torch
 
 from torchdata_ais.errors import StallError
 
-__all__ = ["GRACE_S", "Patience", "Pulse", "is_stopped"]
-
 GRACE_S = 2.0
 """How much longer than `stall_after` to wait: a worker that can say what is wrong says more."""
 

@@ -10,8 +10,6 @@ from torchdata_ais.errors import LoaderError, UsageError, WorkerDiedError
 from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 
-__all__ = ["Dispatched", "WorkerItems"]
-
 DISPATCH_CREDIT = 4
 """Items under way from the dispatching process to one worker.
 

@@ -10,15 +10,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 from torchdata_ais.errors import StallError
+from torchdata_ais.meanwhile import meanwhile
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import IterDataPipe
-from torchdata_ais.stage.pipe import Pipe, upstream
-
-__all__ = ["Watchdog", "where"]
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.upstream import upstream
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -77,13 +78,8 @@ class Watchdog:
         if not self._seconds:
             yield
             return
-        over = threading.Event()
-        names = (threading.get_ident(), over)
-        threading.Thread(target=self._look_round, args=names, name="stall-watch", daemon=True).start()
-        try:
+        with meanwhile(partial(self._look_round, threading.get_ident()), "stall-watch", 0.0):
             yield
-        finally:
-            over.set()
 
     def _look_round(self, thread: int, over: threading.Event) -> None:
         pause_s = min(1.0, self._seconds / 4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import socket
 import sys
 import threading
@@ -15,15 +14,15 @@ import torch
 
 from torchdata_ais.errors import StallError
 from torchdata_ais.lifetime import end_with
+from torchdata_ais.observe.asking import Answering
 from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind
 from torchdata_ais.workers.failure import Failure
 from torchdata_ais.workers.job import DISPATCHER, Job
 from torchdata_ais.workers.producer import Outlet, Producer
 from torchdata_ais.workers.receivers import Dispatched
+from torchdata_ais.workers.signals import take_no_part_in_signals
 from torchdata_ais.workers.stall import Watchdog
-
-__all__ = ["run_job"]
 
 _LINGER_S = 1.0
 """How long threads that the pipe left behind may keep an ended process alive."""
@@ -31,7 +30,7 @@ _LINGER_S = 1.0
 
 def run_job(job: Job) -> None:
     """Run a process to its end: the target of `multiprocessing.Process`."""
-    _take_no_part_in_signals()
+    take_no_part_in_signals()
     end_with(job.main_pid)
     if job.pulse is not None:
         job.pulse.begin()
@@ -58,6 +57,7 @@ def run_job(job: Job) -> None:
 def _produce(job: Job, control: Channel) -> None:
     pipe = job.part.open()
     outlets = [Outlet(Channel(sock)) for sock in job.outlets] or [Outlet(control)]
+    answering = None if job.flight is None else Answering(job.flight, job.name)
     watchdog = _watchdog(job, control, outlets)
     watchdog.pipe = pipe
     try:
@@ -65,7 +65,10 @@ def _produce(job: Job, control: Channel) -> None:
             sources = _connect(pipe, job.source)
             with watchdog:
                 watchdog.pipe = pipe = job.part.prepare(pipe)
-            Producer(pipe, job.part, control, outlets, job.name, sources, watchdog).run()
+            producer = Producer(pipe, job.part, control, outlets, job.name, sources, watchdog, job.records)
+            if answering is not None:
+                answering.recorder = producer.recorder
+            producer.run()
     except SystemExit:
         raise
     except BaseException as error:
@@ -96,17 +99,6 @@ def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
     for source in sources:
         source.connect(channel)
     return sources
-
-
-def _take_no_part_in_signals() -> None:
-    """Leave Ctrl-C and whatever else the main process handles to the main process; die of SIGTERM at once."""
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _end_soon(exit_code: int) -> None:

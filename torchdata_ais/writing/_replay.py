@@ -7,12 +7,11 @@ from typing import Any
 
 import xxhash
 
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import StateError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import redact
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
-
-__all__ = ["Replay", "finished_shards"]
 
 
 def finished_shards(
@@ -31,7 +30,7 @@ def finished_shards(
         if before != value:
             raise StateError.at(
                 f"the series was begun with {name}={before!r}, not {value!r}",
-                todo="pass the same arguments, or begin anew without resume=True",
+                todo=Remedy("pass the same arguments", "begin anew without resume=True"),
                 url=redact(where),
             )
     for index, shard in enumerate(found.shards if check else ()):
@@ -74,7 +73,9 @@ class Replay:
         if self._keys.hexdigest() != shard.keys:
             raise StateError.at(
                 "other samples came than those that the finished shard holds",
-                todo="resume with the same samples in the same order, or begin anew without resume=True",
+                todo=Remedy(
+                    "resume with the same samples in the same order", "begin anew without resume=True"
+                ),
                 url=redact(shard.name),
                 key=key,
             )
@@ -92,6 +93,8 @@ class Replay:
             shard = self._shards[self._at]
             raise StateError.at(
                 f"the samples ended before the end of what a finished shard holds ({self._passed} of {shard.samples})",
-                todo="resume with the same samples in the same order, or begin anew without resume=True",
+                todo=Remedy(
+                    "resume with the same samples in the same order", "begin anew without resume=True"
+                ),
                 url=redact(shard.name),
             )

@@ -7,15 +7,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from torchdata_ais.arguments import check_function
+from torchdata_ais.arguments import check_function, checked_options
 from torchdata_ais.codecs import build_decoder, build_encoder
 from torchdata_ais.codecs.encoder import Encoder
-from torchdata_ais.errors import NEVER_SKIPPED, AISError, SampleError, UsageError
-
-__all__ = ["Edit", "EditNames", "Outcome", "Transform"]
+from torchdata_ais.error_text import Remedy
+from torchdata_ais.errors import (
+    NEVER_SKIPPED,
+    AISError,
+    DecodeError,
+    MissingFieldError,
+    SampleError,
+    UsageError,
+)
+from torchdata_ais.samples import shown_fields
+from torchdata_ais.writing.check_sound import checked_sound
 
 Outcome = dict[str, Any] | Exception | None
 """The encoded sample, why it cannot be had, or None for one that is not wanted."""
+
+_WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="skip"')
+_MENDED = Remedy("mend the function", 'go on without such samples by on_error="skip"')
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,7 @@ class Transform:
     rng: bool = False
     seed: int = 0
     fields: frozenset[str] | None = None
+    check: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __call__(self, items: Iterable[Any]) -> list[Outcome]:
         """Return one outcome for each item.
@@ -52,6 +64,8 @@ class Transform:
         sample = self.load(item)
         if self.select is not None and not self._call("select", self.select, sample):
             return None
+        if self.check is not None:
+            self._call("check", self.check, sample)
         if self.decode is not None:
             sample = self._call("decode", self.decode, sample)
         if self.map is not None:
@@ -68,21 +82,36 @@ class Transform:
                 )
             sample = mapped if "__key__" in mapped else {"__key__": key, **mapped}
         if self.fields is not None:
-            sample = {
-                name: value for name, value in sample.items() if name[:2] == "__" or name in self.fields
-            }
+            sample = self._only(sample, self.fields)
         encoded: dict[str, Any] = self._call("encode", self.encode, sample)
         return encoded
+
+    def _only(self, sample: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
+        kept = {name: value for name, value in sample.items() if name[:2] == "__" or name in fields}
+        if fields.isdisjoint(kept):
+            names = ", ".join(sorted(name for name in sample if name[:2] != "__"))
+            key = sample.get("__key__")
+            raise MissingFieldError.at(
+                f"the sample {key!r} has none of the fields {', '.join(sorted(fields))}, only {names}",
+                todo="correct fields=",
+                url=sample.get("__url__"),
+                key=key,
+            )
+        return kept
 
     def _call(self, what: str, function: Callable[..., Any], sample: dict[str, Any], *more: Any) -> Any:
         try:
             return function(sample, *more)
         except Exception as error:
+            if isinstance(error, DecodeError) and not isinstance(error, NEVER_SKIPPED):  # it speaks to pipes
+                raise type(error)(error.what, todo=_WITHOUT, place=error.place) from None
             if isinstance(error, (AISError, *NEVER_SKIPPED)):
                 raise
             key = sample.get("__key__")
+            fields = f"; its fields are {shown_fields(sample)}" if isinstance(error, KeyError) else ""
             raise SampleError.at(
-                f"{what} failed on the sample {key!r}: {type(error).__name__}: {error}",
+                f"{what} failed on the sample {key!r}: {type(error).__name__}: {error}{fields}",
+                todo=_WITHOUT if what in ("check", "decode") else _MENDED,
                 url=sample.get("__url__"),
                 key=key,
             ) from error
@@ -97,8 +126,10 @@ class EditNames(TypedDict, total=False):
     rng: bool
     fields: str | Iterable[str] | None
     keys: Literal["keep", "number"]
+    check: bool
 
 
+@checked_options
 @dataclass(frozen=True)
 class Edit:
     """What `torchdata_ais.writing.convert` makes of each sample.
@@ -111,6 +142,8 @@ class Edit:
         rng: Whether to call ``map(sample, rng)`` with a `random.Random` that depends on the seed and the key alone.
         fields: Keep these fields only.
         keys: ``"number"`` gives the samples new keys, their numbers with nine digits: for shards whose keys repeat.
+        check: Decode every picture, text, number and JSON field once, to see that it can be, and every sound where
+            soundfile is installed (extra ``[audio]``); what is written are the bytes as they came.
         encoder: As in `TarWriter`.
         allow_pickle: As in `TarWriter`.
         quality: As in `TarWriter`.
@@ -129,13 +162,12 @@ class Edit:
     rng: bool = False
     fields: str | Iterable[str] | None = None
     keys: Literal["keep", "number"] = "keep"
+    check: bool = False
     encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True
     allow_pickle: bool = False
     quality: int = 100
 
     def __post_init__(self) -> None:
-        if self.keys not in ("keep", "number"):
-            raise UsageError.at(f"keys={self.keys!r}", todo='use "keep" or "number"')
         decode = None if isinstance(self.decode, str) else self.decode
         for function, count, name in (
             (self.select, 1, "select"),
@@ -153,7 +185,11 @@ class Edit:
     @property
     def is_copy(self) -> bool:
         """Whether nothing is computed: bytes go in and come out."""
-        return self.select is self.decode is self.map is None and isinstance(self.encoder, bool)
+        return (
+            self.select is self.decode is self.map is None
+            and isinstance(self.encoder, bool)
+            and not self.check
+        )
 
     def transform(self, load: Callable[[Any], dict[str, Any]], seed: int) -> Transform:
         """Return the function that loads items and makes samples of them."""
@@ -167,4 +203,5 @@ class Edit:
             self.rng,
             seed,
             None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields),
+            build_decoder("pil", checked_sound, partial=True) if self.check else None,
         )

@@ -10,8 +10,6 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["Writer", "check_format"]
-
 
 class Writer(ABC):
     """Closed after a ``with`` block that ended well, discarded after one that did not."""

@@ -9,8 +9,6 @@ from torchdata_ais.writing.compressors import new_compressor
 from torchdata_ais.writing.packing import Packed
 from torchdata_ais.writing.targets import Target
 
-__all__ = ["OpenArchive"]
-
 
 class OpenArchive:
     """A shard that is not finished yet.

@@ -11,8 +11,6 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import COMPRESSIONS
 from torchdata_ais.tar.zstd import load_zstd
 
-__all__ = ["Compressor", "compression_for", "new_compressor"]
-
 
 class Compressor(Protocol):
     """What `bz2`, `lzma`, `zlib` and Zstandard have in common."""

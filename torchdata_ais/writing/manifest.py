@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, StateError
 from torchdata_ais.store import StoreOptions, head_object, open_blocks
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing.targets import open_target
-
-__all__ = ["Manifest", "ShardInfo"]
 
 _VERSION = 1
 
@@ -128,6 +127,6 @@ class Manifest:
         except (ValueError, KeyError, TypeError) as error:
             raise StateError.at(
                 f"this is no manifest of shards ({type(error).__name__}: {error})",
-                todo="name another manifest=, or remove the file to begin anew",
+                todo=Remedy("name another manifest=", "remove the file to begin anew"),
                 url=redact(where),
             ) from error

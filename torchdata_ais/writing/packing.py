@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from torchdata_ais.codecs import EncodeError, build_encoder
+from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
 from torchdata_ais.samples import split_name
 from torchdata_ais.tar import TarBuilder
 from torchdata_ais.tar.writer import Buffer
-
-__all__ = ["Packed", "PackingNames", "SamplePacker", "key_of"]
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -124,7 +123,7 @@ class SamplePacker:
         if not blocks:
             raise MissingFieldError.at(
                 f"the sample {key!r} has no field to write",
-                todo="add one; fields that begin with _ need keep_meta=True",
+                todo=Remedy(in_programs("add one; fields that begin with _ need keep_meta=True")),
                 key=key,
             )
         return Packed(key, blocks, size, sum(sizes), tuple(fields), tuple(sizes))

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import xxhash
 
-from torchdata_ais.errors import NotFoundError
+from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index import IndexWriter, ShardEntry, ShardSamples, folder_at, index_place
 from torchdata_ais.store import StoreOptions, file_url
 from torchdata_ais.urls import parse_url
 from torchdata_ais.writing.manifest import ShardInfo
 from torchdata_ais.writing.packing import Packed
 
-__all__ = ["SeriesIndex"]
+
+class Taker(Protocol):
+    """What an `IndexWriter` is to a series of shards."""
+
+    def add(self, shard: ShardEntry, samples: ShardSamples) -> None:
+        """Take the next shard."""
+
+    def finish(self, *, source: str = "") -> Any:
+        """Take that there are no more."""
+
 
 _SMALL = 32 << 10  # bytes of a sample that are copied together sooner than hashed block by block
 
@@ -22,7 +32,7 @@ class SeriesIndex:
     """Notes where each sample stands in its shard and what it holds, and stores the index at the end.
 
     Args:
-        where: The place for the index; True for that beside the shards (`index_place`).
+        where: The place for the index; True for that beside the shards (`index_place`); or what takes the shards of it.
         pattern: The names of the shards.
         options: Gives the transport settings; asked for where something lies in a cluster.
 
@@ -32,11 +42,14 @@ class SeriesIndex:
         UsageError: The shards have no place of their own for an index, and none was named.
     """
 
-    def __init__(self, where: bool | str, pattern: str, options: Callable[[], StoreOptions]) -> None:
-        self.where = where if isinstance(where, str) else index_place(f"{pattern.partition('%')[0]}*")
+    def __init__(self, where: bool | str | Taker, pattern: str, options: Callable[[], StoreOptions]) -> None:
+        if not isinstance(where, bool | str) and not hasattr(where, "add"):
+            raise UsageError.at(
+                f"index={where!r:.60} says no place",
+                todo="pass index=True, or a folder or bucket for the index",
+            )
         self._pattern = pattern
-        is_remote = parse_url(self.where).kind == "object"
-        self._writer = IndexWriter(folder_at(self.where, options() if is_remote else StoreOptions()))
+        self._writer = where if not isinstance(where, bool | str) else _stored(where, pattern, options)
         self._options = options
         self.begin_shard()
 
@@ -62,7 +75,8 @@ class SeriesIndex:
             entry = ShardEntry(place.uri, info.size, info.checksum)
         else:
             entry = _of_file(place.name, info.size)
-        self._writer.add(entry, ShardSamples(*map(list, zip(*self._rows, strict=True))))
+        keys, starts, ends, fields, sizes, digests = map(list, zip(*self._rows, strict=True))
+        self._writer.add(entry, ShardSamples(keys, starts, ends, fields, sizes, digests))
         self.begin_shard()
 
     def take_up(self, shards: Sequence[ShardInfo]) -> None:
@@ -76,6 +90,12 @@ class SeriesIndex:
     def close(self) -> None:
         """Store the index."""
         self._writer.finish(source=self._pattern)
+
+
+def _stored(where: bool | str, pattern: str, options: Callable[[], StoreOptions]) -> IndexWriter:
+    place = where if isinstance(where, str) else index_place(f"{pattern.partition('%')[0]}*")
+    is_remote = parse_url(place).kind == "object"
+    return IndexWriter(folder_at(place, options() if is_remote else StoreOptions()))
 
 
 def _of_file(path: str, size: int) -> ShardEntry:

@@ -11,20 +11,19 @@ from typing import Any
 import xxhash
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import checked, taken
+from torchdata_ais.arguments import check_function, check_number, checked, taken
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
-from torchdata_ais.urls import redact
+from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._replay import Replay, finished_shards
 from torchdata_ais.writing._writer import Writer, check_format
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
 from torchdata_ais.writing.packing import PackingNames, SamplePacker
-from torchdata_ais.writing.series_index import SeriesIndex
-from torchdata_ais.writing.targets import StreamTarget, Target, open_target
-
-__all__ = ["ShardWriter"]
+from torchdata_ais.writing.series_index import SeriesIndex, Taker
+from torchdata_ais.writing.targets import StreamTarget, Target, check_place, open_target
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -33,10 +32,12 @@ class PackedInto(PackingNames, ClusterNames, total=False):
     """How samples are packed, and parts of ``cluster=`` by version 0.1's names.
 
     Attributes:
-        index: Whether, and where, to make the sample index on the way.
+        index: Whether, and where, to make the sample index on the way; or what takes the shards of it.
+        shard_step: What to add to a shard's number for the next.
     """
 
-    index: bool | str
+    index: bool | str | Taker
+    shard_step: int
 
 
 class ShardWriter(Writer):
@@ -73,6 +74,8 @@ class ShardWriter(Writer):
             they are said to be.
         index: Make the sample index on the way (see `torchdata_ais.SampleIndex`): True stores it beside the shards, a
             text where it says. Not for compressed shards. The finished shards of a resumed series are read for it.
+        shard_step: What to add to a shard's number for the next: several writers of one pattern, each with another
+            `start_shard` below it, never write the same.
         cluster: See `torchdata_ais.store.Cluster`.
         compress: As in `TarWriter`.
         format: As in `TarWriter`.
@@ -123,6 +126,7 @@ class ShardWriter(Writer):
         **named: Unpack[PackedInto],
     ) -> None:
         index = named.pop("index", False)
+        self._step = named.pop("shard_step", 1)
         self._pattern = pattern
         self._compression = compression_for(self._name(start_shard), compress)
         if self._name(start_shard) == self._name(start_shard + 1):
@@ -130,6 +134,10 @@ class ShardWriter(Writer):
                 f"every shard of the pattern {redact(pattern)!r} has the same name",
                 todo="put the number in: train-%06d.tar",
             )
+        check_number(self._step, 1, "shard_step")
+        for name, value in (("maxcount", maxcount), ("maxsize", maxsize)):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UsageError.at(f"{name}={value!r} is no number", todo="pass one, such as 1e9 for 1 GB")
         if maxcount < 1 or maxsize <= 0:
             raise UsageError.at(f"maxcount={maxcount}, maxsize={maxsize} allow no sample in a shard")
         if resume and manifest is None:
@@ -137,9 +145,16 @@ class ShardWriter(Writer):
         if index and (self._compression or opener is not None):
             raise UsageError.at(
                 "index= needs plain shards under names of their own",
-                todo="leave out compress= and opener=, and end the pattern in .tar",
+                todo=Remedy(
+                    in_programs("leave out compress= and opener="),
+                    in_commands("leave out compress="),
+                    ", and end the pattern in .tar",
+                ),
             )
         check_format(format)
+        for name, function in (("post", post), ("opener", opener)):
+            if function is not None:
+                check_function(function, 1, f"ShardWriter({name}=)")
         packing: dict[str, Any] = {**named}
         self._options = partial(cluster_options, given_options(cluster, **taken(packing, ClusterNames)))
         try:
@@ -157,18 +172,21 @@ class ShardWriter(Writer):
         self.shard = start_shard
         self.fname: str | None = None
         self.cursor: Any = None
-        self._manifest = Manifest(
-            {
-                "pattern": redact(pattern),
-                "maxcount": maxcount,
-                "maxsize": maxsize,
-                "start_shard": start_shard,
-                "compression": self._compression,
-            }
-        )
+        settings = {
+            "pattern": redact(pattern),
+            "maxcount": maxcount,
+            "maxsize": maxsize,
+            "start_shard": start_shard,
+            "compression": self._compression,
+        }
+        self._manifest = Manifest(settings if self._step == 1 else {**settings, "shard_step": self._step})
         self._replay = Replay([])
         self._is_saved = False
         self._index = SeriesIndex(index, pattern, self._options) if index else None
+        if manifest is not None:
+            check_place(manifest)
+            if not resume and parse_url(manifest).kind == "file":
+                Manifest.load(manifest, self._options)  # something else is not written over
         if resume and manifest is not None:
             self._take_up(manifest, check=post is None and opener is None)
 
@@ -179,7 +197,7 @@ class ShardWriter(Writer):
             return
         self._manifest = found
         self._replay = Replay(found.shards)
-        self.shard += len(found.shards)
+        self.shard += len(found.shards) * self._step
         if found.shards:
             self.fname, self.cursor = found.shards[-1].name, found.shards[-1].cursor
         if self._index is not None:
@@ -231,7 +249,7 @@ class ShardWriter(Writer):
         if self._manifest.complete:
             raise StateError.at(
                 f"the series was complete with {self._manifest.samples} samples, and more come now",
-                todo="write them to another pattern, or begin anew without resume=True",
+                todo=Remedy("write them to another pattern", "begin anew without resume=True"),
                 url=self._where,
             )
         sample = self._pack(obj)
@@ -255,7 +273,7 @@ class ShardWriter(Writer):
         self._archive = OpenArchive(self._target(name), self._compression)
         self._keys.reset()
         self.fname = name
-        self.shard += 1
+        self.shard += self._step
         return self._archive
 
     def finish(self) -> None:
@@ -264,7 +282,7 @@ class ShardWriter(Writer):
         if archive is None or not archive.count:
             if archive is not None:
                 archive.discard()
-                self.shard -= 1
+                self.shard -= self._step
             return
         name = self.fname or ""
         try:

@@ -9,14 +9,13 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.writing._writer import Writer, check_format
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.packing import SamplePacker
 from torchdata_ais.writing.targets import open_target
-
-__all__ = ["TarWriter"]
 
 
 class TarWriter(Writer):
@@ -75,6 +74,7 @@ class TarWriter(Writer):
         ['000.cls', '000.txt']
     """
 
+    @checked
     def __init__(
         self,
         fileobj: Any,

@@ -13,6 +13,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import xxhash
@@ -22,8 +23,6 @@ from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.naming import name_file, naming
 from torchdata_ais.tar.writer import Buffer
 from torchdata_ais.urls import Location, parse_url, redact
-
-__all__ = ["FileTarget", "ObjectTarget", "StreamTarget", "Target", "open_target"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -105,6 +104,10 @@ class FileTarget(_Kept):
             raise NotFoundError.at(
                 f"there is no folder {folder}", todo="make it first, or write elsewhere", url=path
             ) from error
+        except NotADirectoryError as error:
+            raise UsageError.at(
+                f"a part of {folder} is a file, and no folder", todo="write elsewhere", url=path
+            ) from error
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._kept_in)
 
     def publish(self) -> None:
@@ -154,12 +157,13 @@ class ObjectTarget(_Kept):
         with self._file as file:
             with naming(self._kept_in):
                 file.seek(0)  # writes what is left
-            put_object(self._place, file, self._options, size=self.size)
+            put_object(self._place, file, self._options, size=self.size, checksum=self.checksum)
 
     def discard(self) -> None:
         """Drop the temporary file."""
         self._finalizer.detach()
-        self._file.close()
+        with suppress(OSError):  # flushes what cannot be written, if the disk is full
+            self._file.close()
 
 
 class StreamTarget(Target):
@@ -234,10 +238,31 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
             todo="write ais://bucket/name.tar, an object URL, or a local path",
             url=redact(name),
         )
+    if os.path.isdir(place.name):  # noqa: PTH112 - text in
+        raise UsageError.at("this is a folder", todo="name a file in it", url=place.name)
     if _is_special(place.name):
         stream = open(place.name, "wb")  # noqa: SIM115, PTH123 - closed by the target
         return StreamTarget(stream, stream.close)
     return FileTarget(place.name)
+
+
+def check_place(name: str) -> None:
+    """Refuse a path of this machine where no file can be written, before anything is made.
+
+    Raises:
+        UsageError: It is a folder.
+        NotFoundError: Its folder is not there.
+    """
+    place = parse_url(name)
+    if place.kind != "file":
+        return
+    if Path(place.name).is_dir():
+        raise UsageError.at("this is a folder", todo="name a file in it", url=name)
+    folder = Path(place.name).absolute().parent
+    if not folder.is_dir():
+        raise NotFoundError.at(
+            f"there is no folder {folder}", todo="make it first, or write elsewhere", url=name
+        )
 
 
 def _is_special(path: str) -> bool:
@@ -264,10 +289,16 @@ def _locked(part: str, path: str) -> int:
         except OSError:  # a file system without locks
             pass
         # The other writer may have published the file that was opened here as its part: then it is no part now.
-        with suppress(FileNotFoundError):
+        try:
             if os.path.samestat(os.fstat(fd), os.stat(part)):  # noqa: PTH116
                 os.ftruncate(fd, 0)
                 return fd
+        except FileNotFoundError:
+            pass
+        except BaseException:  # Ctrl-C: nobody else would remove it
+            os.unlink(part)  # noqa: PTH108
+            os.close(fd)
+            raise
         os.close(fd)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-__all__ = ["LocalQueue", "ThreadingQueue"]
-
 
 class LocalQueue:
     """A queue for one thread: nothing waits.

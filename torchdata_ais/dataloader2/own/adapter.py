@@ -9,8 +9,6 @@ from torchdata_ais.dataloader2.own.graph import list_dps
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import apply_shuffle_settings, traverse_dps
 
-__all__ = ["Adapter", "CacheTimeout", "Shuffle"]
-
 
 class Adapter(ABC):
     """Base of adapters: functions of a pipe that return it, changed, or another one."""

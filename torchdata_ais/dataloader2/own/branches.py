@@ -7,8 +7,6 @@ from typing import Any
 from torchdata_ais.dataloader2.own.graph import Graph, each_pipe, last_pipe, list_dps
 from torchdata_ais.stage.datapipes import traverse_dps
 
-__all__ = ["find_branches_without", "find_dispatched", "find_replicable_branches"]
-
 
 def find_replicable_branches(graph: Graph) -> list[Any]:
     """Return the last pipes of the branches that every worker can run a copy of.

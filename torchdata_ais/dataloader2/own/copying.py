@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.stage.sending import explained
 
-__all__ = ["attach_wrapper", "clone", "extract_wrapper"]
-
 
 class _Pickled(NamedTuple):
     data: bytes

@@ -8,8 +8,6 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, IterDataPipe
 
-__all__ = ["ShardingRoundRobinDispatcher"]
-
 
 class ShardingRoundRobinDispatcher(IterDataPipe[Any]):
     """Marks that all before it runs once, in a process of its own: `MultiProcessingReadingService` starts that.

@@ -12,8 +12,6 @@ from torchdata_ais.dataloader2.own.prefetch import LookAhead
 from torchdata_ais.errors import LoaderError, StallError
 from torchdata_ais.stage.datapipes import IterDataPipe
 
-__all__ = ["FullSync"]
-
 _END_S = 5.0
 """How long a loader that is shut down waits for the other ranks."""
 

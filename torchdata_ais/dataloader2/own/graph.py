@@ -5,14 +5,12 @@ A graph is what `traverse_dps` gives: ``{id(pipe): (pipe, graph of its sources)}
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.datapipes import traverse_dps
-
-__all__ = ["Graph", "each_pipe", "find_dps", "last_pipe", "list_dps", "remove_dp", "replace_dp"]
+from torchdata_ais.stage.graph import all_pipes, pipes_in
 
 Graph = dict[int, tuple[Any, Any]]
 
@@ -67,15 +65,8 @@ def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> li
         exclude_dps = []
     elif not isinstance(exclude_dps, (list, tuple, set)):
         exclude_dps = [exclude_dps]
-    left_out = {id(pipe) for one in exclude_dps for pipe in list_dps(traverse_dps(one))}
-    found: dict[int, Any] = {}
-    graphs = deque([graph])
-    while graphs:
-        for number, (pipe, sources) in graphs.popleft().items():
-            if number not in found and number not in left_out:
-                found[number] = pipe
-                graphs.append(sources)
-    return list(found.values())
+    left_out = {id(pipe) for one in exclude_dps for pipe in all_pipes(one)}
+    return [pipe for pipe in pipes_in(graph) if id(pipe) not in left_out]
 
 
 def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:

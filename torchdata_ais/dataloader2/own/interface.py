@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["CheckpointableReadingServiceInterface", "ReadingServiceInterface", "ResetFunction", "WorkerInfo"]
 
 ResetFunction = Callable[[Any], Any]
 
@@ -59,10 +56,10 @@ class ReadingServiceInterface(ABC):
         """End an epoch. Called when its last item was given."""
 
     def __del__(self) -> None:
-        with contextlib.suppress(
-            AttributeError
-        ):  # of a service that was never whole, or whose module is gone
+        try:  # noqa: SIM105 - at the end of the program contextlib may be gone
             self.finalize()
+        except AttributeError:  # it was never whole, or modules are gone
+            pass
 
 
 class CheckpointableReadingServiceInterface(ReadingServiceInterface):

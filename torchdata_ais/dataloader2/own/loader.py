@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,15 +18,6 @@ from torchdata_ais.dataloader2.own.interface import (
 from torchdata_ais.dataloader2.own.random import SeedGenerator, checked
 from torchdata_ais.errors import LoaderError, StateError
 from torchdata_ais.stage.datapipes import IterDataPipe, MapDataPipe
-
-__all__ = [
-    "RANDOMNESS_STATE_KEY_NAME",
-    "READING_SERVICE_STATE_KEY_NAME",
-    "SERIALIZED_DATAPIPE_KEY_NAME",
-    "DataLoader2",
-    "DataLoader2Iterator",
-    "PauseIteration",
-]
 
 _NO_STATE = (
     LookupError,
@@ -237,14 +227,13 @@ class DataLoader2(Generic[T_co]):
 
     def shutdown(self) -> None:
         """End the epoch and what the service has started. Idempotent."""
-        with contextlib.suppress(AttributeError):  # of a loader that was never whole, or whose module is gone
-            if not self._terminated:
-                self._terminated = True
-                if self.reading_service is not None:
-                    self.reading_service.finalize_iteration()
-                    self.reading_service.finalize()
-            self._reset_iter = True
-            self._datapipe_iter = None
+        if not self._terminated:
+            self._terminated = True
+            if self.reading_service is not None:
+                self.reading_service.finalize_iteration()
+                self.reading_service.finalize()
+        self._reset_iter = True
+        self._datapipe_iter = None
 
     def __enter__(self) -> Self:
         return self
@@ -253,7 +242,10 @@ class DataLoader2(Generic[T_co]):
         self.shutdown()
 
     def __del__(self) -> None:
-        self.shutdown()
+        try:  # noqa: SIM105 - at the end of the program contextlib may be gone
+            self.shutdown()
+        except AttributeError:  # it was never whole, or modules are gone
+            pass
 
     def state_dict(self) -> dict[str, Any]:
         """Return pipe, seeds and the service's state, pickled: an epoch can begin again from it.
@@ -302,16 +294,7 @@ class DataLoader2(Generic[T_co]):
             if seeds is not None:
                 self._seed, self._reset_seed = seeds[:2]
                 self._seed_generator, self._initial_seed_generator = map(pickle.loads, seeds[2:])
-        except (
-            KeyError,
-            IndexError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ImportError,
-            EOFError,
-            pickle.UnpicklingError,
-        ) as error:
+        except _NO_STATE as error:
             raise StateError.at(
                 f"this is no state of a DataLoader2: {error}",
                 todo="pass what DataLoader2.state_dict() returned",

@@ -1,7 +1,5 @@
 """What a source of items raises when it has none now."""
 
-__all__ = ["InvalidStateResetRequired", "NotAvailable", "TerminateRequired"]
-
 
 class NotAvailable(Exception):  # noqa: N818 - torchdata's names
     """There is no item yet: ask again."""

@@ -13,8 +13,6 @@ from torchdata_ais.dataloader2.own.not_now import TerminateRequired
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import IterDataPipe
 
-__all__ = ["LookAhead", "PinMemory", "Prefetcher", "pin_memory_fn"]
-
 _LOOK_ROUND_S = 1.0
 """How often who waits looks whether the thread lives."""
 
@@ -26,9 +24,12 @@ class LookAhead:
         items: What to take.
         size: How many items may wait.
         keeps_full: Whether the thread fills its room whatever comes, before it pauses or ends.
+        name: Of the thread.
     """
 
-    def __init__(self, items: Iterable[Any], size: int, keeps_full: bool = False) -> None:
+    def __init__(
+        self, items: Iterable[Any], size: int, keeps_full: bool = False, name: str = "prefetch"
+    ) -> None:
         self._items = items
         self._size = size
         self._keeps_full = keeps_full
@@ -36,7 +37,7 @@ class LookAhead:
         self._error: BaseException | None = None
         self._busy = self._paused = self._closed = self._ended = False
         self._change = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def get(self, timeout: float | None = None) -> Any:
@@ -214,18 +215,19 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
     if hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, Mapping):
-        return _like(data, {name: pin_memory_fn(value, device) for name, value in data.items()})
+        return made_like(data, {name: pin_memory_fn(value, device) for name, value in data.items()})
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(pin_memory_fn(value, device) for value in data))
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        return _like(data, [pin_memory_fn(value, device) for value in data])
+        return made_like(data, [pin_memory_fn(value, device) for value in data])
     return data
 
 
-def _like(data: Any, values: Any) -> Any:
+def made_like(data: Any, values: Any) -> Any:
+    """Return `values` as what `data` is, or as they are if such a type is made of something else."""
     try:
         return type(data)(values)
-    except TypeError:  # such a type is made of something else
+    except TypeError:
         return values
 
 

@@ -13,8 +13,6 @@ import torch.distributed as dist
 
 from torchdata_ais.errors import UsageError
 
-__all__ = ["PhiloxEngine", "SeedGenerator", "dist_share_seed"]
-
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85  # what the key grows by: the golden ratio, and the square root of 3 less 1

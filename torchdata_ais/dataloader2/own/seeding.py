@@ -13,8 +13,6 @@ import torch
 from torchdata_ais.dataloader2.own.graph import find_dps, list_dps
 from torchdata_ais.stage.datapipes import ShardingFilter, traverse_dps
 
-__all__ = ["begin_epoch", "set_datapipes_seed", "set_graph_random_seed"]
-
 
 def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: Any, distributed_shared: bool) -> None:
     """Give each of these pipes that has a method ``set_seed`` a seed: of all processes, or of this worker.

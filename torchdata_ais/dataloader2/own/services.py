@@ -7,30 +7,23 @@ import pickle
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch.distributed as dist
 
 from torchdata_ais.dataloader2.own.fullsync import FullSync
-from torchdata_ais.dataloader2.own.graph import list_dps
 from torchdata_ais.dataloader2.own.interface import (
     CheckpointableReadingServiceInterface,
     ReadingServiceInterface,
     ResetFunction,
     WorkerInfo,
 )
+from torchdata_ais.dataloader2.own.pausing import pause, resume
 from torchdata_ais.dataloader2.own.prefetch import Prefetcher
 from torchdata_ais.dataloader2.own.random import dist_share_seed
 from torchdata_ais.dataloader2.own.seeding import set_graph_random_seed
 from torchdata_ais.errors import LoaderError, UsageError
-from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding, traverse_dps
-
-__all__ = [
-    "DistributedReadingService",
-    "InProcessReadingService",
-    "SequentialReadingService",
-    "WorkersReadingService",
-]
+from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding
 
 _TIMEOUT_S = 30 * 60
 
@@ -100,35 +93,17 @@ class InProcessReadingService(ReadingServiceInterface):
         return reset
 
     def _pause(self, pause_fn: ResetFunction | None = None) -> ResetFunction | None:
-        for pipe in _pipes_of(self._end_datapipe):
-            if isinstance(pipe, _Pauses):
-                pipe.pause()
+        pause(self._end_datapipe)
         return pause_fn
 
     def _resume(self, resume_fn: ResetFunction | None = None) -> ResetFunction | None:
-        for pipe in reversed(_pipes_of(self._end_datapipe)):
-            if isinstance(pipe, _Resumes):
-                pipe.resume()
+        resume(self._end_datapipe)
         return resume_fn
 
     def _limit(self, num_batches: int | None, limit_fn: LimitFunction | None = None) -> LimitFunction | None:
         if limit_fn is not None:
             limit_fn(self._end_datapipe, num_batches)
         return None
-
-
-@runtime_checkable
-class _Pauses(Protocol):
-    def pause(self) -> None: ...
-
-
-@runtime_checkable
-class _Resumes(Protocol):
-    def resume(self) -> None: ...
-
-
-def _pipes_of(pipe: Any) -> list[Any]:
-    return [] if pipe is None else list_dps(traverse_dps(pipe))
 
 
 class DistributedReadingService(ReadingServiceInterface):

@@ -13,8 +13,6 @@ from collections.abc import Collection
 from .messages import Request
 from .problem import ReplyError
 
-__all__ = ["check_secret", "check_sender", "hide_secret"]
-
 _OURS = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{0,5})?", re.IGNORECASE)
 _FETCHED_FROM = ("none", "same-origin")
 

@@ -7,98 +7,85 @@ at the proxy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Union
 
-__all__ = [
-    "ACTIONS",
-    "Action",
-    "Bandwidth",
-    "Cut",
-    "DeadRedirect",
-    "Delay",
-    "DropEntry",
-    "EmptyEntry",
-    "EndBatch",
-    "FlipBit",
-    "NewVersion",
-    "Placeholder",
-    "Reset",
-    "Stall",
-    "Status",
-    "SwapEntries",
-    "WholeObject",
-    "WrongChecksum",
-]
+import msgspec
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(msgspec.Struct, frozen=True, tag=True):
     """Base of what a rule can do."""
 
     at_proxy: ClassVar[bool] = False
     """Whether it happens where the request of an object is redirected, not where it is answered."""
 
 
-@dataclass(frozen=True)
-class Status(Action):
+class Status(Action, frozen=True):
     """Answer with an error status, optionally with a `Retry-After` of so many seconds."""
 
     code: int
     retry_after: float | None = None
 
 
-@dataclass(frozen=True)
-class Delay(Action):
+class Busy(Action, frozen=True):
+    """Answer 429 while more than so many requests are under way at the node, optionally with a `Retry-After`."""
+
+    above: int
+    retry_after: float | None = None
+
+
+class Delay(Action, frozen=True):
     """Wait so many seconds before the answer."""
 
     seconds: float
 
 
-@dataclass(frozen=True)
-class Bandwidth(Action):
+class Bandwidth(Action, frozen=True):
     """Send the body no faster than so many bytes a second, on each connection by itself."""
 
     bytes_per_s: float
 
 
-@dataclass(frozen=True)
-class Cut(Action):
+class Cut(Action, frozen=True):
     """Promise the whole body, send `at` bytes of it, close the connection in good order."""
 
     at: int
 
 
-@dataclass(frozen=True)
-class Reset(Action):
+class CutSlow(Action, frozen=True):
+    """Reset the connection of a client that takes no byte for so many seconds, as targets do after 30.
+
+    What the systems of both sides keep on the way counts as taken: `buffer` bytes at this one.
+    """
+
+    seconds: float
+    buffer: int = 16_384
+
+
+class Reset(Action, frozen=True):
     """Send `at` bytes of the body, then reset the connection."""
 
     at: int = 0
 
 
-@dataclass(frozen=True)
-class Stall(Action):
+class Stall(Action, frozen=True):
     """Send `at` bytes of the body, then nothing: for `seconds`, or until the client gives up if 0."""
 
     at: int = 0
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class FlipBit(Action):
+class FlipBit(Action, frozen=True):
     """Flip bit number `bit` (0 is the lowest) of byte `at` of the body."""
 
     at: int
     bit: int = 0
 
 
-@dataclass(frozen=True)
-class WrongChecksum(Action):
+class WrongChecksum(Action, frozen=True):
     """Send the right body with a wrong `Ais-Checksum-Value`."""
 
 
-@dataclass(frozen=True)
-class NewVersion(Action):
+class NewVersion(Action, frozen=True):
     """Replace the object as soon as this answer has its bytes: the next request meets a new version.
 
     The new object is as long as the old one with every bit inverted, or the same bytes with `same_bytes`.
@@ -107,54 +94,48 @@ class NewVersion(Action):
     same_bytes: bool = False
 
 
-@dataclass(frozen=True)
-class DeadRedirect(Action):
+class DeadRedirect(Action, frozen=True):
     """Redirect to a target that refuses connections."""
 
     at_proxy: ClassVar[bool] = True
 
 
-@dataclass(frozen=True)
-class DropEntry(Action):
+class DropEntry(Action, frozen=True):
     """Leave the first entry whose name matches the glob `name` out of a page of a listing."""
 
     name: str = "*"
 
 
-@dataclass(frozen=True)
-class EndBatch(Action):
+class EndBatch(Action, frozen=True):
     """End the archive of a GetBatch in good order after so many entries, as if that were all."""
 
     after: int
 
 
-@dataclass(frozen=True)
-class WholeObject(Action):
+class WholeObject(Action, frozen=True):
     """Answer an entry of a GetBatch that asks for a range with the whole object."""
 
     entry: int
 
 
-@dataclass(frozen=True)
-class Placeholder(Action):
+class Placeholder(Action, frozen=True):
     """Answer an entry of a GetBatch as if its object were not there: a name that says so, and no bytes."""
 
     entry: int
 
 
-@dataclass(frozen=True)
-class EmptyEntry(Action):
+class EmptyEntry(Action, frozen=True):
     """Send an entry of a GetBatch under its name, without a byte."""
 
     entry: int
 
 
-@dataclass(frozen=True)
-class SwapEntries(Action):
+class SwapEntries(Action, frozen=True):
     """Send two entries of a GetBatch in each other's place."""
 
     first: int = 0
     second: int = 1
 
 
-ACTIONS: dict[str, type[Action]] = {kind.__name__: kind for kind in Action.__subclasses__()}
+ANY_ACTION = Union[tuple(Action.__subclasses__())]  # type: ignore[valid-type]  # noqa: UP007 - a value
+"""What the JSON of a fault may hold."""

@@ -11,8 +11,6 @@ from .reply import Reply
 from .routes import Call
 from .store import Object
 
-__all__ = ["get_archived", "member_missing"]
-
 
 def get_archived(call: Call, entry: Object, file: FileSlice) -> Reply:
     """Answer a GET with `archpath` or `archregx`. `file` stays open."""

@@ -11,15 +11,14 @@ from typing import Any
 
 from .access import check_secret
 from .api_groups import COPY_FIELDS, GROUP_FIELDS, BucketRef, existing_bucket, run_on_group
-from .etl import Etl, Etls, parse_seconds, read_message
+from .etl import Etl, Etls
+from .etl_message import parse_seconds, read_message
 from .jobs import Job
 from .names import check_object_name, new_id, parse_uname
 from .problem import ReplyError, object_missing
 from .reply import Reply
 from .routes import Call, route
 from .store import Object
-
-__all__ = ["get_transformed"]
 
 OBJECT_TIMEOUT_S = 45.0
 WORKERS, MOST_WORKERS = 4, 64

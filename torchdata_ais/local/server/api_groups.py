@@ -18,16 +18,6 @@ from .routes import Call, route
 from .store import Object
 from .template import expand, is_range
 
-__all__ = [
-    "COPY_FIELDS",
-    "GROUP_FIELDS",
-    "BucketRef",
-    "bucket_of",
-    "copy_all",
-    "existing_bucket",
-    "run_on_group",
-]
-
 GROUP_FIELDS: dict[str, Any] = {"objnames": list[str], "template": "", "coer": False, "num_workers": 0}
 COPY_FIELDS: dict[str, Any] = {
     "prefix": "",

@@ -13,7 +13,7 @@ import msgspec
 
 from .archive import Member, NotAnArchiveError, extension_of, opened
 from .fields import number
-from .names import check_prefix, new_id
+from .names import SHARD_INDEXES, check_prefix, new_id
 from .problem import ReplyError, not_implemented
 from .reply import Reply
 from .routes import Call, route
@@ -74,7 +74,13 @@ def list_objects(call: Call) -> Reply:
     if flags & ARCH_DIR:
         rows = _expanded(call, bucket, prefix, after, props)
     else:
-        rows = (_entry(call, entry, props) for entry in bucket.with_prefix(prefix, after))
+        cluster = call.cluster
+        rows = (
+            _entry(call, entry, props)
+            for entry in bucket.with_prefix(prefix, after)
+            if call.bucket != SHARD_INDEXES
+            or cluster.holder(call.bucket, entry.name) is cluster.owner(call.bucket, entry.name)
+        )
     page = list(islice(rows, size + 1))
     token = page[size - 1]["n"] if len(page) > size else ""
     del page[size:]

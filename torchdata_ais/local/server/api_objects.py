@@ -43,9 +43,9 @@ def mirror_object_routes() -> None:
 
 
 def lookup(call: Call) -> Object:
-    """Return the object, or the target's 404: also when another target owns it, as this one lacks it."""
+    """Return the object, or the target's 404: also when another target has it, as this one lacks it."""
     entry = call.source.objects.get(call.name)
-    if entry is None or call.cluster.owner(call.bucket, call.name) is not call.node:
+    if entry is None or call.cluster.holder(call.bucket, call.name) is not call.node:
         raise object_missing(call.node.tag, call.bucket, call.name)
     return entry
 

@@ -19,20 +19,6 @@ from .problem import ReplyError, not_implemented
 from .search import find_names
 from .store import Object, Store
 
-__all__ = [
-    "EXTENSIONS",
-    "Archive",
-    "File",
-    "Member",
-    "NotAnArchiveError",
-    "archive_of",
-    "extension_of",
-    "matching",
-    "opened",
-    "packed",
-    "wanted_extension",
-]
-
 EXTENSIONS = (".tar", ".tgz", ".tar.gz", ".zip", ".tar.lz4")
 ARCHIVES_KEPT = 512
 

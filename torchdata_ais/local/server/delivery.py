@@ -8,12 +8,12 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
+from .actions import CutSlow
 from .faults import Plan
 from .files import BLOCK_BYTES, FileSlice
 from .reply import Reply, chunk, head_of
-
-__all__ = ["EndedError", "deliver"]
 
 TICK_S = 0.005
 _SIOCOUTQ = 0x5411
@@ -24,7 +24,7 @@ class EndedError(Exception):
     """The fault has ended the connection."""
 
 
-def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> None:
+def deliver(sock: _Sending, reply: Reply, plan: Plan, *, method: str) -> None:
     """Send `reply` under `plan`; `EndedError` if the plan ended the connection."""
     if plan.wrong_checksum:
         reply.headers = [_spoiled(header) for header in reply.headers]
@@ -39,6 +39,8 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
     ends = sorted((_absolute(at, size), how, seconds) for at, how, seconds in plan.ends)
     flips = [(_absolute(at, size), mask) for at, mask in plan.flips]
     pace = _Pace(plan.bytes_per_s)
+    if plan.slow is not None:
+        sock = _InTime(sock, plan.slow)
     for block in blocks:
         for piece in pace.pieces(_flipped(block, reply.sent, flips)):
             view = memoryview(piece)
@@ -89,10 +91,42 @@ def _spoiled(header: tuple[str, str]) -> tuple[str, str]:
     return name, value
 
 
-def _write(sock: socket.socket, reply: Reply, view: memoryview, *, chunked: bool) -> None:
+def _write(sock: _Sending, reply: Reply, view: memoryview, *, chunked: bool) -> None:
     if view:
         sock.sendall(chunk(bytes(view)) if chunked else view)
         reply.sent += len(view)
+
+
+class _InTime:
+    """A socket whose connection is reset when its other side takes no byte for some seconds."""
+
+    def __init__(self, sock: _Sending, slow: CutSlow) -> None:
+        self._sock: socket.socket = sock._sock if isinstance(sock, _InTime) else sock
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, slow.buffer)
+        self._seconds = slow.seconds
+
+    def sendall(self, data: bytes | memoryview) -> None:
+        """Send all, as fast as the other side takes it."""
+        view = memoryview(data)
+        poll = select.poll()
+        poll.register(self._sock, select.POLLOUT)
+        while view:
+            if not poll.poll(self._seconds * 1000):
+                self.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                raise EndedError
+            with suppress(BlockingIOError):
+                view = view[self._sock.send(view, socket.MSG_DONTWAIT) :]
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        """As of a socket."""
+        self._sock.setsockopt(level, option, value)
+
+    def fileno(self) -> int:
+        """As of a socket."""
+        return self._sock.fileno()
+
+
+_Sending = socket.socket | _InTime
 
 
 class _Pace:
@@ -118,7 +152,7 @@ class _Pace:
                 time.sleep(ahead)
 
 
-def _end(sock: socket.socket, how: str, seconds: float) -> None:
+def _end(sock: _Sending, how: str, seconds: float) -> None:
     if how == "stall":
         if _client_left(sock, seconds):
             raise EndedError
@@ -132,7 +166,7 @@ def _end(sock: socket.socket, how: str, seconds: float) -> None:
     raise EndedError
 
 
-def _unsent(sock: socket.socket) -> int:
+def _unsent(sock: _Sending) -> int:
     try:
         raw = fcntl.ioctl(sock.fileno(), _SIOCOUTQ, b"\0\0\0\0")
     except OSError:
@@ -140,7 +174,7 @@ def _unsent(sock: socket.socket) -> int:
     return int(struct.unpack("i", raw)[0])
 
 
-def _client_left(sock: socket.socket, seconds: float) -> bool:
+def _client_left(sock: _Sending, seconds: float) -> bool:
     """Wait until the client hangs up; `False` when `seconds` (if not 0) have passed before."""
     poll = select.poll()
     poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)

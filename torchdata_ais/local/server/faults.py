@@ -9,15 +9,19 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+import msgspec
+
 from .actions import (
-    ACTIONS,
+    ANY_ACTION,
     Action,
     Bandwidth,
+    Busy,
     Cut,
+    CutSlow,
     DeadRedirect,
     Delay,
     DropEntry,
@@ -34,16 +38,16 @@ from .actions import (
     WrongChecksum,
 )
 
-__all__ = ["Fault", "FaultTable", "Plan"]
-
 
 @dataclass
 class Plan:
     """What all the rules that fired on one request want done with it."""
 
     status: Status | None = None
+    busy: Busy | None = None
     delay: float = 0.0
     bytes_per_s: float = 0.0
+    slow: CutSlow | None = None
     ends: list[tuple[int, str, float]] = field(default_factory=list)
     flips: list[tuple[int, int]] = field(default_factory=list)
     wrong_checksum: bool = False
@@ -57,10 +61,14 @@ class Plan:
         match action:
             case Status():
                 self.status = action
+            case Busy():
+                self.busy = action
             case Delay():
                 self.delay += action.seconds
             case Bandwidth():
                 self.bytes_per_s = min(action.bytes_per_s, self.bytes_per_s or action.bytes_per_s)
+            case CutSlow():
+                self.slow = action
             case Cut():
                 self.ends.append((action.at, "cut", 0.0))
             case Reset():
@@ -81,8 +89,7 @@ class Plan:
                 self.batch.append(action)
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One rule: what to do with which requests.
 
     Args:
@@ -111,22 +118,17 @@ class Fault:
         """The rule in the form that goes to the cluster's process."""
         nth = [self.nth] if isinstance(self.nth, int) else self.nth
         return {
-            "action": [type(self.action).__name__, asdict(self.action)],
+            **msgspec.structs.asdict(self),
+            "action": msgspec.to_builtins(self.action),
             "verb": self.verb.upper(),
-            "object": self.object,
-            "bucket": self.bucket,
             "nth": None if nth is None else sorted(nth),
-            "times": self.times,
-            "probability": self.probability,
-            "seed": self.seed,
             "at_proxy": self.action.at_proxy if self.at_proxy is None else self.at_proxy,
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Fault:
         """The inverse of `to_json`."""
-        kind, arguments = value.pop("action")
-        return cls(action=ACTIONS[kind](**arguments), **value)
+        return cls(msgspec.convert(value.pop("action"), ANY_ACTION), **value)
 
 
 class _Rule:

@@ -10,8 +10,6 @@ import msgspec
 
 from .problem import ReplyError, not_implemented
 
-__all__ = ["Int", "decode", "number", "typed"]
-
 Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """An integer of JSON, as large as Go's."""
 

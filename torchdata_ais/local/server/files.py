@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["BLOCK_BYTES", "FileSlice", "append_blocks", "file_blocks", "write_all"]
-
 BLOCK_BYTES = 1 << 20
 
 

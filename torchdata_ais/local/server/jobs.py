@@ -12,8 +12,6 @@ from typing import Any
 
 from .names import new_id
 
-__all__ = ["Job", "Jobs"]
-
 IDLE_KINDS = frozenset(
     ("copy-listrange", "etl-listrange", "archive", "download", "list", "get-batch", "put-copies")
 )

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from io import BufferedReader
 from urllib.parse import parse_qsl, quote, unquote
 
-__all__ = ["BadRequestError", "Body", "Connection", "HangupError", "Request"]
-
 MAX_HEAD_BYTES = 64 * 1024
 BLOCK_BYTES = 1 << 20
 MAX_JSON_BYTES = 16 << 20

@@ -12,19 +12,6 @@ import xxhash
 
 from .problem import ReplyError, bad_bucket_name, invalid_path
 
-__all__ = [
-    "SHARD_INDEXES",
-    "check_bucket_name",
-    "check_object_name",
-    "check_prefix",
-    "digest_of",
-    "index_name",
-    "new_id",
-    "object_uname",
-    "owner_of",
-    "parse_uname",
-]
-
 SHARD_INDEXES = ".sys-shardidx"
 """The bucket of the indexes that the job ``index-shard`` makes."""
 
@@ -65,6 +52,19 @@ def object_uname(bucket: str, name: str) -> str:
 def index_name(bucket: str, name: str) -> str:
     """The name of the index of a shard, in the bucket `SHARD_INDEXES`."""
     return f"{object_uname(bucket, name)}.idx"
+
+
+def shard_of(name: str) -> tuple[str, str] | None:
+    """Return bucket and name of the shard whose index has this name in the bucket `SHARD_INDEXES`, if one has.
+
+    Example:
+        >>> shard_of(index_name("b", "x/s.tar")), shard_of("note.txt")
+        (('b', 'x/s.tar'), None)
+    """
+    if not (name.startswith("ais/@#/") and name.endswith(".idx")):
+        return None
+    bucket, _, shard = name.removeprefix("ais/@#/").removesuffix(".idx").partition("/")
+    return (bucket, shard) if bucket and shard else None
 
 
 def parse_uname(uname: str) -> tuple[str, str]:

@@ -5,17 +5,6 @@ from __future__ import annotations
 import errno
 import os
 
-__all__ = [
-    "ReplyError",
-    "bad_bucket_name",
-    "bucket_exists",
-    "bucket_missing",
-    "invalid_path",
-    "not_implemented",
-    "object_missing",
-    "of_the_machine",
-]
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 

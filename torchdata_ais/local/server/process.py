@@ -35,8 +35,6 @@ from .faults import Fault
 from .serving import listen, serve
 from .state import Cluster, Node
 
-__all__ = ["main"]
-
 APIS = (
     api_batch,
     api_buckets,

@@ -16,8 +16,6 @@ from typing import Any
 
 from .files import FileSlice
 
-__all__ = ["Reply", "chunk", "head_of", "planned_bytes", "send"]
-
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 # AIStore is written in Go, whose phrase for this one is the older one.
 _REASONS[416] = "Requested Range Not Satisfiable"

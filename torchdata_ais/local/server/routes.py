@@ -19,8 +19,6 @@ from .state import Cluster, Node
 from .store import Bucket, Store
 from .vocabulary import ACTIONS, is_known_path
 
-__all__ = ["ROUTES", "Call", "Route", "find", "route"]
-
 ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))
 """Query parameters that any request may carry: the bucket's, and what a redirect adds."""
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from .problem import ReplyError
 
-__all__ = ["find_names"]
-
 DEADLINE_S = 3.0
 _PROGRAM = Path(__file__).with_name("search_program.py")
 _AT_ONCE = threading.BoundedSemaphore(2)

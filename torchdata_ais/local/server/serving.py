@@ -16,14 +16,12 @@ from typing import Any
 from . import delivery
 from .access import check_sender
 from .files import FileSlice
-from .messages import BadRequestError, Connection, HangupError
+from .messages import BadRequestError, Connection, HangupError, Request
 from .names import check_bucket_name, check_object_name
 from .problem import ReplyError, of_the_machine
 from .reply import Reply, planned_bytes, send
 from .routes import Call, find
 from .state import HOST, Cluster, Node
-
-__all__ = ["listen", "serve"]
 
 _LINGER_S = 2.0
 _ACCEPT_PAUSE_S = 0.05
@@ -60,6 +58,7 @@ def _accept(cluster: Cluster, node: Node, listener: socket.socket) -> None:
             time.sleep(_ACCEPT_PAUSE_S)  # no file or memory left, or the client has gone: all of it passes
             continue
         try:
+            cluster.connected()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             served = _Served(cluster, node, sock, f"{host}:{port}")
             threading.Thread(target=served.run, daemon=True).start()
@@ -91,12 +90,22 @@ class _Served:
         """Answer one request, and say whether another one may follow."""
         try:
             request = connection.next_request()
+        except BadRequestError as error:
+            return self._refuse(error)
+        with self.cluster.one_more(self.node):
+            return self._answer(request)
+
+    def _refuse(self, error: BadRequestError) -> bool:
+        text = f"400 Bad Request: {error}"
+        send(self.sock, Reply(400, [("Connection", "close")], text.encode()), method="GET")
+        return False
+
+    def _answer(self, request: Request) -> bool:
+        try:
             call = Call(self.cluster, self.node, request, self.peer)
             reply = _answer(call)
         except BadRequestError as error:
-            text = f"400 Bad Request: {error}"
-            send(self.sock, Reply(400, [("Connection", "close")], text.encode()), method="GET")
-            return False
+            return self._refuse(error)
         goes_on = request.keep_alive and request.body.can_be_drained
         if not goes_on:
             reply.headers.append(("Connection", "close"))
@@ -170,11 +179,16 @@ def _meet_faults(call: Call, resource: str, key: str) -> None:
     plan = call.plan = call.cluster.faults.plan(at_proxy=at_proxy, verb=verb, bucket=call.bucket, name=name)
     if plan is None:
         return
+    if plan.busy is not None and call.cluster.under_way(call.node) > plan.busy.above:
+        raise _refused(call, 429, plan.busy.retry_after)
     time.sleep(plan.delay)
     if plan.status is not None:
-        after = plan.status.retry_after
-        headers = () if after is None else (("Retry-After", f"{after:g}"),)
-        raise ReplyError(plan.status.code, f"{call.node.tag}: injected fault", headers=headers)
+        raise _refused(call, plan.status.code, plan.status.retry_after)
+
+
+def _refused(call: Call, code: int, retry_after: float | None) -> ReplyError:
+    headers = () if retry_after is None else (("Retry-After", f"{retry_after:g}"),)
+    return ReplyError(code, f"{call.node.tag}: injected fault", headers=headers)
 
 
 def _resolve(call: Call) -> tuple[str, str]:

@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +20,9 @@ from .etl import Etls
 from .faults import FaultTable
 from .jobs import Jobs
 from .messages import Request
-from .names import digest_of, new_id, object_uname, owner_of
+from .names import SHARD_INDEXES, digest_of, new_id, object_uname, owner_of, shard_of
 from .store import Store
 from .uploads import Uploads
-
-__all__ = ["HOST", "Cluster", "Node"]
 
 HOST = "127.0.0.1"
 REQUESTS_KEPT = 100_000
@@ -90,11 +90,21 @@ class Cluster:
         self.dead = socket.socket()  # bound, but it does not listen: connections to its port are refused
         self.dead.bind((HOST, 0))
         self._lock = threading.Lock()
+        self._under_way: Counter[str] = Counter()
+        self._peak = 0
         self.forget_counts()
 
     def owner(self, bucket: str, name: str) -> Node:
         """The target that stores an object."""
         return owner_of(self.targets, object_uname(bucket, name))
+
+    def holder(self, bucket: str, name: str) -> Node:
+        """The target that has an object: its owner; but the index of a shard stays with the shard.
+
+        The proxy does not know that, nor does a listing show what lies so.
+        """
+        shard = shard_of(name) if bucket == SHARD_INDEXES else None
+        return self.owner(bucket, name) if shard is None else self.owner(*shard)
 
     def location(self, bucket: str, name: str) -> str:
         """Where an object is, in the form of AIStore: target and disk."""
@@ -134,7 +144,33 @@ class Cluster:
         """The counters in JSON form."""
         with self._lock:
             rows = [[*key, count] for key, count in sorted(self._counts.items())]
-            return {"requests": rows, "bytes_sent": self._bytes_sent}
+            return {
+                "requests": rows,
+                "bytes_sent": self._bytes_sent,
+                "connections": self._connections,
+                "peak_requests": self._peak,
+            }
+
+    def connected(self) -> None:
+        """Count a connection."""
+        with self._lock:
+            self._connections += 1
+
+    @contextmanager
+    def one_more(self, node: Node) -> Iterator[None]:
+        """Count a request as under way at a node while the context lasts."""
+        with self._lock:
+            self._under_way[node.id] += 1
+            self._peak = max(self._peak, self._under_way.total())
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way[node.id] -= 1
+
+    def under_way(self, node: Node) -> int:
+        """How many requests are under way at a node."""
+        return self._under_way[node.id]
 
     def requests(self) -> list[dict[str, Any]]:
         """The newest answered requests, oldest first."""
@@ -146,7 +182,7 @@ class Cluster:
         with self._lock:
             self._counts: Counter[tuple[str, str, int]] = Counter()
             self._requests: deque[dict[str, Any]] = deque(maxlen=REQUESTS_KEPT)
-            self._bytes_sent = 0
+            self._bytes_sent = self._connections = self._peak = 0
 
     def reset(self) -> None:
         """Back to an empty cluster: no buckets, no jobs, no faults, counters at zero."""

@@ -25,8 +25,6 @@ from .files import FileSlice, append_blocks, write_all
 from .names import SHARD_INDEXES, index_name
 from .problem import ReplyError, bucket_exists, bucket_missing
 
-__all__ = ["Bucket", "Object", "Store"]
-
 FILES_PER_FOLDER = 1000
 
 

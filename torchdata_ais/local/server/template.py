@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from .problem import ReplyError, not_implemented
 
-__all__ = ["endless", "expand", "is_range"]
-
 _RANGE = re.compile(r"\{([^{}]*)\}")
 _NUMBERS = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 MAX_NAMES = 10_000_000  # as AIStore

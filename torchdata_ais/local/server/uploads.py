@@ -8,8 +8,6 @@ from typing import Any
 
 import xxhash
 
-__all__ = ["Append", "Uploads"]
-
 
 @dataclass
 class Append:

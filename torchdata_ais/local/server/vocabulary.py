@@ -5,8 +5,6 @@ from __future__ import annotations
 from configparser import ConfigParser
 from pathlib import Path
 
-__all__ = ["ACTIONS", "is_known_path"]
-
 _KNOWN = ConfigParser()
 _KNOWN.read_string(Path(__file__).with_name("vocabulary.ini").read_text())
 _PATHS = {name: frozenset(follow.split()) for name, follow in _KNOWN["paths"].items()}

@@ -12,8 +12,6 @@ from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.own.kind import AnyPipe
 from torchdata_ais.stage.own.workers import share_out
 
-__all__ = ["IterDataPipe", "MapDataPipe"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

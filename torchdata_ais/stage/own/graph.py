@@ -9,8 +9,6 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.own.kind import AnyPipe
 
-__all__ = ["SHARDING_PRIORITIES", "apply_sharding", "apply_shuffle_settings", "each_pipe", "traverse_dps"]
-
 Graph = dict[int, tuple[Any, Any]]
 
 

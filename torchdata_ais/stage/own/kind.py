@@ -1,7 +1,5 @@
 """What pipes of both kinds have in common: they are found in the attributes of others."""
 
-__all__ = ["AnyPipe"]
-
 
 class AnyPipe:
     """A pipe, whether it is iterated or asked by index."""

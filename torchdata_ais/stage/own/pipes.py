@@ -14,19 +14,6 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.own.base import IterDataPipe
 from torchdata_ais.stage.own.graph import SHARDING_PRIORITIES
 
-__all__ = [
-    "Batcher",
-    "Collator",
-    "Concater",
-    "Filter",
-    "IterableWrapper",
-    "Mapper",
-    "ShardingFilter",
-    "Shuffler",
-    "UnBatcher",
-    "Zipper",
-]
-
 
 def _chained(name: str) -> Callable[[type], Any]:
     def register(cls: type) -> type:

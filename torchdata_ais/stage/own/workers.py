@@ -9,8 +9,6 @@ import xxhash
 
 from torchdata_ais.stage.own.graph import SHARDING_PRIORITIES, apply_sharding, each_pipe
 
-__all__ = ["share_out"]
-
 
 def share_out(pipe: Any, info: Any, run: int) -> None:
     """Give the worker of `info` its part of `pipe`, and all workers of all ranks the seeds of this run.

@@ -1,0 +1,222 @@
+"""``max_errors=`` as a share is one of the job's samples, not of a worker's; and what ranks tell each other for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from forked_ranks import run_forked
+
+from torchdata_ais import AISSourceLister, ais_loader
+from torchdata_ais.errors import AISError
+from torchdata_ais.ranks.alive import Ranks
+from torchdata_ais.ranks.intervals import interval_of
+from torchdata_ais.ranks.job_counts import Counted, JobCounts
+from torchdata_ais.testing import shard_bytes
+from torchdata_ais.world import World
+
+pytestmark = [pytest.mark.timeout(90), pytest.mark.filterwarnings("ignore:This DataLoader will create")]
+
+SHARDS, SAMPLES = 4, 150
+
+
+def shards_of(folder: Path, each: int) -> list[str]:
+    """Return shards, of which in the first one sample in `each` cannot be decoded."""
+    paths = []
+    for shard in range(SHARDS):
+        values = (b"x" if shard == 0 and n % each == 0 else b"1" for n in range(SAMPLES))
+        members = {f"{shard}-{n:03}.cls": value for n, value in enumerate(values)}
+        (folder / f"s-{shard}.tar").write_bytes(shard_bytes(members))
+        paths.append(str(folder / f"s-{shard}.tar"))
+    return paths
+
+
+def pipe_of(shards: list[str], share: float) -> Any:
+    pipe = AISSourceLister(shards).load_tar().group_samples()
+    return pipe.decode(on_error="skip", max_errors=share).to_tuple("cls").batched(5)
+
+
+@pytest.mark.parametrize("engine", ["auto", pytest.param("dataloader", marks=pytest.mark.ci)])
+def test_a_share_is_of_all_workers(tmp_path: Path, engine: Any) -> None:
+    """22 of 600 are bad: 3.7 of 100 of the job, 15 of 100 of the worker that meets them."""
+    shards = shards_of(tmp_path, 7)
+    with ais_loader(pipe_of(shards, 0.08), num_workers=4, engine=engine) as loader:
+        assert sum(len(batch) for (batch,) in loader) == 578
+    expected = r"decode\(\) met 22 errors in \d+ items of all workers, over max_errors=0.02"
+    with ais_loader(pipe_of(shards, 0.02), num_workers=4, engine=engine) as loader:
+        with pytest.raises(AISError, match=expected):
+            list(loader)
+
+
+def test_a_share_of_one_process_is_compared_at_once(tmp_path: Path) -> None:
+    with ais_loader(pipe_of(shards_of(tmp_path, 7), 0.05)) as loader:
+        with pytest.raises(AISError, match=r"met 16 errors in 106 items, over max_errors=0\.05"):
+            list(loader)
+
+
+def test_a_worker_that_meets_nothing_good_ends_the_run(tmp_path: Path) -> None:
+    """It makes no batch, and so the loader would never hear of it."""
+    members = {f"{n:05}.cls": b"x" for n in range(1200)}
+    (tmp_path / "s.tar").write_bytes(shard_bytes(members))
+    pipe: Any = AISSourceLister([str(tmp_path / "s.tar")] * 2).load_tar().group_samples()
+    pipe = pipe.decode(on_error="skip", max_errors=0.5).to_tuple("cls").batched(5)
+    with ais_loader(pipe, num_workers=2) as loader, pytest.raises(AISError, match=r"over max_errors=0\.5"):
+        list(loader)
+
+
+def train(rank: int, job: dict[str, Any]) -> int:
+    steps = 0
+    with ais_loader(pipe_of(job["shards"], job["share"]), num_workers=1, epoch_steps=job["steps"]) as loader:
+        for _ in loader:
+            steps += 1
+            if job["together"]:
+                dist.barrier()
+            time.sleep(job["pause_s"])
+    return steps
+
+
+@pytest.mark.ci
+def test_a_share_is_of_all_ranks_and_steps_stay_equal(tmp_path: Path) -> None:
+    """15 of 100 are bad on one rank, none on the other."""
+    shards = shards_of(tmp_path, 7)
+    answers = run_forked(
+        train, 2, tmp_path / "job", shards=shards, share=0.1, steps=50, pause_s=0.05, together=True
+    )
+    assert [answer.get("value") for answer in answers] == [50, 50], answers
+
+
+@pytest.mark.ci
+def test_a_share_that_the_job_exceeds_ends_all_ranks(tmp_path: Path) -> None:
+    shards = shards_of(tmp_path, 2)
+    answers = run_forked(
+        train, 2, tmp_path / "job", shards=shards, share=0.05, steps=3000, pause_s=0.01, together=False
+    )
+    texts = [answer.get("error", "") for answer in answers]
+    assert all("over max_errors=0.05" in text for text in texts), answers
+    assert any("items of all 2 ranks" in text for text in texts)
+
+
+class _Store:
+    """A store of torch.distributed as far as it is needed here."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.asked = 0
+
+    def add(self, key: str, value: int) -> int:
+        self.asked += 1
+        self.numbers[key] = self.numbers.get(key, 0) + value
+        return self.numbers[key]
+
+    def check(self, keys: list[str]) -> bool:
+        self.asked += 1
+        return False
+
+    def set(self, key: str, value: str) -> None:
+        self.asked += 1
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        return value.encode()
+
+
+def ranks_of(store: Any, rank: int, size: int) -> Ranks:
+    return Ranks(World(rank, size, store), 1.0)
+
+
+def test_one_request_tells_and_hears_all() -> None:
+    store = _Store()
+    parts = [
+        JobCounts(ranks_of(store, rank, 3), lambda rank=rank: [Counted(100 + rank, rank)])
+        for rank in range(3)
+    ]
+    store.asked = 0
+    for part in parts * 2:
+        part.exchange_next()
+    assert store.asked == 6
+    assert parts[2].job == [Counted(303, 3)]
+    parts[0].exchange_next()
+    assert parts[0].job == [Counted(303, 3)]
+
+
+def test_several_things_take_turns() -> None:
+    store = _Store()
+    parts = [
+        JobCounts(ranks_of(store, rank, 2), lambda: [Counted(10, 1), Counted(9, 2)]) for rank in range(2)
+    ]
+    store.asked = 0
+    for part in parts:
+        part.exchange_next()
+    assert (store.asked, parts[1].job) == (2, [Counted(20, 2), Counted(0, 0)])
+    for part in parts:
+        part.exchange_next()
+    assert (store.asked, parts[1].job) == (4, [Counted(20, 2), Counted(18, 4)])
+
+
+def test_a_failure_stands_in_the_same_answer() -> None:
+    store = _Store()
+    first, second = (JobCounts(ranks_of(store, rank, 2), list) for rank in range(2))
+    first.tell_failure()
+    store.asked = 0
+    second.exchange_next()
+    assert store.asked == 2  # and looks at what has failed
+    assert second.job == []
+
+
+def test_a_store_that_is_gone_is_said_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Gone(_Store):
+        def add(self, key: str, value: int) -> int:
+            if "loaders" in key:
+                return super().add(key, value)
+            raise RuntimeError("Connection reset by peer")
+
+    ranks = ranks_of(Gone(), 0, 2)
+    counts = JobCounts(ranks, list)
+    with counts.running(epoch=0):
+        deadline = time.monotonic() + 20
+        while "hears of no other rank" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert "the training goes on, and hears of no other rank any more" in caplog.text
+    ranks.raise_heard()
+
+
+def test_a_store_that_is_gone_at_the_end_of_an_epoch_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Gone(_Store):
+        def add(self, key: str, value: int) -> int:
+            if "loaders" in key:
+                return super().add(key, value)
+            raise RuntimeError("Connection reset by peer")
+
+    counts = JobCounts(ranks_of(Gone(), 0, 2), lambda: [Counted(100, 1)])
+    counts.exchange_last()
+    counts.exchange_last()
+    assert caplog.text.count("hears of no other rank any more") == 1
+
+
+def test_what_two_threads_tell_at_once_is_counted_once() -> None:
+    class Slow(_Store):
+        def add(self, key: str, value: int) -> int:
+            if "counted" in key:
+                asked.set()
+                answer.wait(0.2)
+            return super().add(key, value)
+
+    asked, answer = threading.Event(), threading.Event()
+    counts = JobCounts(ranks_of(Slow(), 0, 2), lambda: [Counted(100, 1)])
+    thread = threading.Thread(target=counts.exchange_next)
+    thread.start()
+    assert asked.wait(10)
+    counts.exchange_last()
+    answer.set()
+    thread.join(10)
+    assert counts.job == [Counted(100, 1)]
+
+
+def test_ranks_ask_at_moments_of_their_own() -> None:
+    pauses = [interval_of(rank, 10_000) for rank in range(1000)]
+    assert 8 <= min(pauses) < max(pauses) <= 12
+    assert len(set(pauses)) > 300
+    assert all(pause == interval_of(rank, 10_000) for rank, pause in enumerate(pauses))

@@ -1,0 +1,105 @@
+"""`import torchdata_ais` imports no torch, and the stages are methods of torch's pipes all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchdata_ais import functional, pipes
+from torchdata_ais.stage.contract import Stage
+
+PIPE = "from torch.utils.data.datapipes.iter import IterableWrapper\n"
+CHAINED = "print(type(IterableWrapper(['s.tar']).load_tar().group_samples()).__module__, end='')\n"
+STAGE = "torchdata_ais.pipes.group_samples"
+
+
+def printed(program: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "SampleIndex, Mixture",
+        "LocalCluster, ShardWriter, TarWriter, convert, StoreOptions, Retry, ObjectCache, Sample, ObjectURL, errors",
+        "Decoder, RandomResizedCrop, ensure_etl",
+    ],
+)
+def test_what_needs_no_torch_does_not_import_it(names: str, tmp_path: Path) -> None:
+    program = f"import sys, torchdata_ais\nfrom torchdata_ais import {names}\n"
+    assert printed(program + "print({'torch', 'torchdata'} & set(sys.modules))", tmp_path) == "set()\n"
+
+
+def test_the_package_alone_imports_little(tmp_path: Path) -> None:
+    program = "import sys; before = set(sys.modules); import torchdata_ais; print(*set(sys.modules) - before)"
+    found = {name.partition(".")[0] for name in printed(program, tmp_path).split()}
+    assert "torchdata_ais" in found
+    assert not found & {"torch", "torchdata", "numpy", "PIL", "pyarrow", "aistore", "urllib3", "msgspec"}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import torchdata_ais\n" + PIPE + CHAINED,
+        PIPE + "import torchdata_ais\n" + CHAINED,
+        "import torchdata_ais, torch\n" + PIPE + CHAINED,
+        "from torchdata_ais.stage.datapipes import IterableWrapper\n" + CHAINED,
+    ],
+    ids=["before torch's pipes", "after them", "before torch", "by a room"],
+)
+def test_stages_are_methods_wherever_the_package_is_imported(program: str, tmp_path: Path) -> None:
+    assert printed(program, tmp_path) == STAGE
+
+
+@pytest.mark.ci
+def test_nothing_is_left_on_the_import_path_and_torchs_module_is_as_it_was(tmp_path: Path) -> None:
+    program = (
+        "import sys\nbefore = list(sys.meta_path)\nimport torchdata_ais\n"
+        "from torch.utils.data.datapipes import datapipe\n"
+        "assert list(sys.meta_path)[-len(before):] == before\n"
+        "print([finder for finder in sys.meta_path if 'torchdata_ais' in type(finder).__module__])\n"
+        "print(type(datapipe.__loader__).__name__, type(datapipe.__spec__.loader).__name__)\n"
+        "print(datapipe.IterDataPipe.functions['batched'].__doc__[:20])\n"
+    )
+    doc = str(pipes.Batcher.__doc__)[:20]
+    assert printed(program, tmp_path) == f"[]\nSourceFileLoader SourceFileLoader\n{doc}\n"
+
+
+@pytest.mark.ci
+def test_a_name_that_another_package_took_first_stays_with_it(tmp_path: Path) -> None:
+    program = (
+        "import warnings\nimport torchdata_ais\nfrom torch.utils.data.datapipes.datapipe import IterDataPipe\n"
+        "IterDataPipe.functions['load_tar'] = theirs = print\n"
+        "with warnings.catch_warnings(record=True) as found:\n"
+        "    warnings.simplefilter('always')\n    import torchdata_ais.pipes\n"
+        "print(IterDataPipe.functions['load_tar'] is theirs, [str(one.message)[:30] for one in found])"
+    )
+    assert printed(program, tmp_path).startswith("True [\"the functional name 'load_tar'")
+
+
+def test_every_stage_has_its_name_there() -> None:
+    kinds = [getattr(pipes, name) for name in pipes.__all__]
+    chained = {kind.functional_name for kind in kinds if issubclass(kind, Stage) and kind.functional_name}
+    assert sorted(chained) == sorted(functional.NAMES)
+
+
+def test_rooms_are_there_as_attributes(tmp_path: Path) -> None:
+    program = (
+        "import torchdata_ais as tda\nprint(tda.urls.__name__, hasattr(tda, 'nothing'))\n"
+        "try:\n    tda.SampleIndx\nexcept AttributeError as error:\n    print(error)"
+    )
+    shown = printed(program, tmp_path)
+    assert shown.startswith("torchdata_ais.urls False\n")
+    assert "Did you mean SampleIndex" in shown

@@ -1,0 +1,41 @@
+"""A file that is whole or not there, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from torchdata_ais.whole_file import whole_file
+
+
+def test_the_file_of_before_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"old")
+    with whole_file(path, on_disk=True) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
+    def broken_off() -> None:
+        with whole_file(tmp_path / "a.json") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken_off()
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_may_read_it_is_decided_by_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with whole_file(tmp_path / "a"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640

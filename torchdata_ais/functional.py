@@ -1,0 +1,101 @@
+"""The stages as methods of torch's pipes, for programs that have imported neither torch nor the stages yet.
+
+Torch's import takes seconds, and much of this package needs none of it: shards are written, indexed and read without.
+So `register` imports nothing. It names the stages where torch's pipes look for them, at once or when a program imports
+those pipes, and the first stage that is asked for imports all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+NAMES = (
+    "associate", "batched", "buckets", "decode", "extract_keys", "group_samples", "info", "list_ais", "listed",
+    "load_objects", "load_tar", "map_dict", "map_sample", "map_tuple", "mix_random", "mix_round_robin",
+    "non_empty", "pack", "pipe_through", "read_samples", "rename", "rename_keys", "repeated", "resampled",
+    "rsample", "select", "shuffled", "single_node_only", "slice_samples", "split_by_node", "split_by_worker",
+    "to_tuple", "unbatched", "unlisted", "with_epoch", "with_length", "xdecode",
+)  # fmt: skip
+"""What the stages are chained by."""
+
+_PIPES = "torch.utils.data.datapipes.datapipe"
+"""Where torch's pipes look for names; a torch without them has no module of that name."""
+
+
+def register() -> None:
+    """Make the stages methods of torch's pipes: now, or as soon as these are imported."""
+    module = sys.modules.get(_PIPES)
+    if module is not None:
+        _name_stages(module)
+    else:
+        sys.meta_path.insert(0, _AtImport())
+
+
+def _name_stages(module: ModuleType) -> None:
+    functions: dict[str, Any] = module.IterDataPipe.functions
+    for name in NAMES:
+        functions.setdefault(name, _Stage(functions, name))
+
+
+class _Stage:
+    # Stands for the maker of a stage, which takes its place when the stages are imported. Its documentation is that
+    # of the stage: torch copies it into the method.
+
+    def __init__(self, functions: dict[str, Any], name: str) -> None:
+        self._functions = functions
+        self._name = name
+
+    def _maker(self) -> Any:
+        importlib.import_module("torchdata_ais.pipes")
+        return self._functions[self._name]
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        doc: str | None = self._maker().__doc__
+        return doc
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._maker())
+
+    def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
+        return self._maker()(source, *arguments, **named)
+
+
+class _AtImport(MetaPathFinder):
+    """Waits for one module, and is gone when it is imported."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        if name != _PIPES:
+            return None
+        with contextlib.suppress(ValueError):  # another thread was faster
+            sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _NamingStages(spec.loader)
+        return spec
+
+
+class _NamingStages(Loader):
+    """Loads a module as `loader` does, and names the stages in it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader  # as if it had been found without us
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _name_stages(module)

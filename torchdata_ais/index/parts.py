@@ -1,0 +1,139 @@
+"""Stored indexes one after the other, and some of their samples: which of them has a sample or a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import xxhash
+
+from torchdata_ais.index.rows import SampleReference, entry_of, references
+from torchdata_ais.index.stored import ShardRow, StoredIndex
+from torchdata_ais.index.writer import ShardEntry, ShardSamples
+from torchdata_ais.plan.hashing import Integers
+
+
+class Parts:
+    """Stored indexes, numbered through, and which of their samples were chosen.
+
+    Args:
+        stored: The indexes.
+        positions: Which of their samples, ascending; None for all.
+
+    Attributes:
+        stored: As given.
+        samples: How many samples the indexes have together.
+        positions: As given; None if all were.
+    """
+
+    def __init__(self, stored: Sequence[StoredIndex], positions: Integers | None = None) -> None:
+        self.stored = list(stored)
+        self._ends = np.cumsum([part.head.samples for part in self.stored], dtype=np.int64)
+        self.samples = int(self._ends[-1]) if len(self._ends) else 0
+        everything = positions is not None and len(positions) == self.samples  # each comes once
+        self.positions = None if everything else positions
+
+    @classmethod
+    def concat(cls, several: Sequence[Parts]) -> Parts:
+        """Return what several have chosen, one after the other."""
+        positions = None
+        if any(parts.positions is not None for parts in several):
+            begins = np.cumsum([0, *(parts.samples for parts in several)])
+            positions = np.concatenate(
+                [parts.all_positions() + begin for parts, begin in zip(several, begins, strict=False)]
+            )
+        return cls([part for parts in several for part in parts.stored], positions)
+
+    def __len__(self) -> int:
+        return self.samples if self.positions is None else len(self.positions)
+
+    def all_positions(self) -> Integers:
+        """Return the position of each chosen sample among all."""
+        return np.arange(self.samples, dtype=np.int64) if self.positions is None else self.positions
+
+    def at(self, numbers: Integers) -> Integers:
+        """Return the positions of some of the chosen samples, by their numbers among those."""
+        return numbers if self.positions is None else self.positions[numbers]
+
+    def chosen(self, numbers: Integers) -> Parts:
+        """Return some of the chosen samples, by their numbers among those."""
+        return Parts(self.stored, self.at(numbers))
+
+    @property
+    def digest(self) -> str:
+        """Of what the indexes cover, and of what was chosen."""
+        digests = [part.head.digest for part in self.stored]
+        if len(digests) == 1 and self.positions is None:
+            return digests[0]
+        chosen = "" if self.positions is None else xxhash.xxh64_hexdigest(self.positions.tobytes())
+        return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([digests, chosen]))
+
+    def shards(self) -> Iterator[ShardRow]:
+        """Yield the rows of all shards, in their order."""
+        for part in self.stored:
+            yield from part.shards()
+
+    def of_shard(self, number: int) -> tuple[StoredIndex, int]:
+        """Return the index that has a shard, and the shard's number there."""
+        left = number
+        for part in self.stored:
+            if left < part.head.shards:
+                return part, left
+            left -= part.head.shards
+        raise IndexError(f"shard {number}")
+
+    def begin_of_shard(self, number: int) -> int:
+        """Return how many samples stand before those of a shard."""
+        begin = 0
+        for part in self.stored:
+            if number < part.head.shards:
+                return begin + (int(part.ends[number - 1]) if number else 0)
+            begin, number = begin + part.head.samples, number - part.head.shards
+        raise IndexError(f"shard {number}")
+
+    def take(self, numbers: Integers) -> list[SampleReference]:
+        """Return some of the chosen samples, in the order asked for; a shard's table is read once."""
+        positions = self.at(numbers)
+        found: list[SampleReference | None] = [None] * len(positions)
+        for stored, first, part_places, part_positions in self._by_part(positions):
+            shards, rows = stored.locate(part_positions)
+            order = np.argsort(shards, kind="stable")
+            numbers, begins = np.unique(shards[order], return_index=True)
+            for shard, here in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True):
+                found_here = references(stored, shard, rows[here], first + shard)
+                for place, reference in zip(part_places[here].tolist(), found_here, strict=True):
+                    found[place] = reference
+        return [reference for reference in found if reference is not None]
+
+    def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, int, Integers, Integers]]:
+        """Yield the parts that positions lie in, the number of their first shard, and which of the positions."""
+        parts = np.searchsorted(self._ends, positions, side="right")
+        for number in np.unique(parts).tolist():
+            places = np.flatnonzero(parts == number)
+            begin = int(self._ends[number]) - self.stored[number].head.samples
+            first = sum(part.head.shards for part in self.stored[:number])
+            yield self.stored[number], first, places, positions[places] - begin
+
+    def selected(self) -> Iterator[tuple[StoredIndex, int, Integers | None]]:
+        """Yield the shards that have chosen samples, and at which of their rows; None for all."""
+        positions, end = self.positions, 0
+        for part in self.stored:
+            begin, end = end, end + part.head.samples
+            if positions is None:
+                for number in np.flatnonzero(np.diff(part.ends, prepend=0)).tolist():
+                    yield part, number, None
+                continue
+            low, high = np.searchsorted(positions, [begin, end])
+            shards, rows = part.locate(positions[low:high] - begin)
+            numbers, firsts = np.unique(shards, return_index=True)
+            for number, chosen in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=False):
+                yield part, number, chosen
+
+    def entries(self) -> Iterator[tuple[ShardEntry, ShardSamples]]:
+        """Yield each shard as it was built; of chosen samples without those that nothing was chosen of."""
+        if self.positions is not None:
+            yield from (entry_of(part, number, rows) for part, number, rows in self.selected())
+            return
+        for part in self.stored:
+            yield from (entry_of(part, number, None) for number in range(part.head.shards))

@@ -1,0 +1,143 @@
+"""A sample index written as other tools read it: Energon, DALI and wids."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import struct
+from collections.abc import Iterator
+from typing import Literal
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.index import IndexedSamples, ShardEntry, ShardSamples, entry_of, folder_at, stored_text
+from torchdata_ais.indexing.foreign_forms import unfitting
+from torchdata_ais.indexing.headers import members_of
+from torchdata_ais.samples import is_apple_double, split_name
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import parse_url
+
+Form = Literal["energon", "dali", "wids"]
+
+_META = ".nv-meta"
+
+
+def export_index(
+    index: IndexedSamples, form: Form, where: str | os.PathLike[str] | None, options: StoreOptions
+) -> list[str]:
+    """Write the index as another tool reads it; `SampleIndex.export` has the arguments."""
+    if index.joins:
+        raise UsageError.at("export() of an index that is joined", todo="export each of the indexes")
+    if form != "dali" and index.is_selection:
+        raise UsageError.at(
+            f"a selection cannot be written for {form}, whose indexes name whole shards",
+            todo='export the whole index, or export("dali")',
+        )
+    home = _home(index)
+    root = home if where is None else os.fspath(where)
+    files = _Files(root, options)
+    if form == "wids":
+        files.write("shardindex.json", _wids(index, home))
+        return files.written
+    counts: dict[str, int] = {}
+    for entry, samples in _shards(index):
+        name = entry.name[len(home) :].lstrip("/")
+        if not samples.keys:
+            continue  # which neither tool takes
+        counts[name] = len(samples.keys)
+        if form == "dali":
+            files.write(f"{name.removesuffix('.tar')}.idx", _dali(entry, samples, options))
+        else:
+            offsets = [*samples.starts, samples.ends[-1]]
+            files.write(f"{name}.idx", struct.pack(f"<{len(offsets)}Q", *offsets))
+    if form == "energon":
+        files.write(f"{_META}/.info.json", json.dumps({"shard_counts": counts}, indent=2).encode())
+        if not files.has(f"{_META}/split.yaml"):  # JSON is YAML, too
+            parts = {"split_parts": {"train": list(counts), "val": [], "test": []}}
+            files.write(f"{_META}/split.yaml", json.dumps(parts, indent=2).encode())
+    return files.written
+
+
+class _Files:
+    """Files below a folder or prefix."""
+
+    def __init__(self, root: str, options: StoreOptions) -> None:
+        self._root, self._options = root, options
+        self.written: list[str] = []
+
+    def has(self, name: str) -> bool:
+        folder, _, base = posixpath.join(self._root, name).rpartition("/")
+        return folder_at(folder or ".", self._options).has(base)
+
+    def write(self, name: str, data: bytes) -> None:
+        path = posixpath.join(self._root, name)
+        if path in self.written:
+            raise UsageError.at(
+                f"{path} would be written twice", todo="export indexes of one name each", url=path
+            )
+        folder, _, base = path.rpartition("/")
+        folder_at(folder or ".", self._options).write(base, data)
+        self.written.append(path)
+
+
+def _shards(index: IndexedSamples) -> Iterator[tuple[ShardEntry, ShardSamples]]:
+    for stored, number, rows in index.selected():
+        yield entry_of(stored, number, rows)
+
+
+def _home(index: IndexedSamples) -> str:
+    """Return the folder or prefix that all shards lie in."""
+    folders = [row.name.rpartition("/")[0].split("/") for row in index.shards]
+    if not folders:
+        raise UsageError.at("an index without shards", todo="export one that has some")
+    home = "/".join(folders[0][: _common(folders)])
+    if parse_url(f"{home}/x").kind not in ("file", "object"):
+        raise UsageError.at(
+            "the shards lie in no folder or bucket together", todo="export the index of each by itself"
+        )
+    return home
+
+
+def _common(parts: list[list[str]]) -> int:
+    """Return how many names at their beginning all paths share."""
+    count = 0
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        count += 1
+    return count
+
+
+def _wids(index: IndexedSamples, home: str) -> bytes:
+    rows = []
+    for row in index.shards:
+        size = {} if row.size is None else {"filesize": row.size}
+        rows.append({"url": row.name[len(home) :].lstrip("/"), "nsamples": row.samples, **size})
+    whole = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "base": home, "shardlist": rows}
+    return json.dumps(whole, indent=2).encode()
+
+
+def _dali(entry: ShardEntry, samples: ShardSamples, options: StoreOptions) -> bytes:
+    """Return what wds2idx writes: of each sample its fields with the byte and size of their data."""
+    wanted = dict.fromkeys(samples.keys)
+    found: dict[str, list[tuple[str, int, int, str]]] = {key: [] for key in wanted}
+    for name, size, _, _, after in members_of(entry.name, options):
+        parts = split_name(name)
+        if size is None or parts is None or is_apple_double(name) or stored_text(parts[0]) not in found:
+            continue
+        if any(letter.isspace() for letter in name):
+            raise UsageError.at(
+                f"DALI reads no names with spaces: {name!r}",
+                todo="rename the members",
+                url=entry.name,
+                member=name,
+            )
+        field = name[len(parts[0]) + 1 :]
+        found[stored_text(parts[0])].append((field, after - size - -size % 512, size, name))
+    lines = [f"v1.2 {len(samples.keys)}"]
+    for key, fields, sizes in zip(samples.keys, samples.fields, samples.sizes, strict=True):
+        there = found[key]
+        if [(stored_text(one[0].lower()), one[2]) for one in there] != list(zip(fields, sizes, strict=True)):
+            raise unfitting("export", entry.name, f"the sample {key!r} is another one than was indexed", key)
+        lines.append(" ".join(f"{field} {at} {size} {name}" for field, at, size, name in there))
+    return "\n".join([*lines, ""]).encode("utf-8", "surrogateescape")

@@ -1,0 +1,198 @@
+"""Indexes of other tools, made samples: Energon's, DALI's, wids' and Lhotse's."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from typing import Any
+
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex, folder_at
+from torchdata_ais.indexing.build import Indexed, indexed_shards
+from torchdata_ais.indexing.foreign_forms import (
+    Claim,
+    claim_in_idx,
+    energon_counts,
+    unfitting,
+    wids_claims,
+)
+from torchdata_ais.indexing.headers import index_headers
+from torchdata_ais.indexing.listing import listed_shards
+from torchdata_ais.indexing.shard_idx import ClusterIndex, UnusableError, samples_in
+from torchdata_ais.store import StoreOptions, list_objects, read_range
+from torchdata_ais.urls import ObjectURL, parse_url, redact
+
+_INFO = ".nv-meta/.info.json"
+_MOST_BYTES = 1 << 30
+
+
+def is_foreign(where: str) -> bool:
+    """Whether this names files of an index of another tool.
+
+    Example:
+        >>> is_foreign("ais://pets/train-{0..9}.tar.idx"), is_foreign("data/shards.json"), is_foreign("data")
+        (True, True, False)
+    """
+    return where.endswith((".idx", ".json"))
+
+
+def energon_info_at(where: str, options: StoreOptions) -> str | None:
+    """Return the file of Energon that says which shards a folder or prefix has, if there is one."""
+    place = parse_url(where)
+    if place.kind not in ("file", "object") or any(mark in place.name for mark in "{*?["):
+        return None
+    return posixpath.join(where, _INFO) if folder_at(where, options).has(_INFO) else None
+
+
+def open_foreign(where: str, shards: Any, options: StoreOptions, *, processes: int = 0) -> StoredIndex:
+    """Return the samples that the index of another tool names, as an index in memory.
+
+    Args:
+        where: ``.idx`` files (a name, a pattern, a template), ``.nv-meta/.info.json``, or a JSON of wids.
+        shards: What the ``.idx`` files are of, in the same order; None: what their names say.
+        options: Transport settings.
+        processes: Read in so many processes what must be read.
+
+    Raises:
+        SampleIndexError: It is damaged, or does not fit the shards; names the first that it does not fit.
+        NotFoundError: There is no such index.
+    """
+    claims = _claims_at(where, shards, options)
+    try:
+        urls = listed_shards([claim.shard for claim in claims], options)
+    except NotFoundError as error:
+        shard = str(error.url or "a shard")
+        raise unfitting(redact(where), shard, "it is not there") from error
+    folder = MemoryFolder()
+    writer = IndexWriter(folder)
+    with closing(_indexed(claims, urls, options, processes)) as found:
+        for claim, (entry, samples) in zip(claims, found, strict=True):
+            _check(claim, entry, samples)
+            writer.add(entry, samples)
+    writer.finish(source=redact(where))
+    return StoredIndex(folder)
+
+
+def _claims_at(where: str, shards: Any, options: StoreOptions) -> list[Claim]:
+    if where.endswith(".json"):
+        if shards is not None:
+            raise UsageError.at("shards= beside an index that names its shards", todo="leave shards= out")
+        data = read_range(where, 0, _MOST_BYTES, options)
+        found = _energon(data, where, options) if _is_energon(data) else wids_claims(data, where)
+        if not found:
+            raise UsageError.at(f"{redact(where)}: the index names no shard", todo="look into the file")
+        return found
+    names = [str(url) for url in list_objects(where, options=options)]
+    of = [str(url) for url in list_objects(shards, options=options)] if shards is not None else None
+    if of is not None and len(of) != len(names):
+        raise UsageError.at(
+            f"{len(names)} indexes for {len(of)} shards", todo="name as many shards= as indexes"
+        )
+    if of is None:
+        _check_one_each(names)
+    return [
+        claim_in_idx(
+            read_range(name, 0, _MOST_BYTES, options),
+            parse_url(name).uri,
+            _shard_of(name) if of is None else of[number],
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def _check_one_each(names: list[str]) -> None:
+    """Refuse two indexes of one shard: ``*.idx`` finds DALI's ``s.idx`` and Energon's ``s.tar.idx``."""
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(_shard_of(name), name)) != name:
+            raise UsageError.at(
+                f"{redact(other)} and {redact(name)} are both indexes of one shard",
+                todo='name those of one tool: "*.tar.idx" (Energon, Lhotse), or "s-{000..099}.idx" (DALI)',
+                url=_shard_of(name),
+            )
+
+
+def _shard_of(index: str) -> str:
+    """Return the shard beside an ``.idx`` file: Energon and Lhotse add the ending, DALI's tool replaces ``.tar``."""
+    path, mark, query = index.partition("?")
+    name = path.removesuffix(".idx")
+    return f"{name if name.endswith('.tar') else f'{name}.tar'}{mark}{query}"
+
+
+def _is_energon(data: bytes) -> bool:
+    try:
+        whole = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(whole, dict) and "shard_counts" in whole
+
+
+def _energon(data: bytes, where: str, options: StoreOptions) -> list[Claim]:
+    folder = posixpath.dirname(posixpath.dirname(where))
+    claims = []
+    for name, count in energon_counts(data, where).items():
+        shard = posixpath.join(folder, name)
+        try:
+            offsets = read_range(f"{shard}.idx", 0, _MOST_BYTES, options)
+        except NotFoundError as error:
+            raise unfitting(where, shard, f"{shard}.idx is not there") from error
+        claim = claim_in_idx(offsets, f"{shard}.idx", shard)
+        if claim.offsets is None or len(claim.offsets) - 1 != count:
+            said = "no offsets" if claim.offsets is None else f"{len(claim.offsets) - 1} samples"
+            raise unfitting(where, shard, f"it says {count} samples, and {shard}.idx {said}")
+        claims.append(claim)
+    return claims
+
+
+def _indexed(
+    claims: list[Claim], urls: list[ObjectURL], options: StoreOptions, processes: int
+) -> Generator[Indexed, None, None]:
+    """Yield what stands in each shard: by the index alone, where it says so much."""
+    unsaid = [
+        url for claim, url in zip(claims, urls, strict=True) if claim.members is None or url.size is None
+    ]
+    found = iter(_looked_at(unsaid, options, processes))
+    for claim, url in zip(claims, urls, strict=True):
+        if claim.members is None or url.size is None:
+            yield next(found)
+            continue
+        name = str(parse_url(url).uri)
+        try:
+            samples = samples_in(ClusterIndex(url.checksum or "", url.size, claim.members), name)
+        except UnusableError as error:
+            raise unfitting(claim.where, name, str(error)) from error
+        yield ShardEntry(name, url.size, url.checksum, url.version), samples
+
+
+def _looked_at(urls: list[ObjectURL], options: StoreOptions, processes: int) -> Iterable[Indexed]:
+    if all(parse_url(url).kind == "file" for url in urls):
+        return (index_headers(url, options) for url in urls)
+    return indexed_shards(urls, options, "auto", processes, None)
+
+
+def _check(claim: Claim, entry: ShardEntry, samples: ShardSamples) -> None:
+    """Compare what an index says with what stands in the shard."""
+    if claim.size is not None and entry.size is not None and claim.size != entry.size:
+        raise unfitting(
+            claim.where, entry.name, f"it says {claim.size} bytes, and the shard has {entry.size}"
+        )
+    # Samples of nothing but links are in no index of another tool.
+    there = [number for number, fields in enumerate(samples.fields) if fields]
+    if claim.samples is not None and claim.samples != len(there):
+        raise unfitting(
+            claim.where, entry.name, f"it says {claim.samples} samples, and the shard has {len(there)}"
+        )
+    if claim.offsets is None:
+        return
+    *begins, end = claim.offsets
+    for place, (begin, number) in enumerate(zip(begins, there, strict=False)):
+        if not samples.starts[number] <= begin < samples.ends[number]:
+            key = samples.keys[number]
+            what = f"its sample {place} begins at byte {begin}, and {key!r} of the shard at {samples.starts[number]}"
+            raise unfitting(claim.where, entry.name, what, key)
+    if len(begins) != len(there):
+        raise unfitting(claim.where, entry.name, f"it has {len(begins)} samples, and the shard {len(there)}")
+    if entry.size is not None and end > entry.size:
+        raise unfitting(claim.where, entry.name, f"it ends at byte {end} of {entry.size}")

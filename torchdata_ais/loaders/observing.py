@@ -1,0 +1,171 @@
+"""What a loader keeps and tells of its run: a trace, a report over ranks, a flight record when something goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from torchdata_ais.arguments import check_number
+from torchdata_ais.errors import UsageError
+from torchdata_ais.observe.across import Readiness, readiness_of
+from torchdata_ais.observe.chrome_trace import write_trace
+from torchdata_ais.observe.flight import Flight, ProcessPart, part_of
+from torchdata_ais.observe.gather import gather
+from torchdata_ais.observe.readiness import RankRecorder
+from torchdata_ais.observe.run_folder import RunFolder, read_run
+from torchdata_ais.redaction import clean
+from torchdata_ais.world import World
+
+KEPT = 4096
+"""Batches kept with ``trace=True``."""
+
+STALL_S = 60.0
+"""A batch that is waited for so long is put on record."""
+
+_TOLD_STEPS = 256
+
+logger = logging.getLogger("torchdata_ais")
+
+
+class Observing:
+    """The records of one loader.
+
+    Args:
+        kept: How many batches to keep.
+        run_dir: The folder of the run, if there is one.
+        doing: Returns what the worker processes are doing.
+    """
+
+    def __init__(
+        self,
+        kept: int,
+        run_dir: str | os.PathLike[str] | None,
+        doing: Callable[[], list[ProcessPart]],
+    ) -> None:
+        check_number(kept, 1, "trace")
+        self.recorder = RankRecorder(kept)
+        self._folder = None if run_dir is None else RunFolder(run_dir)
+        self._doing = doing
+        self._asked = False
+        self._stalled_at = -1
+        self._begun = False
+        self._flights = 0
+        if self._folder is not None:
+            self.recorder.on_look = self._look
+
+    def begin(self, world: World, epoch: int) -> None:
+        """Note where the run stands when an epoch begins."""
+        summary = self.recorder.summary
+        summary.rank, summary.ranks = world.members
+        summary.epoch, summary.ended = epoch, ""
+        if self._folder is not None and not self._begun:
+            self._begun = True
+            _listen(self)
+
+    def heard_signal(self) -> None:
+        """Note that a record is asked for: it is made by the thread that looks round."""
+        self._asked = True
+
+    def _look(self) -> None:
+        """Do what is due; called some times a second while an epoch runs."""
+        assert self._folder is not None
+        if self._asked:
+            self._asked = False
+            self.record(f"it was asked for by {signal.Signals(_SIGNAL).name}")
+        if self._folder.is_due():
+            summary = self.recorder.told()
+            self._folder.tell(summary)
+            if summary.waiting_s > STALL_S and self._stalled_at != summary.step:
+                self._stalled_at = summary.step
+                self.record(f"no batch came for {summary.waiting_s:.0f} s")
+
+    def over(self, ended: str) -> None:
+        """Note that an epoch, or the run, has ended."""
+        self.recorder.summary.ended = ended
+        if self._folder is not None:
+            self._folder.tell(self.recorder.told())
+
+    def failed(self, error: BaseException) -> None:
+        """Put on record what all processes were doing when `error` came."""
+        text = clean(f"{type(error).__name__}: {error}").encode(errors="backslashreplace").decode()
+        self.record(text)
+        self.over(f"failed: {text.partition(chr(10))[0]}")
+
+    def record(self, why: str) -> Path | None:
+        """Write what every process of the rank is doing to one file of the folder, if there is one."""
+        if self._folder is None:
+            return None
+        summary = self.recorder.told()
+        taken = list(self.recorder.taken)[-_TOLD_STEPS:]
+        parts = [part_of("main process"), *self._doing()]
+        flight = Flight(1, why, time.time(), summary, taken, parts)
+        self._flights += 1
+        name = f"flight-{summary.rank:05d}-{summary.pid}-{self._flights}.json"
+        path = self._folder.write(name, msgspec.json.encode(flight))
+        if path is not None:
+            logger.error("what all processes were doing stands in %s: torchdata-ais doctor explains it", path)
+        return path
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the records as a Chrome trace."""
+        write_trace(self.recorder, path)
+
+    def report(self, group: Any, timeout_s: float) -> Readiness:
+        """Return how ready the data were: on all ranks of `group`, on those of the folder, or on this one."""
+        summary = self.recorder.told()
+        if group is not None:
+            return readiness_of(gather(summary, group, timeout_s))
+        if self._folder is None:
+            return readiness_of([msgspec.structs.replace(summary, rank=0, ranks=1)])
+        with contextlib.suppress(UsageError):
+            others, notes = read_run(self._folder.path)
+            return readiness_of([summary, *(one for one in others if one.rank != summary.rank)], notes)
+        return readiness_of([summary])
+
+    def close(self) -> None:
+        """Let go of the signal, and tell that the run is over."""
+        if self._begun:
+            self._begun = False
+            _listen_no_more(self)
+            if not self.recorder.summary.ended.startswith("failed"):
+                self.over("closed")
+
+
+_SIGNAL = signal.SIGUSR2
+
+_listening: weakref.WeakSet[Observing] = weakref.WeakSet()
+"""Whom the signal is for: loaders may run side by side, and one that is forgotten must not be kept."""
+
+
+def _hear(_number: int, _frame: FrameType | None) -> None:
+    for observing in list(_listening):
+        observing.heard_signal()
+
+
+def _listen(observing: Observing) -> None:
+    """Have `observing` hear of SIGUSR2.
+
+    A handler that the program has set stays, and none is set in other threads than the main one.
+    """
+    _listening.add(observing)
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) == signal.SIG_DFL:
+        signal.signal(_SIGNAL, _hear)
+
+
+def _listen_no_more(observing: Observing) -> None:
+    """Let go of the signal, with the last one who listens."""
+    _listening.discard(observing)
+    is_ours = signal.getsignal(_SIGNAL) is _hear
+    if not _listening and is_ours and threading.current_thread() is threading.main_thread():
+        signal.signal(_SIGNAL, signal.SIG_DFL)

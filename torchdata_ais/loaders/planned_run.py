@@ -1,0 +1,247 @@
+"""A run by a plan, as far as it has come: its segments, how it is saved, and how it goes on when something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from torchdata_ais.arguments import check_number, whole_number
+from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources, Tail
+from torchdata_ais.reading.planned_data import PlannedData
+from torchdata_ais.state import PlanState, Segment, damaged
+from torchdata_ais.world import WorldOptions
+
+_MOST_BATCH = 1 << 31
+ALLOWED = ("weights", "sources", "batch")
+"""What may be changed at a resume, if the program says so."""
+
+
+class RunUnderWay:
+    """Which batches have been given, of a run over all ranks.
+
+    Args:
+        data: What is read.
+        seed: Seed of the run.
+        world: How to find the ranks.
+        workers: Of each rank.
+        batch: Samples of a rank's batch, where the pipe says so.
+        global_batch: Samples a step over all ranks, instead.
+        epoch_steps: Steps of an epoch, instead of what `data` was told.
+        tail: Likewise.
+
+    Attributes:
+        step: Global batches given out.
+    """
+
+    def __init__(
+        self,
+        data: PlannedData,
+        seed: int,
+        world: WorldOptions,
+        workers: int,
+        *,
+        batch: int | None,
+        global_batch: int | None,
+        epoch_steps: int | None,
+        tail: Tail | None,
+    ) -> None:
+        check_number(global_batch, 1, "global_batch", optional=True)
+        data.check(epoch_steps, tail)
+        self._data, self._seed, self._world, self._workers = data, seed, world, workers
+        self._batch, self._global_batch = batch, global_batch
+        self._epoch_steps, self._tail = epoch_steps, tail
+        self._run: Run | None = None
+        self._segments: list[RunSegment] = []
+        self._state_sources: list[str] | None = None
+        self.step = 0
+
+    def _sources(self) -> Sources:
+        return self._data.sources_with(self._epoch_steps, self._tail)
+
+    def order(self) -> str:
+        """Return in words how the order is made."""
+        return self._data.order(self._epoch_steps, self._tail)
+
+    def global_batch(self) -> int:
+        """Return how many samples all ranks take together in a step.
+
+        Raises:
+            UsageError: Nothing says so.
+        """
+        ranks = self._world.find().size
+        if self._global_batch is not None:
+            return whole_number(self._global_batch, "global_batch", 1, _MOST_BATCH)
+        if self._batch is None and ranks * self._workers > 1:
+            raise UsageError.at(
+                f"{ranks} ranks of {self._workers} workers share batches, and nothing says what a batch is",
+                todo="put .batched(n) below .read_samples(), or pass global_batch= to ais_loader",
+            )
+        return (self._batch or 1) * ranks
+
+    def run(self) -> Run:
+        """Return the run, as it stands.
+
+        Raises:
+            UsageError: A global batch is larger than an epoch.
+        """
+        if self._run is None:
+            if not self._segments:
+                weights = self._sources().weights_at(0)
+                self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, (0,) * len(weights))]
+            ranks = self._world.find().size
+            self._run = Run(self._run_sources(), self._seed, self._segments, ranks=ranks).checked()
+        return self._run
+
+    def _names(self) -> list[str]:
+        """Return the digests of all sources of the run, those that were removed included."""
+        now = self._data.digests()
+        before = self._state_sources or []
+        return before + [digest for digest in now if digest not in before]
+
+    def places(self) -> list[int | None]:
+        """Return which index of the mixture each source of the run is; None for one that was removed."""
+        now = self._data.digests()
+        return [now.index(digest) if digest in now else None for digest in self._names()]
+
+    def _run_sources(self) -> Sources:
+        """Return the sources of the run, numbered as in the run."""
+        sources, places = self._sources(), self.places()
+        if places == list(range(len(sources.samples))):
+            return sources
+        mean = sources.mean_bytes or (1.0,) * len(sources.samples)
+        return replace(
+            sources,
+            samples=tuple(1 if place is None else sources.samples[place] for place in places),
+            mean_bytes=tuple(1.0 if place is None else mean[place] for place in places),
+            schedule=tuple(
+                (start, tuple(0 if place is None else weights[place] for place in places))
+                for start, weights in sources.schedule
+            ),
+        )
+
+    def epoch(self) -> Epoch:
+        """Return the epoch that the next batch is of."""
+        return self.run().epoch_of(self.step)
+
+    def begin_of(self, number: int) -> int:
+        """Return the step that an epoch begins with; where the run stands in it already, the one it stands at.
+
+        Raises:
+            UsageError: It lies before what is known.
+        """
+        if number == self.epoch().number:
+            return self.step
+        if number < self.run().epoch_of(self._segments[-1].step).number:
+            raise UsageError.at(
+                f"epoch {number} lies before the change at the resume, from which on this run is known",
+                todo="go on with a later epoch, or begin a run anew: a loader without load_state_dict()",
+            )
+        epoch = self.run().epoch(number)
+        if epoch.position + epoch.slots.length >= 1 << 62:
+            raise UsageError.at(
+                f"epoch {number} lies beyond what can be counted", todo="begin with an earlier one"
+            )
+        return epoch.step
+
+    def state(self) -> PlanState:
+        """Return where the run stands: after the batch that was given out last."""
+        run = self.run()
+        position = run.position(self.step)
+        return PlanState(
+            plan=PLAN_VERSION,
+            sources=self._names(),
+            removed=[number for number, place in enumerate(self.places()) if place is None],
+            weights=self._data.weights_digest(),
+            order=self.order(),
+            seed=self._seed,
+            segments=[
+                Segment(
+                    one.step, one.position, one.epoch, one.global_batch, list(one.weights), list(one.draws)
+                )
+                for one in self._segments
+            ],
+            step=self.step,
+            position=position,
+            epoch=self.epoch().number,
+            draws=list(run.counts(position)),
+        )
+
+    def load(self, state: PlanState, allow: Collection[str]) -> None:
+        """Go on where `state` was taken; a change that is allowed begins a new segment.
+
+        Raises:
+            StateError: Another plan, seed, order; or other sources, weights or global batch, and that is not allowed.
+        """
+        _same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
+        _same("the seed", state.seed, self._seed, "pass the same seed=")
+        _same("the order", state.order, self.order(), "build the pipe as it was")
+        before = self._state_sources, self._segments, self._run, self.step
+        try:
+            self._load(state, allow)
+        except BaseException:
+            self._state_sources, self._segments, self._run, self.step = before
+            raise
+
+    def _load(self, state: PlanState, allow: Collection[str]) -> None:
+        now = self._data.digests()
+        there = [digest for number, digest in enumerate(state.sources) if number not in state.removed]
+        changed = set()
+        if set(there) != set(now):
+            _allowed("sources", f"{len(there)} sources, and this pipe others: {_others(there, now)}", allow)
+            changed.add("sources")
+        self._state_sources = list(state.sources)
+        sources = self._run_sources()
+        self._segments = [_segment(one, sources) for one in state.segments]
+        begun = self._segments[-1]
+        if not changed and state.weights != self._data.weights_digest():
+            _allowed("weights", _other_weights(begun.weights, sources), allow)
+            changed.add("weights")
+        batch = self.global_batch()
+        if batch != begun.global_batch:
+            _allowed("batch", f"a global batch of {begun.global_batch}, and this loader {batch}", allow)
+            changed.add("batch")
+        self._run, self.step = None, state.step
+        if changed:
+            held = sources.weights_at(state.position) if changed & {"sources", "weights"} else begun.weights
+            draws = _filled(state.draws, sources)
+            self._segments.append(RunSegment(state.step, state.position, state.epoch, batch, held, draws))
+            self.run()  # says what cannot be
+        elif self.run().counts(state.position) != tuple(state.draws):
+            raise damaged("its draws are not those of its step")
+
+
+def _segment(saved: Segment, sources: Sources) -> RunSegment:
+    weights, draws = _filled(saved.weights, sources), _filled(saved.draws, sources)
+    return RunSegment(saved.step, saved.position, saved.epoch, saved.global_batch, weights, draws)
+
+
+def _filled(numbers: list[int], sources: Sources) -> tuple[int, ...]:
+    """Return numbers, one a source of the run: 0 for those that came later."""
+    return tuple(numbers) + (0,) * (len(sources.samples) - len(numbers))
+
+
+def _same(what: str, then: Any, now: Any, todo: str) -> None:
+    if then != now:
+        raise StateError.at(f"{what} was {then!r} when the state was taken, and is {now!r}", todo=todo)
+
+
+def _allowed(change: str, what: str, allow: Collection[str]) -> None:
+    if change not in allow:
+        raise StateError.at(
+            f"the state was taken with {what}",
+            todo=f"build it as it was, or go on with the change: load_state_dict(state, allow={{{change!r}}})",
+        )
+
+
+def _other_weights(then: tuple[int, ...], sources: Sources) -> str:
+    now = sources.schedule[0][1]
+    if len(sources.schedule) > 1 or now == then:
+        return "another schedule of weights"
+    return f"the weights {then} of 65,536, and this pipe {now}"
+
+
+def _others(then: list[str], now: list[str]) -> str:
+    gone, new = len(set(then) - set(now)), len(set(now) - set(then))
+    return f"{gone} of them are gone, {new} are new"

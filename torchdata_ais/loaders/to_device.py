@@ -1,0 +1,151 @@
+"""Batches on the GPU when the loop asks for them: pinned and copied by a thread, on a stream of their own.
+
+The thread never touches the workers: the loop's thread takes what has come from them, without waiting for more than
+the one batch that it needs, and gives it the next copy. Nobody waits for the GPU but the GPU: a stream waits for the
+event of the copy. Imported only where there is a GPU to copy to.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import torch
+
+from torchdata_ais.dataloader2.own.prefetch import LookAhead
+from torchdata_ais.device import AHEAD
+from torchdata_ais.loaders.engine import Step
+from torchdata_ais.loaders.nested import tensors_in, with_tensors
+
+_END: Any = object()
+_JOIN_S = 5.0
+
+
+class Mark(Protocol):
+    """A point in the work of a device, as an event of CUDA."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come there."""
+
+
+class Copies(Protocol):
+    """What is asked of a device."""
+
+    def copy(self, item: Any) -> tuple[Any, Mark]:
+        """Begin to copy `item`; return the copy, and the mark of its end. Called by the thread."""
+
+    def wait(self, copied: Any, mark: Mark) -> None:
+        """Let the loop's work from now on wait for `mark`, and hold the memory of the copy until that work is done."""
+
+    def record(self) -> Mark:
+        """Return the mark of the end of all work that the loop has given the device."""
+
+
+class CudaCopies:
+    """Copies to a GPU, on a stream of their own.
+
+    Args:
+        device: The GPU; without a number the present one of the calling thread.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        number = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device("cuda", number)
+        self._stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    def copy(self, item: Any) -> tuple[Any, Mark]:
+        """Begin to copy `item` out of page-locked memory, which torch holds until the copy is done."""
+        with torch.cuda.stream(self._stream):  # of this thread, and so the device
+            copied = with_tensors(item, self._copied)
+            return copied, _end_of(self._stream)
+
+    def _copied(self, one: Any) -> Any:
+        dense = not isinstance(one, torch.Tensor) or one.layout is torch.strided
+        pinned = one.pin_memory() if dense and not one.is_cuda else one
+        return pinned.to(self._device, non_blocking=True)
+
+    def wait(self, copied: Any, mark: Any) -> None:
+        """Let the present stream of the calling thread wait."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(mark)
+        # The memory belongs to the stream of the copies, which does not know of this one.
+        for tensor in tensors_in(copied):
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
+
+    def record(self) -> Mark:
+        """Return an event at the end of the present stream of the calling thread."""
+        return _end_of(torch.cuda.current_stream(self._device))
+
+
+def _end_of(stream: Any) -> Mark:
+    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(stream)
+    mark: Mark = event
+    return mark
+
+
+def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], Copies]) -> Iterator[Step]:
+    """Yield the steps with their items on the device: the same, in the same order, and the same errors in their places.
+
+    Memory: `AHEAD` + 2 batches on the device, of which the loop has one, and one is that before it, whose memory is
+    free once its work is done; `AHEAD` + 1 in the host's page-locked memory.
+
+    Args:
+        steps: What an engine gives. They are taken by the thread that iterates.
+        ready: Whether the next step is there, so that taking it does not wait.
+        make: Returns what copies. Called when the first step has come: workers are forked before CUDA is begun.
+    """
+    first = next(steps, _END)
+    if first is _END:
+        return
+    copies = make()
+    arriving: SimpleQueue[Any] = SimpleQueue()
+    # What is copied next is held by nobody but the queue: no frame of the thread names it while it waits.
+    copied = LookAhead(iter(partial(_copy_next, arriving, copies), None), AHEAD + 1, name="to_device")
+    used: deque[Mark] = deque()
+    failed: Exception | None = None
+    taken = given = 0
+    try:
+        while True:
+            while failed is None and (taken == given or (taken - given <= AHEAD and ready())):
+                try:
+                    step, first = (next(steps, _END) if first is None else first), None
+                except Exception as error:  # noqa: BLE001 - raised when what came before it was given
+                    failed = error
+                    break
+                if step is _END:
+                    break
+                arriving.put((step, used.popleft() if taken >= AHEAD + 2 else None))
+                taken += 1
+                del step
+            if taken == given:
+                if failed is not None:
+                    raise failed
+                return
+            item, mark, worker, state = copied.get()
+            given += 1
+            copies.wait(item, mark)
+            del mark
+            yield item, worker, state
+            del item
+            used.append(copies.record())
+    finally:
+        if not sys.is_finalizing():  # else the thread is no more
+            copied.close()
+            arriving.put(None)
+            copied.join(_JOIN_S)
+
+
+def _copy_next(arriving: SimpleQueue[Any], copies: Copies) -> tuple[Any, Mark, int, bytes | None] | None:
+    arrived = arriving.get()
+    if arrived is None:
+        return None
+    (item, worker, state), used = arrived
+    if used is not None:
+        used.synchronize()  # so that the GPU is never further behind than the formula says
+    return (*copies.copy(item), worker, state)

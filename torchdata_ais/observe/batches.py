@@ -1,0 +1,207 @@
+"""Notes one record a batch in the process that makes it: by how much the stages' counters have grown.
+
+Looking at the counters costs as much as making a small sample: of what is made faster than that pays, one record has
+the growth of several.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import xxhash
+
+from torchdata_ais.observe.records import BatchRecord, Recorded
+from torchdata_ais.observe.run_delay import RunDelay
+from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.core import stage_of
+from torchdata_ais.stage.meter import meter_of
+from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.stats import StageStats
+from torchdata_ais.stage.upstream import parents, upstream
+from torchdata_ais.store import journal
+
+KEPT = 256
+"""Batches whose records stay in the process that made them, for a record of a run that stands still."""
+
+MOST_UNSENT = 4096
+"""Batches that wait to be told to the main process."""
+
+_COUNTED_S = 25e-3
+"""Making that takes so long is worth a look at the counters."""
+
+_MOST_FRESH = 64
+"""Batches of which records are made together: code that has left the processor's cache takes ten times as long."""
+
+_Fresh = tuple[int, int, float, float, Iterable[object]]
+"""Of a batch: iteration, number, when its making began, how long that took, and keys."""
+
+
+class BatchRecorder:
+    """The records of one process.
+
+    Args:
+        pipe: The last stage that runs here.
+
+    Attributes:
+        last: The last batches.
+        stages: Names of the stages, as `BatchRecord.own_s` has them.
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any]) -> None:
+        self.pipe = pipe
+        self.last: deque[BatchRecord] = deque(maxlen=KEPT)
+        self._fresh: deque[_Fresh] = deque()
+        self._unsent: deque[BatchRecord] = deque(maxlen=MOST_UNSENT)
+        self._ended = self._told = journal().ended
+        # The thread that makes batches tells now and then, another one when it is asked.
+        self._taking = threading.Lock()
+        self._iteration = self._number = 0
+        self._run_delay = RunDelay()
+        self._begin_on(pipe)
+
+    def _begin_on(self, pipe: IterDataPipe[Any]) -> None:
+        self.pipe = pipe
+        stages = list(upstream(pipe))[::-1]
+        place = {id(stage): number for number, stage in enumerate(stages)}
+        self._meters = [meter_of(stage) for stage in stages]
+        self._sources = [[place[id(source)] for source in parents(stage)] for stage in stages]
+        self._readers = [stage_of(stage) for stage in stages if _reads(stage)]
+        self._reading = [number for number, stage in enumerate(stages) if _reads(stage)]
+        behind_first = [stage_of(stage) for stage in stages[::-1]]
+        self._placed = [stage for stage in behind_first if type(stage).busy_with is not Stage.busy_with]
+        self._shown = [number for number, stage in enumerate(stages) if not stage_of(stage).hidden]
+        self.stages = [stage_of(stages[number]).describe() for number in self._shown]
+        self._seconds = [0.0] * len(stages)
+        self._counted = StageStats()
+        self._uncounted_s = self._delayed_s = 0.0
+
+    def begin(self, pipe: IterDataPipe[Any], iteration: int | None = None) -> None:
+        """Note that an iteration begins, of this pipe."""
+        if pipe is not self.pipe:
+            self._begin_on(pipe)
+        self._iteration = self._iteration + 1 if iteration is None else iteration
+        self._number = 0
+        self._run_delay = RunDelay()  # of this thread
+
+    def watch(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches, and note each."""
+        while True:
+            if not self._uncounted_s:
+                self._delayed_s = self._run_delay.seconds()
+            begun, begin = time.time(), time.perf_counter()
+            try:
+                item = next(items)
+            except StopIteration:
+                self._settle()
+                if self._uncounted_s and self.last:
+                    self._count(self.last[-1])
+                return
+            self.made(item, begun, time.perf_counter() - begin)
+            yield item
+            del item
+
+    def made(self, item: Any, begun: float, made_s: float) -> None:
+        """Note a batch.
+
+        Args:
+            item: The batch.
+            begun: When its making began, in seconds since 1970.
+            made_s: How long that took.
+        """
+        fresh = self._iteration, self._number, begun, made_s, self._keys(item)
+        self._uncounted_s += made_s
+        # The first batch opens connections, and has its growth for itself.
+        if self._uncounted_s >= _COUNTED_S or not self._number:
+            self._settle()
+            self._count(self._record(fresh))
+        else:
+            self._fresh.append(fresh)
+            if len(self._fresh) >= _MOST_FRESH:
+                self._settle()
+        self._number += 1
+
+    def _settle(self) -> None:
+        """Make the records of batches that have none yet; in any thread."""
+        with suppress(IndexError):  # another one may take them, too
+            while True:
+                self._record(self._fresh.popleft())
+
+    def _record(self, fresh: _Fresh) -> BatchRecord:
+        iteration, number, begun, made_s, keys = fresh
+        text = keys if isinstance(keys, str) else "\n".join(map(str, keys))
+        digest = xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass"))
+        record = BatchRecord(iteration, number, begun, made_s, digest)
+        self.last.append(record)
+        self._unsent.append(record)
+        return record
+
+    def _count(self, record: BatchRecord) -> None:
+        """Note in the record by how much the counters have grown since the last one that was counted."""
+        seconds = [meter.seconds for meter in self._meters]
+        counted, before = self._counts(), self._counted
+        grown = [now - then for now, then in zip(seconds, self._seconds, strict=True)]
+        wait_s = counted.wait_s - before.wait_s
+        own_s = [
+            max(0.0, grown[number] - sum(self._above(grown, number)) - wait_s * (number in self._reading))
+            for number in self._shown
+        ]
+        # Of fast items only some are timed: together they cannot have taken longer than the batch.
+        scale = min(1.0, max(0.0, self._uncounted_s - wait_s) / (sum(own_s) or 1.0))
+        # On a busy machine everything takes longer, whatever it does: that is told for itself.
+        record.delayed_s = min(self._uncounted_s, max(0.0, self._run_delay.seconds() - self._delayed_s))
+        runs = 1.0 - record.delayed_s / (self._uncounted_s or 1.0)
+        ended = journal().ended
+        record.wait_s = runs * wait_s
+        record.first_byte_s = counted.first_byte_s - before.first_byte_s
+        record.requests = ended - self._ended
+        record.bytes = counted.bytes - before.bytes
+        record.retries = counted.retries - before.retries
+        record.own_s = [runs * scale * seconds for seconds in own_s]
+        self._seconds, self._counted, self._ended = seconds, counted, ended
+        self._uncounted_s = 0.0
+
+    def take(self) -> Recorded:
+        """Return what was noted since this was last asked for."""
+        batches = []
+        with self._taking:
+            self._settle()
+            with suppress(IndexError):  # another thread may be adding to them
+                while True:
+                    batches.append(self._unsent.popleft())
+            requests, self._told = journal().since(self._told)
+        return Recorded(os.getpid(), self.stages, batches, requests, journal().under_way())
+
+    def _counts(self) -> StageStats:
+        if len(self._readers) == 1:
+            return self._readers[0].counts()
+        total = StageStats()
+        for reader in self._readers:
+            total.add(reader.counts())
+        return total
+
+    def _keys(self, item: Any) -> Iterable[object]:
+        keys = item.get("__key__") if isinstance(item, dict) else None
+        if keys is not None:
+            return keys if isinstance(keys, Iterable) else (keys,)
+        for stage in self._placed:
+            if place := stage.busy_with():
+                return place.values()
+        return ()
+
+    def _above(self, grown: list[float], number: int) -> list[float]:
+        """Return what the nearest stages above took that are measured."""
+        found: list[float] = []
+        for source in self._sources[number]:
+            found += [grown[source]] if self._meters[source].begun else self._above(grown, source)
+        return found
+
+
+def _reads(pipe: IterDataPipe[Any]) -> bool:
+    stage = stage_of(pipe)
+    return stage.reads > 0 or stage.planned

@@ -1,0 +1,272 @@
+"""``.pack()`` and ``.buckets()``: batches by the lengths of samples: laid down before any is read, or out of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from typing_extensions import override
+
+from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais.errors import UsageError
+from torchdata_ais.reading.packing import Grouping
+from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.collate import collate_columns
+from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.planned import PlannedStage, SlotStage
+from torchdata_ais.stage.registry import stage
+from torchdata_ais.stage.slots import SlotBatcher, given_of, gives_as_many, planned_above, slots_above
+
+Packs = list[list[Any]]
+
+
+class _Grouper(Pipe[Any], SlotBatcher):
+    """Gives the groups of samples that a plan has drawn for each batch; of a stream, groups of those that wait."""
+
+    batchsize = 1
+    name = "pack"
+    resumable = True
+
+    def __init__(
+        self, source: Any, grouping: Grouping, collation_fn: Callable[[Any], Any] | None, pool: int = 0
+    ) -> None:
+        super().__init__(source)
+        self._pool = pool
+        if collation_fn is not None:
+            check_function(collation_fn, 1, f"{self.name}(collation_fn=)")
+        self._grouping = grouping
+        self._collate = collation_fn
+
+    @override
+    def say_to(self, plan: PlannedStage) -> None:
+        plan.use_groups(self._grouping)
+
+    def _of_stream(self) -> bool:
+        return planned_above(self) is None
+
+    def effect(self) -> Effect:
+        return Effect("batches", holds=self._of_stream(), keeps_place=False)
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        waiting = self._pool or self._grouping.most_waiting
+        return MemoryBound(f"{waiting} samples + 1 group" if self._of_stream() else "2 groups")
+
+    def arguments(self) -> str:
+        if not self._of_stream():
+            return self._grouping.words.partition("(")[2][:-1]
+        return self._grouping.stream_words + (f", pool={self._pool}" if self._pool else "")
+
+    def __len__(self) -> int:
+        plan = planned_above(self)
+        if plan is None:
+            return super().__len__()
+        self.say_to(plan)
+        return plan.batches()
+
+    def _items(self) -> Iterator[Any]:
+        plan, slots = planned_above(self), slots_above(self)
+        if plan is not None and slots is not None:
+            self.say_to(plan)
+            yield from given_of(plan, self._as_planned(plan, slots), self._batch, self.stats)
+            return
+        put, pool = self._grouping.put, self._grouping.pool(self._pool)
+        self._live = pool
+        # At a resume the samples that waited come first, in their order: no group was due of them, and none is now.
+        for item in self._source:
+            put(pool, item)
+            if pool.is_full:
+                yield self._batch([pool.take()])
+        while pool:
+            yield self._batch([pool.take()])
+
+    def held_places(self) -> list[int]:
+        return self._live.places if self._live is not None else []
+
+    def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[Packs]:
+        """Yield what is left of each batch that was laid down."""
+        at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
+        packs: Packs = []
+        group: tuple[int, int] | None = None
+        filling, count, size = 0, 0, 0
+        for row in self._source:
+            drawn = slots.drawn
+            while filling < slots.slot:
+                yield packs
+                packs, count, filling = [], 0, filling + 1
+            if not packs:
+                self.drawn, size, group = drawn, plan.size_of(filling), None
+            now = plan.group_of(drawn)
+            if now != group:
+                packs.append([])
+                group = now
+            packs[-1].append(row)
+            count += 1
+            if at_once and count == size:
+                yield packs
+                packs, count, filling = [], 0, filling + 1
+        while filling < plan.slots_given:
+            yield packs
+            packs, filling = [], filling + 1
+        if packs:  # an error policy has ended the epoch in the middle of a batch
+            yield packs
+
+    def _batch(self, packs: Packs) -> Any:
+        try:
+            return self._made(packs)
+        except UsageError:
+            raise
+        except Exception as error:
+            note_place(error, packs[0][0], self, {})
+            raise
+
+    def _made(self, packs: Packs) -> Any:
+        return packs if self._collate is None else self._collate(packs)
+
+
+@stage("pack")
+class Packer(_Grouper):
+    """Put samples together whose lengths fill a budget (``.pack(length="tokens", budget=4096)``).
+
+    Of a stream, out of a pool: the sample that has waited longest, then always the longest that fits.
+    By index (below ``.read_samples()``):
+
+    Packs are laid down before a sample is read, from lengths: each takes the longest sample that fits, until one or two
+    fill it exactly. Then the plan draws packs as it draws samples elsewhere: all ranks take equal steps, states are
+    exact, ranks and workers may change. A pack keeps its samples in all epochs; the order of packs is another in each.
+
+    Args:
+        source: Pipe below ``.read_samples()``; or a stream of samples, before ``.to_tuple()``: a state names those that
+            wait.
+        length: The name of a column of the index (`SampleIndex.with_column`), or of a field, whose bytes count as the
+            index knows them; or the length of each sample, by its number in the index; or, for a `Mixture`, a list of
+            those, one an index. Of a stream, the name of a field (its bytes, its items, or the number that it is), or
+            a function of a sample.
+        budget: What the lengths in a pack sum to at most.
+        pool: Of a stream, how many samples wait.
+        seed: By index, decides which samples meet; it is not the loader's.
+        too_long: What becomes of samples longer than the budget: ``"error"`` or ``"drop"``.
+        collation_fn: Function from a list of packs to what is yielded.
+
+    Yields:
+        A list of packs, each a list of samples: one, or, with ``global_batch=`` of the loader, as many as a rank gets.
+
+    Order:
+        That of the plan; samples of a pack in the order in which they were put together. Of a stream, a function of
+        the order of the samples and their lengths.
+
+    Memory:
+        By index the samples of two groups; 8 bytes a sample of the index and 8 a pack in each process. Of a stream
+        `pool` samples and a pack; a state names those that wait.
+
+        >>> from torchdata_ais import AISSampleReader, SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> index = SampleIndex.build(example_shards(counts=(4, 4)))
+        >>> AISSampleReader(index).pack(length="txt", budget=8).memory_bound().text
+        '2 groups'
+        >>> Packer([], length="txt", budget=8, pool=500).memory_bound().text
+        '500 samples + 1 group'
+
+    Raises:
+        UsageError: Lengths that are not those of the samples; a sample that is too long.
+        MissingFieldError: Of a stream, a sample has no such field.
+
+    Example:
+        >>> pipe = AISSampleReader(index).decode().to_tuple("cls").pack(length="txt", budget=8)
+        >>> list(pipe)[:2], len(pipe)
+        ([[[(0,), (7,)]], [[(1,), (4,)]]], 4)
+        >>> lengths = [5, 3, 9, 2, 7]
+        >>> [packs[0] for packs in Packer(lengths, length=int, budget=10, pool=3)]
+        [[5, 3], [9], [2, 7]]
+    """
+
+    name = "pack"
+
+    def __init__(
+        self,
+        source: Any,
+        length: Any,
+        budget: int,
+        *,
+        pool: int = 1000,
+        seed: int = 0,
+        too_long: Literal["error", "drop"] = "error",
+        collation_fn: Callable[[list[list[Any]]], Any] | None = None,
+    ) -> None:
+        check_number(budget, 1, "budget")
+        check_number(pool, 1, "pool")
+        super().__init__(source, Grouping(length, budget, seed=seed, too_long=too_long), collation_fn, pool)
+
+
+@stage("buckets")
+class Bucketer(_Grouper):
+    """Make batches of samples of similar lengths (``.buckets(length="tokens", edges=[128, 512], budget=8192)``).
+
+    One of the bucket up to `edge` has ``budget // edge`` samples, so that it stays within the budget with its padding.
+    Of a stream a batch comes when its bucket is full. By index (below ``.read_samples()``) batches are laid down before
+    a sample is read; the plan draws batches as it draws samples elsewhere: all ranks
+    take equal steps, states are exact, ranks and workers may change.
+
+    Args:
+        source: As for `Packer`.
+        length: As for `Packer`.
+        edges: The greatest length of each bucket, ascending.
+        budget: What a batch has at most: its samples times the greatest length of its bucket.
+        seed: As for `Packer`.
+        too_long: What becomes of samples longer than the last edge: ``"error"`` or ``"drop"``.
+        collation_fn: Function from a list of samples to a batch; default columns, arrays padded with zeros.
+
+    Yields:
+        As `Batcher`.
+
+    Order:
+        That of the plan; of a stream, as buckets become full.
+
+    Memory:
+        By index as `Packer`. Of a stream ``budget // edge`` samples of each bucket; a state names those that wait.
+
+        >>> from torchdata_ais import AISSampleReader, SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> index = SampleIndex.build(example_shards(counts=(4, 4)))
+        >>> AISSampleReader(index).buckets(length="txt", edges=[8], budget=8).memory_bound().text
+        '2 groups'
+        >>> Bucketer([], length="txt", edges=[4, 8], budget=16).memory_bound().text
+        '6 samples + 1 group'
+
+    Raises:
+        UsageError: As `Packer`; or a rank gets several batches in a step (``global_batch=``).
+
+    Example:
+        >>> pipe = AISSampleReader(index).decode().to_tuple("cls").buckets(length="txt", edges=[3, 8], budget=9)
+        >>> [batch.tolist() for (batch,) in pipe]
+        [[0, 1, 2], [3], [4], [5], [6], [7]]
+        >>> list(Bucketer([5, 3, 9, 2, 7, 1], length=int, edges=[5, 10], budget=15, collation_fn=list))
+        [[9], [5, 3, 2], [7], [1]]
+    """
+
+    name = "buckets"
+
+    def __init__(
+        self,
+        source: Any,
+        length: Any,
+        edges: Sequence[int],
+        budget: int,
+        *,
+        seed: int = 0,
+        too_long: Literal["error", "drop"] = "error",
+        collation_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        check_number(budget, 1, "budget")
+        super().__init__(source, Grouping(length, budget, edges, seed=seed, too_long=too_long), collation_fn)
+
+    @override
+    def _made(self, packs: Packs) -> Any:
+        if len(packs) > 1:
+            raise UsageError.at(
+                f"a rank gets {len(packs)} batches of .buckets() in a step",
+                todo="leave global_batch= out, or let it be the number of ranks",
+            )
+        return collate_columns(packs[0], ragged="pad") if self._collate is None else self._collate(packs[0])

@@ -1,0 +1,13 @@
+"""Ray Data over shards and sample indexes (extra ``[ray]``): read them into a data set, write one as shards.
+
+.. code-block:: python
+
+    ds = ray.data.read_datasource(ShardDatasource("ais://pets/train-"))
+    ds = ds.map(resized)
+    ds.write_datasink(ShardDatasink("ais://small/train-%06d.tar", index=True))
+"""
+
+from torchdata_ais.ray.datasink import ShardDatasink
+from torchdata_ais.ray.datasource import IndexDatasource, ShardDatasource
+
+__all__ = ["IndexDatasource", "ShardDatasink", "ShardDatasource"]

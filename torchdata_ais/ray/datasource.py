@@ -1,0 +1,210 @@
+"""Samples into a Ray data set: of whole shards, or of any samples by their index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from torchdata_ais.errors import MissingLibraryError, UsageError
+from torchdata_ais.index import IndexedSamples
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options, given_options, list_objects
+from torchdata_ais.urls import ObjectURL, parse_url
+
+if TYPE_CHECKING:
+    from ray.data import Datasource
+    from ray.data.datasource import ReadTask
+else:
+    try:
+        from ray.data import Datasource
+        from ray.data.datasource import ReadTask
+    except ImportError:
+        Datasource, ReadTask = object, None
+
+_ROWS = 256
+_BYTES = 32 << 20  # of a block, or one sample
+
+Fields = str | Iterable[str] | None
+
+
+class _SampleDatasource(Datasource):
+    """What both have: tasks that read samples and give them as Arrow tables."""
+
+    def __init__(self, cluster: Cluster, fields: Fields) -> None:
+        check_ray()
+        super().__init__()
+        self._options: StoreOptions | None = given_options(cluster) if cluster is not None else None
+        self._fields = (
+            None if fields is None else tuple(fields.split() if isinstance(fields, str) else fields)
+        )
+
+    def _tasks(
+        self, parts: Iterable[tuple[Callable[[], Iterator[Any]], int | None, int | None, tuple[str, ...]]]
+    ) -> list[ReadTask]:
+        from ray.data.block import BlockMetadata
+
+        return [
+            ReadTask(
+                partial(_blocks, read, self._fields),
+                BlockMetadata(num_rows=rows, size_bytes=size, input_files=files, exec_stats=None),
+            )
+            for read, rows, size, files in parts
+        ]
+
+
+class ShardDatasource(_SampleDatasource):
+    """Whole shards, for `ray.data.read_datasource`; each is read by one task, to its end, and checked as in training.
+
+    A row is a sample: ``__key__``, ``__url__``, and its fields as bytes; a field that a sample lacks is null.
+
+    Args:
+        source: What `torchdata_ais.AISSourceLister` takes: ``ais://bucket/prefix``, templates, paths, a list of them.
+        cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT`` of this process; the tasks are told.
+        fields: Keep these alone: ``"jpg cls"``. Name them where samples have different ones: then every block has all.
+
+    Order: of a shard, as it stands; blocks come as tasks end, unless Ray is told to keep the order.
+    Memory: of a task: a block (256 samples or 32 MiB), and what `load_tar` takes.
+
+    Raises:
+        NotFoundError: Nothing is there.
+        MissingLibraryError: Ray is not installed.
+
+    Example:
+        >>> import ray  # doctest: +SKIP
+        >>> ds = ray.data.read_datasource(ShardDatasource("ais://pets/train-", fields="jpg cls"))  # doctest: +SKIP
+        >>> ds.count()  # doctest: +SKIP
+        2400
+    """
+
+    def __init__(self, source: Any, *, cluster: Cluster = None, fields: Fields = None) -> None:
+        super().__init__(cluster, fields)
+        several = [source] if isinstance(source, str) or not isinstance(source, Sequence) else source
+        is_remote = any(not isinstance(one, str) or parse_url(one).kind == "object" for one in several)
+        self._store = cluster_options(self._options) if is_remote else StoreOptions()
+        self._shards = [url for one in several for url in list_objects(one, options=self._store)]
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Return the bytes of the shards, where all are known."""
+        sizes = [url.size for url in self._shards]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,  # noqa: ARG002 - Ray cuts by itself
+        data_context: Any = None,  # noqa: ARG002
+    ) -> list[ReadTask]:
+        """Return tasks of neighbouring shards."""
+        return self._tasks(
+            (
+                partial(_of_shards, some, self._store),
+                None,
+                _sum(url.size for url in some),
+                tuple(map(str, some)),
+            )
+            for some in _cut(self._shards, parallelism)
+        )
+
+
+class IndexDatasource(_SampleDatasource):
+    """The samples of a `SampleIndex`, or of what was selected from it, for `ray.data.read_datasource`.
+
+    Only what was selected is read, by ranges, each sample proven as `.read_samples()` does; how many rows there are is
+    known before. For rows see `ShardDatasource`.
+
+    Args:
+        index: A `SampleIndex`, or the place of a stored one.
+        cluster: See `torchdata_ais.store.Cluster`; default what the index was opened with.
+        fields: See `ShardDatasource`.
+
+    Order: that of the index within a task.
+    Memory: of a task: a block, 32 MiB under way, and 8 bytes a selected sample.
+
+    Raises:
+        SampleIndexError: A shard is not what was indexed.
+        UsageError: Nothing is selected.
+        MissingLibraryError: Ray is not installed.
+
+    Example:
+        >>> from torchdata_ais import SampleIndex
+        >>> large = SampleIndex.open("ais://pets/train-")  # doctest: +SKIP
+        >>> ds = ray.data.read_datasource(IndexDatasource(large[:100_000]))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, index: IndexedSamples | str, *, cluster: Cluster = None, fields: Fields = None
+    ) -> None:
+        super().__init__(cluster, fields)
+        self._index = IndexedSamples.open(index, cluster=cluster) if isinstance(index, str) else index
+        if not len(self._index):
+            raise UsageError.at("the index has no sample", todo="select some")
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Return the bytes of the samples, by their mean."""
+        return int(len(self._index) * self._index.mean_bytes())
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,  # noqa: ARG002 - Ray cuts by itself
+        data_context: Any = None,  # noqa: ARG002
+    ) -> list[ReadTask]:
+        """Return tasks of neighbouring samples."""
+        mean = self._index.mean_bytes()
+        return self._tasks(
+            (partial(_of_index, self._index, some, self._options), len(some), int(len(some) * mean), ())
+            for some in _cut(range(len(self._index)), parallelism)
+        )
+
+
+def check_ray() -> None:
+    """Raise `MissingLibraryError` if Ray is not installed."""
+    if ReadTask is None:
+        raise MissingLibraryError.at("Ray Data is not installed", todo='pip install "torchdata-ais[ray]"')
+
+
+def _cut(items: Sequence[Any], parts: int) -> Iterator[Any]:
+    """Yield neighbours, in at most so many parts, none of them empty."""
+    count = max(1, min(parts, len(items)))
+    return (items[len(items) * part // count : len(items) * (part + 1) // count] for part in range(count))
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def _of_shards(shards: Sequence[ObjectURL], options: StoreOptions) -> Iterator[Any]:
+    from torchdata_ais.pipes import AISFileLoader
+
+    samples: Any = AISFileLoader(list(shards), cluster=options).group_samples()
+    return iter(samples)
+
+
+def _of_index(index: IndexedSamples, numbers: range, options: StoreOptions | None) -> Iterator[Any]:
+    from torchdata_ais.pipes import AISSampleReader
+
+    return iter(AISSampleReader(index, positions=list(numbers), cluster=options))
+
+
+def _blocks(read: Callable[[], Iterator[Any]], fields: tuple[str, ...] | None) -> Iterator[pa.Table]:
+    """Yield the samples as tables, bounded in rows and bytes."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for sample in read():
+        rows.append(dict(sample))
+        size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
+        if len(rows) == _ROWS or size >= _BYTES:
+            yield _table(rows, fields)
+            rows, size = [], 0
+    if rows:
+        yield _table(rows, fields)
+
+
+def _table(rows: list[dict[str, Any]], fields: tuple[str, ...] | None) -> pa.Table:
+    names = fields or sorted({name for row in rows for name in row if name[:2] != "__"})
+    columns = {name: pa.array([row[name] for row in rows], pa.string()) for name in ("__key__", "__url__")}
+    columns |= {name: pa.array([row.get(name) for row in rows], pa.binary()) for name in names}
+    return pa.table(columns)

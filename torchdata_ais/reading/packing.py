@@ -1,0 +1,183 @@
+"""How samples of a plan are put together by their lengths: the groups take the place of samples in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.index import IndexedSamples, lengths_of
+from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.plan.packing import Groups, bucketed, packed
+from torchdata_ais.reading.pooled import BucketPool, PackPool, StreamPool, length_in
+
+
+class Grouping:
+    """Packs of a budget, or batches of buckets.
+
+    Args:
+        length: The name of a column of the index, or of a field, whose bytes count; or the length of each sample, by
+            its number; or, for a mixture, a list of those, one an index.
+        budget: What a pack, or a batch with its padding, has at most.
+        edges: The greatest length of each bucket; None for packs.
+        seed: Decides which samples meet.
+        too_long: What becomes of a sample that fits nowhere: ``"error"`` or ``"drop"``.
+
+    Attributes:
+        words: How it is made, in words: a state fits only the same.
+    """
+
+    def __init__(
+        self,
+        length: Any,
+        budget: int,
+        edges: Sequence[int] | None = None,
+        *,
+        seed: int = 0,
+        too_long: str = "error",
+    ) -> None:
+        if too_long not in ("error", "drop"):
+            raise UsageError.at(f"too_long={too_long!r}", todo='use "error" or "drop"')
+        if edges is not None and not _ascend(edges):
+            shown = list(edges) if isinstance(edges, Iterable) else edges
+            raise UsageError.at(f"edges={shown!r}", todo="pass lengths above 0 that ascend")
+        if edges is not None and edges[-1] > budget:
+            raise UsageError.at(
+                f"the budget of {budget} is below the last edge of {edges[-1]}",
+                todo="raise the budget: a batch holds one sample at least",
+            )
+        self._drawn_up = f"{'' if edges is None else f'edges={list(edges)}, '}budget={budget}"
+        self._length, self._budget, self._edges = length, budget, None if edges is None else list(edges)
+        self._seed, self._too_long = seed, too_long
+        made = f"pack(budget={budget}" if edges is None else f"buckets(edges={list(edges)}, budget={budget}"
+        self.words = f"{made}, length={_named(length)}, seed={seed}, too_long={too_long!r})"
+
+    def groups(
+        self, source: int, index: IndexedSamples, numbers: Integers | None, *, shuffle: bool
+    ) -> Groups:
+        """Return the groups of an index, or of some of its samples: of their places in `numbers`.
+
+        Raises:
+            UsageError: The lengths are not of these samples; a sample is too long.
+        """
+        lengths = self._lengths(source, index)
+        if numbers is not None:
+            lengths = lengths[numbers]
+        limit = self._budget if self._edges is None else self._edges[-1]
+        longest = int(np.argmax(lengths)) if len(lengths) else 0
+        if self._too_long == "error" and len(lengths) and int(lengths[longest]) > limit:
+            reference = index.take([longest if numbers is None else int(numbers[longest])])[0]
+            raise UsageError.at(
+                f"the sample {reference.key!r} of {reference.shard.name} has the length {int(lengths[longest])}, and "
+                f"{limit} is the most",
+                todo='leave such samples out (too_long="drop"), or raise the budget or the last edge',
+                url=reference.shard.name,
+                key=reference.key,
+            )
+        if self._edges is None:
+            found = packed(lengths, self._budget, seed=self._seed, shuffle=shuffle)
+        else:
+            found = bucketed(lengths, self._edges, self._budget, seed=self._seed, shuffle=shuffle)
+        if not len(found):
+            raise UsageError.at(
+                f"no sample of {index!r} has a length of {limit} or less", todo="raise the budget"
+            )
+        return found
+
+    @property
+    def stream_words(self) -> str:
+        """How groups are made of a stream, in words."""
+        return f"{self._drawn_up}, length={_named(self._length)}, too_long={self._too_long!r}"
+
+    @property
+    def most_waiting(self) -> int:
+        """How many samples of a stream may wait in buckets."""
+        return sum(max(1, self._budget // edge) for edge in self._edges or ())
+
+    def pool(self, size: int) -> StreamPool:
+        """Return where the samples of a stream wait; for packs so many.
+
+        Raises:
+            UsageError: The lengths are those of samples of an index.
+        """
+        if not isinstance(self._length, str) and not callable(self._length):
+            raise UsageError.at(
+                "length= is given for the samples of an index, and a stream knows no numbers of samples",
+                todo="name a field or pass a function; or index the shards, and read them by .read_samples()",
+            )
+        return PackPool(self._budget, size) if self._edges is None else BucketPool(self._edges, self._budget)
+
+    def put(self, pool: StreamPool, item: Any) -> None:
+        """Put a sample of a stream into the pool, or leave it out.
+
+        Raises:
+            MissingFieldError: It has no such field.
+            UsageError: It is too long, or that is no length.
+        """
+        length = length_in(item, self._length)
+        limit = self._budget if self._edges is None else self._edges[-1]
+        if length <= limit:
+            pool.put(item, length)
+        elif self._too_long == "error":
+            key = item.get("__key__") if isinstance(item, dict) else None
+            raise UsageError.at(
+                f"{'a sample' if key is None else f'the sample {key!r}'} has the length {length}, and {limit} is the "
+                "most",
+                todo='leave such samples out (too_long="drop"), or raise the budget or the last edge',
+                key=key,
+            )
+
+    def _lengths(self, source: int, index: IndexedSamples) -> Integers:
+        if isinstance(self._length, str):
+            return lengths_of(index, self._length)
+        if callable(self._length):
+            raise UsageError.at(
+                "length= is a function, and below .read_samples() lengths are known before a sample is read",
+                todo="store them: index.with_column(name, values); or read a stream, .load_tar().group_samples()",
+            )
+        given = self._length
+        if isinstance(given, (list, tuple)) and len(given) and np.ndim(given[0]):
+            if source >= len(given):
+                raise UsageError.at(f"lengths of {len(given)} indexes for more", todo="pass those of each")
+            given = given[source]
+        elif source:
+            raise UsageError.at(
+                "one array of lengths for several indexes", todo="pass a list with one of each"
+            )
+        lengths = np.asarray(given)
+        if lengths.shape != (len(index),) or lengths.dtype.kind not in "iu":
+            raise UsageError.at(
+                f"lengths of shape {lengths.shape} and type {lengths.dtype} for {len(index)} samples",
+                todo="pass whole numbers, one a sample of the index",
+            )
+        if lengths.size and int(lengths.min()) < 0:
+            raise UsageError.at("a length below 0", todo="pass lengths of at least 0")
+        result: Integers = lengths.astype(np.int64)
+        return result
+
+
+def _ascend(edges: Any) -> bool:
+    """Return whether these are edges of buckets."""
+    found = list(edges) if isinstance(edges, Iterable) else []
+    whole = bool(found) and all(isinstance(edge, Integral) for edge in found)
+    return whole and found[0] >= 1 and found == sorted(set(found))
+
+
+def _named(length: Any) -> str:
+    """Return the name of a field or a function, or what tells lengths from others."""
+    if isinstance(length, str):
+        return repr(length)
+    if callable(length):
+        return length.__name__ if isinstance(length, FunctionType) else type(length).__name__
+    several = length if isinstance(length, (list, tuple)) and len(length) and np.ndim(length[0]) else [length]
+    return "+".join(xxhash.xxh64_hexdigest(np.ascontiguousarray(one).tobytes()) for one in several)
+
+
+def digest_of(groups: Groups) -> str:
+    """Return what tells groups from others."""
+    return xxhash.xxh64_hexdigest(groups.order.tobytes() + groups.ends.tobytes())

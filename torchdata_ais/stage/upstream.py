@@ -1,0 +1,76 @@
+"""The pipes that a pipe reads from, and what is at work in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.contract import Stage
+from torchdata_ais.stage.datapipes import Filter, IterDataPipe, Mapper
+
+
+def parents(pipe: Any) -> list[IterDataPipe[Any]]:
+    """Return the pipes that `pipe` reads from: its attributes that are pipes, or collections of pipes.
+
+    Raises:
+        UsageError: It is neither a pipe nor anything that could hold one.
+    """
+    if not hasattr(pipe, "__dict__"):
+        raise UsageError.at(
+            f"a {type(pipe).__name__} is no pipe and no loader: {pipe!r:.60}",
+            todo="pass the last stage of a chain, or what ais_loader returned",
+        )
+    found: list[IterDataPipe[Any]] = []
+    for value in list(vars(pipe).values()):  # another thread may be at work in it
+        items = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, (list, tuple, set))
+            else [value]
+        )
+        found.extend(item for item in items if isinstance(item, IterDataPipe))
+    return found
+
+
+def upstream(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
+    """Yield `pipe` and every pipe it depends on, nearest first, each once."""
+    seen: set[int] = set()
+    queue = [pipe]
+    while queue:
+        current = queue.pop(0)
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            queue.extend(parents(current))
+
+
+def is_sharding(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether `pipe` splits its items over ranks and workers."""
+    return (
+        hasattr(pipe, "apply_sharding")
+        or type(pipe).__name__.startswith("_DummySharding")
+        or ("ShardingRoundRobinDispatcher" in type(pipe).__name__)
+    )
+
+
+def at_work(source: IterDataPipe[Any]) -> dict[str, Any]:
+    """Return ``url`` and ``key`` of the sample that is at work in `source` or above it.
+
+    ``{}`` where that is not known, or where a stage on the way holds others, too.
+    """
+    while True:
+        if isinstance(source, Stage):
+            place = source.busy_with() or source.left_at or {}
+            if place.get("key") is not None:
+                return place
+            effect = source.effect()
+            if not source.hidden and (effect.holds or effect.gives not in ("each", "fewer", "batches")):
+                return {}
+        elif not isinstance(source, (Mapper, Filter)):
+            return {}
+        above = parents(source)
+        if len(above) != 1:
+            return {}
+        source = above[0]

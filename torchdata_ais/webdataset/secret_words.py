@@ -1,0 +1,37 @@
+"""Commands as they may be shown: without what looks like a secret in their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torchdata_ais.urls import redact
+
+_TELLING = "(token|secret|passw|credential|authorization|signature|api-?key)[^:=]*"
+
+
+_NAMED_SECRET = re.compile(f"(?is).*?{_TELLING}[:=]")
+
+
+_SECRET_OPTION = re.compile(f"(?is)-[^:=]*?{_TELLING}$")
+
+
+_OF_CURL = ("-u", "-U", "-b", "--user", "--proxy-user", "--cookie", "--oauth2-bearer")
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words without the value of what is named like a secret, and without those that `redact` knows."""
+    kept: list[str] = []
+    for word in words:
+        before = kept[-1] if kept else ""
+        if before in _OF_CURL or _SECRET_OPTION.match(before):
+            kept.append("***")
+        elif before in ("-H", "--header"):
+            kept.append(word.partition(":")[0] + ":***")
+        elif re.match("-[uUbH].", word):
+            kept.append(word[:2] + "***")
+        elif (named := _NAMED_SECRET.match(word)) and not re.match(r"\w+://", word):
+            kept.append(named[0] + "***")
+        else:
+            kept.append(redact(word))
+    return kept

@@ -1,0 +1,101 @@
+"""What became of each item of a source, in order, whichever process made it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torchdata_ais.errors import AISError
+from torchdata_ais.workers.ordered_pool import OrderedPool
+from torchdata_ais.writing._transform import Outcome, Transform
+from torchdata_ais.writing.sources.source import LeftOut, Source
+
+_CHUNK_ITEMS = 32
+_CHUNK_BYTES = 8 << 20
+
+OnError = Literal["raise", "warn", "skip"]
+
+logger = logging.getLogger("torchdata_ais")
+
+
+@dataclass
+class Counts:
+    """What became of the samples that were not written."""
+
+    dropped: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.dropped + other.dropped, self.skipped + other.skipped, {**other.first, **self.first}
+        )
+
+    def as_list(self) -> list[LeftOut]:
+        """Return what was given up after an error, by the class of it."""
+        return [LeftOut(name, count, self.first.get(name, "")) for name, count in self.skipped.items()]
+
+    def judged(self, outcome: Outcome, on_error: OnError) -> dict[str, Any] | None:
+        """Return the sample to write, or None; raise what must not be passed over."""
+        if outcome is None:
+            self.dropped += 1
+            return None
+        if not isinstance(outcome, Exception):
+            return outcome
+        if on_error == "raise":
+            raise outcome.with_traceback(None) if isinstance(outcome, AISError) else outcome
+        name = type(outcome).__name__
+        if name not in self.first:
+            self.first[name] = outcome.what if isinstance(outcome, AISError) else str(outcome)
+            logger.log(
+                logging.WARNING if on_error == "warn" else logging.INFO,
+                "convert skips after %s: %s",
+                name,
+                _told(outcome),
+            )
+        self.skipped[name] += 1
+        return None
+
+
+def _told(error: Exception) -> Exception:
+    """Return an error without what to do about it: what it says is done already."""
+    return type(error)(error.what, place=error.place) if isinstance(error, AISError) else error
+
+
+def outcomes(
+    source: Source, at: Any, transform: Transform, processes: int, start_method: str | None
+) -> Generator[tuple[Any, Outcome], None, None]:
+    """Yield the outcome of each item, in order, with the cursor after it."""
+    if processes == 1:
+        for cursor, item in source.items(at):
+            yield cursor, transform.one(item)
+        return
+    # The processes start before anything is opened here: under fork they would have copies of it.
+    with OrderedPool(transform, processes, start_method) as pool:
+        cursors: list[list[Any]] = []
+
+        def chunks() -> Iterator[list[Any]]:
+            for chunk in _chunks(source.items(at)):
+                cursors.append([cursor for cursor, _ in chunk])
+                yield [item for _, item in chunk]
+
+        for made in pool.map(chunks()):
+            yield from zip(cursors.pop(0), made, strict=True)
+
+
+def _chunks(items: Iterator[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield items in lists, bounded in number and bytes."""
+    chunk: list[tuple[Any, Any]] = []
+    size = 0
+    for entry in items:
+        chunk.append(entry)
+        if isinstance(entry[1], dict):
+            size += sum(len(value) for value in entry[1].values() if isinstance(value, bytes))
+        if len(chunk) == _CHUNK_ITEMS or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,123 @@
+"""The names of the classes, kept beside the shards in ``classes.json``: a list, each at the place of its number."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchdata_ais.errors import NotFoundError, TransportError, UsageError
+from torchdata_ais.shard_names import CLASSES_FILE
+from torchdata_ais.store import StoreOptions, open_blocks, put_object
+from torchdata_ais.store.naming import naming
+from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.whole_file import whole_file
+
+_TODO = "write to a folder or prefix of its own, or pass overwrite=True"
+
+
+def classes_place(shards: str | os.PathLike[str]) -> str | None:
+    """Return where the names of the classes lie for a shard, a pattern, a template or a prefix; None if nowhere.
+
+    Example:
+        >>> classes_place("ais://pets/v1/train-%06d.tar"), classes_place("out/train-{000..009}.tar")
+        ('ais://pets/v1/classes.json', 'out/classes.json')
+    """
+    text = os.fspath(shards)
+    place = parse_url(text)
+    if place.kind == "object":
+        folder = _folder_of(place.name)
+        named = replace(place, name=f"{folder}{CLASSES_FILE}", params={})
+        return named.url() if place.endpoint else named.uri
+    if place.kind != "file":
+        return None
+    if Path(place.name).is_dir():
+        return str(Path(place.name, CLASSES_FILE))
+    return str(Path(_folder_of(place.name) or ".", CLASSES_FILE))
+
+
+def _folder_of(name: str) -> str:
+    fixed = name[: min((at for mark in "%{*?[" if (at := name.find(mark)) >= 0), default=len(name))]
+    folder, slash, _ = fixed.rpartition("/")
+    return folder + slash
+
+
+def read_classes(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str] | None:
+    """Return the names that lie beside shards; None if there are none.
+
+    Args:
+        shards: See `classes_place`.
+        options: Gives the transport settings; asked for objects only.
+
+    Raises:
+        UsageError: What lies there is no list of names.
+    """
+    place = classes_place(shards)
+    if place is None:
+        return None
+    try:
+        is_remote = parse_url(place).kind == "object"
+        with open_blocks(place, options() if is_remote else StoreOptions()) as blocks:
+            text = b"".join(blocks)
+    except NotFoundError:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise UsageError.at(
+            f"{CLASSES_FILE} is no list of names",
+            todo='it looks like ["cat", "dog"]: mend or remove it',
+            url=redact(place),
+        )
+    return found
+
+
+def names_for_people(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str]:
+    """Return the names that lie beside shards, or none where they cannot be had: numbers will do."""
+    try:
+        return read_classes(shards, options) or []
+    except (UsageError, TransportError):
+        return []
+
+
+def agreed_classes(
+    pattern: str, classes: Sequence[str], options: Callable[[], StoreOptions], *, overwrite: bool
+) -> list[str]:
+    """Return the classes to number by: those that lie there already, if they are these and perhaps more.
+
+    So a validation set that lacks some classes has the numbers of the training set beside it.
+
+    Raises:
+        UsageError: Other classes lie there, which shards have the numbers of.
+    """
+    there = None if overwrite else read_classes(pattern, options)
+    if there is None:
+        return list(classes)
+    more = [name for name in classes if name not in there]
+    if more:
+        raise UsageError.at(
+            f"{CLASSES_FILE} beside the shards does not have {', '.join(map(repr, more[:3]))}"
+            f"{' and others' if len(more) > 3 else ''}: their numbers would be those of other classes",
+            todo=_TODO,
+            url=redact(classes_place(pattern) or pattern),
+        )
+    return there
+
+
+def write_classes(pattern: str, classes: Sequence[str], options: Callable[[], StoreOptions]) -> str | None:
+    """Store the names beside the shards, and return where; several may do so at once."""
+    place = classes_place(pattern)
+    if place is None:
+        return None
+    content = json.dumps(list(classes), indent=1).encode()
+    if parse_url(place).kind == "object":
+        put_object(place, content, options())
+        return place
+    path = Path(parse_url(place).name)
+    with naming(str(path)), whole_file(path) as file:
+        file.write(content)
+    return place

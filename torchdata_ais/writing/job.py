@@ -1,0 +1,292 @@
+"""A conversion in two steps: look at everything, make nothing; then write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from torchdata_ais.arguments import check_function, check_number, check_seed, taken
+from torchdata_ais.error_text import Remedy
+from torchdata_ais.errors import NotFoundError, SampleError, StateError, UsageError
+from torchdata_ais.shard_names import is_shard
+from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.writing._outcomes import Counts, OnError, outcomes
+from torchdata_ais.writing._transform import Edit
+from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
+from torchdata_ais.writing.manifest import ShardInfo
+from torchdata_ais.writing.prepare import check_pattern, folder_of, prepare
+from torchdata_ais.writing.shard_writer import ShardWriter
+from torchdata_ais.writing.sources.opened import open_source
+from torchdata_ais.writing.sources.options import SourceOptions, positions_of
+from torchdata_ais.writing.sources.shards import ShardSource
+from torchdata_ais.writing.sources.source import LeftOut, Source
+
+Progress = Callable[[int, int, str], object]
+
+_SPLIT = "{split}"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion wrote.
+
+    Attributes:
+        shards: The shards, in order; those of each split after one another.
+        samples: How many they hold.
+        size: Their bytes.
+        dropped: Samples that `select` or `map` did not want.
+        skipped: Samples given up, by the class of the error.
+        notes: What the manifest says besides, such as ``{"classes": [...]}`` of a folder of images.
+        left_out: What is not in the shards, and why: files that are no pictures, samples given up.
+        splits: How many samples each split has.
+        classes: Where the names of the classes were noted; None without any.
+    """
+
+    shards: list[ShardInfo]
+    samples: int
+    size: int
+    dropped: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+    splits: dict[str, int] = field(default_factory=dict)
+    classes: str | None = None
+
+
+class Series(NamedTuple):
+    """One series of shards: that of a split, or the only one."""
+
+    name: str
+    pattern: str
+    source: Source
+    writer: ShardWriter
+
+
+class ConversionJob:
+    """A conversion that can begin: its source was listed, its arguments were looked at, and nothing was made.
+
+    See `torchdata_ais.writing.convert` for the arguments, and for the errors.
+
+    Attributes:
+        left_out: What lies in the source and is no sample.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        target: str,
+        *,
+        how: SourceOptions,
+        edit: Edit,
+        seed: int = 0,
+        processes: int = 1,
+        start_method: str | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        on_error: OnError = "raise",
+        progress: Progress | None = None,
+        cluster: Cluster = None,
+        writer: dict[str, Any],
+    ) -> None:
+        check_number(processes, 1, "processes")
+        check_seed(seed)
+        if progress is not None:
+            check_function(progress, 3, "convert(progress=)")
+        self._how, self._edit, self._seed, self._on_error = how, edit, seed, on_error
+        self._processes, self._start_method = processes, start_method
+        self._progress = progress
+        self._new = not (resume or overwrite)
+        given = given_options(cluster, **taken(writer, ClusterNames))
+        self._store = partial(cluster_options, given)
+        patterns = _patterns(target, how)
+        _check_part(how, writer)
+        found = open_source(source, how, self._store)
+        self.left_out = found.left_out
+        self._is_copy = isinstance(found, ShardSource) and edit.is_copy
+        self._classes = self._agreed(found, target, overwrite=overwrite, has_files="opener" not in writer)
+        number, count = how.part_of
+        start = writer.pop("start_shard", 0)
+        manifest = writer.pop("manifest", None)
+        self._all: list[Series] = []
+        for name, pattern in patterns.items():
+            between = how.splits.get(name, (0.0, 1.0))
+            some = found.chosen(
+                lambda total, between=between: positions_of(total, how, seed, between),  # type: ignore[misc]
+                whole=not (how.shuffle or how.splits),
+            )
+            if on_error == "raise":
+                some.check_files()
+            shards = ShardWriter(
+                pattern,
+                resume=resume,
+                cluster=given,
+                encoder=False,
+                manifest=_own(manifest, name, how),
+                start_shard=start + number - 1,
+                shard_step=count,
+                **writer,
+            )
+            self._all.append(Series(name, pattern, some, shards))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far, before compression."""
+        return sum(sum(shard.size for shard in one.writer.shards) + one.writer.size for one in self._all)
+
+    def run(self) -> Conversion:
+        """Write."""
+        counted = Counts()
+        splits = {}
+        shards: list[ShardInfo] = []
+        noted = None
+        number, count = self._how.part_of
+        with ExitStack() as folders:
+            for one in self._all:
+                folders.enter_context(folder_of(one.pattern))
+            for one in self._all:
+                is_mine = lambda found, n=number, c=count: found % c == (n - 1) % c  # noqa: E731
+                prepare(one.pattern, self._store, new=self._new, is_mine=is_mine)
+                counted = self._written(one, counted)
+                shards += one.writer.shards
+                splits[one.name] = one.writer.total
+        if self._classes and shards:
+            noted = write_classes(self._all[0].pattern, self._classes, self._store)
+        notes = self._all[0].source.notes
+        return Conversion(
+            shards,
+            sum(splits.values()),
+            sum(shard.size for shard in shards),
+            counted.dropped,
+            dict(counted.skipped),
+            {**notes, "classes": self._classes} if self._classes else notes,
+            [*self.left_out, *counted.as_list()],
+            splits if self._how.splits else {},
+            noted,
+        )
+
+    def _check_some(self, counted: Counts) -> None:
+        """Raise the error of a conversion that wrote no sample. A part of a small source may have none."""
+        if any(one.writer.total for one in self._all) or (self._how.part is not None and not counted.skipped):
+            return
+        if counted.skipped:
+            reasons = ", ".join(f"{count} by {kind}" for kind, count in counted.skipped.items())
+            raise SampleError.at(
+                f"no sample could be made: {reasons}, the first: {next(iter(counted.first.values()), 'see above')}",
+                todo="mend what all of them fail by; nothing was written",
+            )
+        if counted.dropped:
+            raise UsageError.at(
+                f"all {counted.dropped} samples were left out by the function, and nothing was written",
+                todo="look at what select= and map= return",
+            )
+        raise NotFoundError.at("the source has no sample", todo="check what it names; nothing was written")
+
+    def _written(self, one: Series, before: Counts) -> Counts:
+        """Write one series, and return what was left out so far."""
+        found, shards = one.source, one.writer
+        how = self._how
+        order = {"source": found.digest, "shuffle": how.shuffle, "seed": self._seed}
+        order |= {name: value for name in ("part", "split") if (value := getattr(how, name)) is not None}
+        notes = {**found.notes, "classes": self._classes} if self._classes else found.notes
+        number, count = how.part_of
+        transform = self._edit.transform(found.load, self._seed)
+        processes = 1 if self._is_copy else self._processes
+        with shards:
+            counts = _take_up(shards, order, notes)
+            at = (shards.resume_at() or {}).get("at")
+            with closing(outcomes(found, at, transform, processes, self._start_method)) as made:
+                for cursor, outcome in made:
+                    sample = counts.judged(outcome, self._on_error)
+                    if sample is not None:
+                        if self._edit.keys == "number":
+                            sample["__key__"] = f"{shards.total * count + number - 1:09d}"
+                        shards.write(sample)
+                        shards.cursor = {
+                            "at": cursor,
+                            "dropped": counts.dropped,
+                            "skipped": dict(counts.skipped),
+                        }
+                    if self._progress is not None:
+                        self._progress(found.done(cursor), found.total, found.unit)
+            if one is self._all[-1]:
+                self._check_some(before + counts)
+        return before + counts
+
+    def _agreed(self, found: Source, target: str, *, overwrite: bool, has_files: bool) -> list[str]:
+        """Return the names of the classes, and have the source number by those that lie beside the shards already."""
+        own = found.notes.get("classes", [])
+        if isinstance(found, ShardSource) and self._edit.map is None and has_files:
+            own = read_classes(found.first, self._store) or []
+        if not own or not has_files:
+            return list(own)
+        agreed = agreed_classes(target.replace(_SPLIT, "split"), own, self._store, overwrite=overwrite)
+        if agreed != own:
+            found.number_by(agreed)
+        return agreed
+
+
+def _patterns(target: str, how: SourceOptions) -> dict[str, str]:
+    """Return the pattern of each series by its name."""
+    splits = how.splits
+    if bool(splits) != (_SPLIT in target):
+        what = "split= needs a place in the names" if splits else f"{_SPLIT} in the names needs split="
+        raise UsageError.at(what, todo="write split='0.9/0.1' and out/{split}-%06d.tar", url=target)
+    patterns = {name: target.replace(_SPLIT, name) for name in splits} or {"": target}
+    for pattern in patterns.values():
+        check_pattern(pattern)
+        if not is_shard(parse_url(pattern).name):
+            raise UsageError.at(
+                f"no reader would know {redact(pattern)} for shards by their names",
+                todo="end the pattern in .tar, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tgz",
+            )
+    return patterns
+
+
+def _check_part(how: SourceOptions, writer: dict[str, Any]) -> None:
+    if how.part is not None and writer.get("index"):
+        raise UsageError.at(
+            "index= is made of all parts",
+            todo="leave it out, and run torchdata-ais index after the last of them",
+        )
+
+
+def _own(manifest: str | None, split: str, how: SourceOptions) -> str | None:
+    """Return the manifest of one series of one part: each has its own.
+
+    Example:
+        >>> _own("m.json", "val", SourceOptions(part="3/16")), _own("m.json", "", SourceOptions())
+        ('m-val-3-of-16.json', 'm.json')
+    """
+    if manifest is None:
+        return None
+    words = [split] if split else []
+    if how.part is not None:
+        words.append("{}-of-{}".format(*how.part_of))
+    stem, dot, ending = manifest.rpartition(".")
+    if "/" in ending or not dot:
+        stem, ending = manifest, ""
+    return "-".join([stem, *words]) + dot * bool(ending) + ending
+
+
+def _take_up(shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any]) -> Counts:
+    """Note source and order in the manifest; in a resumed one, check that they are the same."""
+    before = shards.notes.get("order")
+    if before is None and shards.shards:
+        raise StateError.at(
+            "the manifest to resume is not that of a conversion",
+            todo=Remedy("name another manifest=", "begin anew"),
+        )
+    if before is not None and before != order:
+        changed = ", ".join(name for name in order if before.get(name) != order[name])
+        raise StateError.at(
+            f"another {changed} than that of the conversion to resume",
+            todo=Remedy("use the same", "begin anew without resume=True"),
+        )
+    shards.notes.update(notes, order=order)
+    cursor = shards.cursor or {}
+    return Counts(cursor.get("dropped", 0), Counter(cursor.get("skipped", {})))

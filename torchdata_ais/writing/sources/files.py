@@ -1,0 +1,91 @@
+"""The files below a folder, in one order on every machine, and which of them are pictures, sound or video."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from torchdata_ais.errors import NotFoundError
+from torchdata_ais.store.naming import naming
+from torchdata_ais.writing.sources.source import LeftOut
+
+PICTURES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
+SOUNDS = frozenset(["wav", "flac", "mp3", "ogg", "opus", "m4a", "aac"])
+MEDIA = PICTURES | SOUNDS | {"mp4", "webm", "avi", "mov", "mkv"}
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+
+
+class FoundFile(NamedTuple):
+    """A file: its path below the folder, with slashes, and its bytes."""
+
+    path: str
+    size: int
+
+
+class Omitted:
+    """Counts what is left out, by reason, and keeps the first of each."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, str]] = {}
+
+    def add(self, reason: str, what: str) -> None:
+        """Count one more."""
+        count, first = self._found.get(reason, (0, what))
+        self._found[reason] = count + 1, first
+
+    def as_list(self) -> list[LeftOut]:
+        """Return all of it, in the order of the first of each."""
+        return [LeftOut(reason, count, first) for reason, (count, first) in self._found.items()]
+
+
+def files_below(root: Path, omitted: Omitted) -> Iterator[FoundFile]:
+    """Yield the files below a folder, sorted by name level by level; links are followed, hidden ones left out.
+
+    Raises:
+        NotFoundError: No such folder.
+        OSError: A folder cannot be read; it is named.
+    """
+    if not root.is_dir():
+        raise NotFoundError.at("there is no such folder", todo="check the path", url=str(root))
+    yield from _below(str(root), "", omitted, ())
+
+
+def _below(
+    folder: str, path: str, omitted: Omitted, above: tuple[tuple[int, int], ...]
+) -> Iterator[FoundFile]:
+    with naming(folder):
+        found = os.stat(folder)  # noqa: PTH116 - text in
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    here = (found.st_dev, found.st_ino)
+    if here in above:
+        omitted.add("a link to a folder that it is in", path)
+        return
+    for entry in entries:
+        below = f"{path}/{entry.name}" if path else entry.name
+        if entry.name[0] == ".":
+            omitted.add("hidden by its name", below)
+        elif entry.is_dir():
+            yield from _below(entry.path, below, omitted, (*above, here))
+        elif entry.is_file():
+            yield FoundFile(below, entry.stat().st_size)
+        else:
+            omitted.add("a link to nothing" if entry.is_symlink() else "no file (a pipe, a device)", below)
+
+
+def split_ending(path: str) -> tuple[str, str]:
+    """Return a path without the ending of its file, and that in lower case; ``""`` if it has none.
+
+    Example:
+        >>> split_ending("cat/a.b.JPG"), split_ending("cat.d/README")
+        (('cat/a.b', 'jpg'), ('cat.d/README', ''))
+    """
+    folder, slash, name = path.rpartition("/")
+    stem, dot, ending = name.rpartition(".")
+    return (f"{folder}{slash}{stem}", ending.lower()) if dot and stem else (path, "")
+
+
+def is_table(name: str) -> bool:
+    """Return whether this is the name of a table."""
+    return name.lower().endswith(TABLES)

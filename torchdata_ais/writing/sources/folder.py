@@ -1,0 +1,218 @@
+"""Folders of pictures, sound or video, and what stands beside each: captions, JSON, other files of the same name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+import xxhash
+
+from torchdata_ais.error_text import Remedy
+from torchdata_ais.errors import DuplicateFieldError, NotFoundError, UsageError
+from torchdata_ais.writing.sources.files import (
+    MEDIA,
+    PICTURES,
+    SOUNDS,
+    FoundFile,
+    Omitted,
+    split_ending,
+)
+from torchdata_ais.writing.sources.folders import BucketFolder, DiskFolder, FileFolder
+from torchdata_ais.writing.sources.load_files import TEXTS, Item, LoadFiles
+from torchdata_ais.writing.sources.options import SourceOptions
+from torchdata_ais.writing.sources.source import ListSource
+
+_MAIN = {"auto": MEDIA, "images": PICTURES, "audio": SOUNDS}
+_WHAT = {"auto": "picture, sound or video", "images": "picture", "audio": "sound"}
+_SPLITS = frozenset(["train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"])
+_OF_IMG2DATASET = re.compile(r"\d+(_stats\.json|\.parquet)")
+
+
+def media_folder(
+    root: str | os.PathLike[str] | BucketFolder, options: SourceOptions | None = None
+) -> ListSource:
+    """Return the pictures (sounds, videos) below a folder as a source of samples, sorted by path.
+
+    ``root/cat/tabby/1.jpg`` becomes the sample ``{"__key__": "cat/tabby/1", "jpg": bytes, "cls": 0}``, ``cls``
+    being the position of ``cat`` among the sorted folders; ``root/cat/tabby/1.txt`` its field ``txt``. A folder
+    without folders gives samples without ``cls``, and so do the numbered folders that img2dataset makes. Dots in a
+    file's name, where readers would end the key, become ``_``. Pictures have one field, see
+    `SourceOptions.image_field`. What is no picture and stands beside none is left out and counted.
+
+    Args:
+        root: The folder, here or in a bucket.
+        options: ``kind`` and ``image_field`` of it count here.
+
+    Raises:
+        NotFoundError: No such folder, or nothing in it.
+        UsageError: Pictures stand beside folders of classes, or the folders are splits of a data set.
+        DuplicateFieldError: Two files would be the same field of the same sample.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> root = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("cat/a.jpg", "cat/a.txt", "dog/b.v2.JPEG"):
+        ...     (root / name).parent.mkdir(exist_ok=True)
+        ...     _ = (root / name).write_bytes(b"...")
+        >>> source = media_folder(root)
+        >>> for _, item in source.items():
+        ...     {name: value for name, value in source.load(item).items() if name != "__url__"}
+        {'__key__': 'cat/a', 'cls': 0, 'jpg': b'...', 'txt': b'...'}
+        {'__key__': 'dog/b_v2', 'cls': 1, 'jpg': b'...'}
+        >>> source.notes
+        {'classes': ['cat', 'dog']}
+    """
+    folder: FileFolder = root if isinstance(root, BucketFolder) else DiskFolder(os.fspath(root))
+    options = options or SourceOptions()
+    main, what = _MAIN.get(options.kind, MEDIA), _WHAT.get(options.kind, _WHAT["auto"])
+    omitted = Omitted()
+    files = list(folder.files(omitted))
+    groups = _groups(_without_notes(files, omitted), main, what, omitted)
+    if not groups:
+        endings = sorted({ending for file in files if (ending := split_ending(file.path)[1])})
+        seen = f"; its files end in {', '.join(endings[:8])}" if endings else ""
+        raise NotFoundError.at(
+            f"the folder holds no {what}{seen}",
+            todo="check the path; tables (.csv, .jsonl, .parquet) are named themselves",
+            url=str(folder),
+        )
+    classes = _classes(folder, groups, options.kind) if not _is_img2dataset(files) else []
+    field = picture_field(
+        (split_ending(file.path)[1] for group in groups.values() for file in group), options
+    )
+    items = _items(groups, field, str(folder))
+    digest = xxhash.xxh64()
+    for file in sorted(file for group in groups.values() for file in group):
+        digest.update(f"{file.path} {file.size}\n".encode("utf-8", "surrogateescape"))
+    kinds = {split_ending(path)[1] for _, parts in items for _, path in parts} & main
+    unit = "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
+    source = ListSource(unit, items, digest.hexdigest(), LoadFiles(folder.reader(), tuple(classes), main))
+    source.notes = {"classes": classes} if classes else {}
+    source.left_out = omitted.as_list()
+    return source
+
+
+def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str, str]:
+    """Return the field of each ending of a picture: one for all of them, unless each is to have its own.
+
+    Example:
+        >>> picture_field(["png", "jpeg", "txt"], SourceOptions())
+        {'jpeg': 'jpg', 'png': 'jpg'}
+        >>> picture_field(["png"], SourceOptions()), picture_field(["png", "jpg"], SourceOptions(image_field="ending"))
+        ({'png': 'png'}, {'jpg': 'jpg', 'png': 'png'})
+    """
+    found = sorted(PICTURES.intersection(endings))
+    names = {ending: "jpg" if ending == "jpeg" else ending for ending in found}
+    if options.image_field == "ending":
+        return names
+    own = set(names.values())
+    one = options.image_field or (own.pop() if len(own) == 1 else "jpg")
+    return dict.fromkeys(found, one)
+
+
+def _without_notes(files: list[FoundFile], omitted: Omitted) -> list[FoundFile]:
+    """Leave out what img2dataset writes beside its folders, if it was that."""
+    if not _is_img2dataset(files):
+        return files
+    kept = []
+    for file in files:
+        if _OF_IMG2DATASET.fullmatch(file.path):
+            omitted.add("img2dataset's own notes", file.path)
+        else:
+            kept.append(file)
+    return kept
+
+
+def _is_img2dataset(files: list[FoundFile]) -> bool:
+    return any(
+        found and found[1] == "_stats.json"
+        for file in files
+        if (found := _OF_IMG2DATASET.fullmatch(file.path))
+    )
+
+
+def _groups(
+    files: list[FoundFile], main: frozenset[str], what: str, omitted: Omitted
+) -> dict[str, list[FoundFile]]:
+    """Return the files of each sample by their path without ending; those without a picture are left out."""
+    groups: dict[str, list[FoundFile]] = {}
+    for file in files:
+        groups.setdefault(split_ending(file.path)[0], []).append(file)
+    found = {}
+    for stem, group in groups.items():
+        named = [file for file in group if re.fullmatch(r"\w+", split_ending(file.path)[1])]
+        for file in group:
+            if file not in named:
+                omitted.add(f"no {what} by its name", file.path)
+        if any(split_ending(file.path)[1] in main for file in named):
+            # The picture first: it says of which class the sample is, and what errors name.
+            found[stem] = sorted(named, key=lambda file: (split_ending(file.path)[1] not in main, file.path))
+            continue
+        for file in named:
+            is_beside = split_ending(file.path)[1] in TEXTS | {"cls"}
+            omitted.add(
+                f"no {what} of this name beside it" if is_beside else f"no {what} by its name", file.path
+            )
+    return found
+
+
+def _classes(folder: FileFolder, groups: Mapping[str, list[FoundFile]], kind: str) -> list[str]:
+    """Return the folders that are classes; none, if the pictures stand in the folder itself."""
+    classes = folder.folders()
+    lone = next((group[0].path for group in groups.values() if "/" not in group[0].path), None)
+    if lone is None:
+        if kind == "auto" and len(classes) > 1 and {name.lower() for name in classes} <= _SPLITS:
+            raise UsageError.at(
+                f"the folders {', '.join(classes)} are splits of a data set, and no classes",
+                todo=Remedy(
+                    f"convert each by itself, such as {folder.where(classes[0])}",
+                    '; if they are classes, pass kind="images"',
+                ),
+                url=str(folder),
+            )
+        return classes
+    used = {group[0].path.partition("/")[0] for group in groups.values() if "/" in group[0].path}
+    if used:
+        raise UsageError.at(
+            f"the file {lone} stands beside folders of classes",
+            todo=f"put it into one of {', '.join(sorted(used)[:3])}, or elsewhere",
+            url=str(folder),
+        )
+    return []
+
+
+def _items(groups: Mapping[str, list[FoundFile]], fields: Mapping[str, str], root: str) -> list[Item]:
+    items: list[Item] = []
+    owners: dict[str, str] = {}
+    for stem, group in groups.items():
+        folder, slash, name = stem.rpartition("/")
+        key = f"{folder}{slash}{name.replace('.', '_')}"
+        first = group[0].path
+        if "\n" in key:
+            raise UsageError.at(
+                f"the name of {first!r} has a line break, and readers would pass over its sample",
+                todo="rename the file or its folder",
+                url=root,
+                key=key,
+            )
+        if (other := owners.setdefault(key, first)) != first:
+            raise _twice(other, first, "samples with the same key", root, key)
+        parts: dict[str, str] = {}
+        for file in group:
+            ending = split_ending(file.path)[1]
+            field = fields.get(ending, ending)
+            if field in parts:
+                raise _twice(parts[field], file.path, f"the same field {field!r} of one sample", root, key)
+            parts[field] = file.path
+        items.append((key, tuple(parts.items())))
+    return items
+
+
+def _twice(one: str, other: str, what: str, root: str, key: str) -> DuplicateFieldError:
+    return DuplicateFieldError.at(
+        f"{one} and {other} would be {what}",
+        todo=Remedy("rename or remove one", '; image_field="ending" gives pictures of one name a field each'),
+        url=root,
+        key=key,
+    )

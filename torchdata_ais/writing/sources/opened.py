@@ -1,0 +1,186 @@
+"""Which layout a source has, by its name and what lies there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchdata_ais.error_text import Remedy
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shard_names import is_shard
+from torchdata_ais.store import StoreOptions
+from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.writing.sources.files import MEDIA, Omitted, files_below, is_table, split_ending
+from torchdata_ais.writing.sources.folder import media_folder
+from torchdata_ais.writing.sources.folders import BucketFolder
+from torchdata_ais.writing.sources.metadata import METADATA_NAMES, metadata_folder, metadata_of
+from torchdata_ais.writing.sources.options import SourceOptions
+from torchdata_ais.writing.sources.shards import ShardSource, find_shards, shards_in
+from torchdata_ais.writing.sources.source import Source
+from torchdata_ais.writing.sources.table import table
+
+Store = Callable[[], StoreOptions]
+
+
+def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
+    """Return the source of this kind, or of the kind that its name suggests.
+
+    Args:
+        source: As the user named it.
+        how: See `SourceOptions`.
+        store: Gives the transport settings; asked where a cluster is needed.
+
+    Raises:
+        UsageError, NotFoundError: See the layouts.
+    """
+    is_folder = isinstance(source, str | os.PathLike) and Path(source).is_dir()
+    kind: str = how.kind
+    metadata: Path | None = None
+    tables = [source] if isinstance(source, str | os.PathLike) else source
+    if is_folder and kind in ("auto", "table"):
+        folder = Path(source)
+        if kind == "auto" and (shards := shards_in(folder)):
+            _check_shards_alone(folder, shards[0])
+            kind = "shards"
+        elif metadata := metadata_of(folder):
+            kind = "metadata"
+        elif found := sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != "."):
+            # img2dataset has one beside each of its folders: then the folders are the data.
+            kind, tables = (
+                (kind, found) if any(folder.glob("*_stats.json")) and kind == "auto" else ("table", found)
+            )
+    elif kind == "auto":
+        names = [source] if isinstance(source, str | os.PathLike) else source
+        is_tables = isinstance(names, Sequence) and bool(names) and all(_is_table(one) for one in names)
+        kind = "table" if is_tables else "shards"
+    bucket = _bucket_folder(source, how, store)
+    if bucket is not None:
+        kind = how.kind if how.kind != "auto" else "images"
+    if kind not in ("table", "metadata") and (how.columns or how.root):
+        _check_archive(source)
+        raise UsageError.at(
+            "columns= and root= are for tables", todo=Remedy('pass kind="table"', "leave them out")
+        )
+    if kind == "metadata" and metadata is not None:
+        return metadata_folder(metadata, StoreOptions(), how)
+    if kind == "table":
+        return _table([os.fspath(one) for one in tables], how, store, is_folder and tables == [source])
+    if bucket is not None:
+        return media_folder(bucket, how)
+    if kind != "shards":
+        _check_folder(source, is_folder)
+        return media_folder(source, how)
+    if how.kind == "auto":
+        _check_archive(source)
+    found = find_shards(source, store)
+    return ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
+
+
+def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolder | None:
+    """Return the pictures or sounds of a bucket, if that is what the source is.
+
+    Raises:
+        UsageError: It is that and something else.
+    """
+    if not isinstance(source, str) or how.kind in ("table", "shards") or _is_table(source):
+        return None
+    place = parse_url(source)
+    if place.kind == "http" and (how.kind != "auto" or source.endswith("/")):
+        raise UsageError.at(
+            "a web server tells nobody what is in a folder",
+            todo="name shards, or a table of their URLs (.csv, .jsonl, .parquet)",
+            url=redact(source),
+        )
+    if place.kind != "object" or place.params or "{" in place.name or is_shard(place.name):
+        return None
+    found = BucketFolder.at(place.uri, store())
+    names = [file.path for file in found.files(Omitted())]
+    shards = [name for name in names if is_shard(name)]
+    media = [name for name in names if split_ending(name)[1] in MEDIA]
+    if not media and how.kind == "auto":
+        return None
+    if how.kind == "auto" and shards:
+        raise _both(shards[0], media[0], str(found))
+    if table := next((name for name in names if name in METADATA_NAMES), None):
+        raise UsageError.at(
+            f"pictures with a table beside them ({table}) are read of folders of this machine",
+            todo=f"fetch them first: torchdata-ais get {found} FOLDER/",
+            url=str(found),
+        )
+    return found
+
+
+def _table(names: list[str], how: SourceOptions, store: Store, is_empty_folder: bool) -> Source:
+    if is_empty_folder:
+        raise NotFoundError.at(
+            "the folder holds no Parquet file and no metadata table",
+            todo="name the table itself",
+            url=names[0],
+        )
+    base = None if how.root is None else os.fspath(how.root)
+    remote = any(map(_is_remote, names)) or (base is not None and _is_remote(base))
+    options = store() if remote else StoreOptions()
+    return table(names, options, root=base, columns=how.columns, source_options=how)
+
+
+def _check_folder(source: Any, is_folder: bool) -> None:
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError.at(
+            f"a folder is one path, not a {type(source).__name__} of several", todo="convert them one by one"
+        )
+    if not is_folder:
+        name = str(os.fspath(source))
+        if _is_remote(name):
+            raise UsageError.at(
+                "a template is no folder",
+                todo="name what the objects begin with: ais://bucket/prefix/",
+                url=name,
+            )
+        raise NotFoundError.at("there is no such folder", todo="check the path", url=name)
+
+
+def _check_shards_alone(folder: Path, shard: str) -> None:
+    """Refuse a folder of shards and of pictures or sound: one of the two would be left out unseen."""
+    files = (file.path for file in files_below(folder, Omitted()))
+    other = next((path for path in files if split_ending(path)[1] in MEDIA), None)
+    if other is not None:
+        raise _both(Path(shard).name, other, str(folder))
+
+
+def _both(shard: str, other: str, folder: str) -> UsageError:
+    return UsageError.at(
+        f"the folder holds shards ({shard}) and pictures or sound ({other})",
+        todo=Remedy('pass kind="shards"', 'kind="images"', 'kind="audio"'),
+        url=folder,
+    )
+
+
+def _check_archive(source: Any) -> None:
+    """Refuse a file of this machine that by its name is something else than a shard."""
+    if not isinstance(source, str | os.PathLike) or not Path(source).is_file():
+        return
+    ending = split_ending(os.fsdecode(source))[1]
+    if not is_shard(os.fsdecode(source)) and ending in MEDIA | {
+        "zip",
+        "xlsx",
+        "xls",
+        "json",
+        "txt",
+        "7z",
+        "rar",
+    }:
+        raise UsageError.at(
+            f"a .{ending} file is no source",
+            todo="pass the folder it is in, a table (.csv, .tsv, .jsonl, .parquet), or shards (.tar)",
+            url=str(source),
+        )
+
+
+def _is_table(one: Any) -> bool:
+    return isinstance(one, str | os.PathLike) and is_table(os.fsdecode(one))
+
+
+def _is_remote(name: str) -> bool:
+    return parse_url(name).kind == "object"

@@ -1,0 +1,126 @@
+"""The samples of existing shards, to be cut anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.shard_names import is_shard
+from torchdata_ais.store import StoreOptions, list_objects
+from torchdata_ais.store.naming import naming
+from torchdata_ais.urls import ObjectURL, parse_url, redact
+from torchdata_ais.writing.sources._read import read_samples
+from torchdata_ais.writing.sources.source import Source
+
+
+class ShardSource(Source):
+    """The samples of existing shards; the cursor is the shard's position and an offset in it.
+
+    Memory: one sample, what `StoreOptions.prefetch_bytes` allows, and about 100 bytes a sample of one shard, to notice
+    keys that come back.
+    """
+
+    unit = "shard"
+
+    def __init__(self, shards: Sequence[str], options: StoreOptions) -> None:
+        self._shards = list(shards)
+        self._options = options
+        self.total = len(self._shards)
+        digest = xxhash.xxh64()
+        for url in self._shards:
+            digest.update(f"{parse_url(url).uri} {_facts(url)}\n".encode("utf-8", "surrogateescape"))
+        self.digest = digest.hexdigest()
+        self.notes = {}
+        self.left_out = []
+        self.load = dict
+
+    @property
+    def first(self) -> str:
+        """The first shard."""
+        return self._shards[0]
+
+    def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Yield ``(cursor, sample of bytes)``; begins anew at the shard of the cursor, and passes over its head."""
+        shard, offset = cursor or (0, 0)
+        for index in range(shard, len(self._shards)):
+            last = None
+            for end, sample in read_samples(self._shards[index], self._options, start=offset):
+                if last is not None:
+                    yield [index, last[0]], last[1]
+                last = end, sample
+            if last is not None:  # with its last sample the shard is over
+                yield [index + 1, 0], last[1]
+            offset = 0
+
+    def done(self, cursor: Any) -> int:
+        """Return the number of shards read to the end."""
+        return int(cursor[0]) if cursor else 0
+
+    def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> ShardSource:
+        """Return a source of some of the shards; samples of large shards are not here to be shuffled.
+
+        Raises:
+            UsageError: They shall not come as they stand.
+        """
+        if not whole:
+            raise UsageError.at(
+                "shards cannot be shuffled or split while they are converted",
+                todo=Remedy(
+                    in_programs("shuffle on the cluster with dSort, or while reading with .shuffled()"),
+                    in_commands("shuffle shards with torchdata-ais dsort"),
+                    "; to split, give each part shards of its own by a template",
+                ),
+            )
+        return ShardSource([self._shards[number] for number in positions(self.total)], self._options)
+
+
+def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:
+    """Return the shards that paths, URLs, brace templates, prefixes and folders name, in order.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    found: list[str] = []
+    for one in (
+        [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Sequence) else source
+    ):
+        if isinstance(one, str | os.PathLike) and Path(one).is_dir():
+            inside = shards_in(one)
+            if not inside:
+                raise NotFoundError.at(
+                    "the folder holds no shard",
+                    todo="name one that does; folders of pictures or sound are converted one by one",
+                    url=str(one),
+                )
+            found += inside
+            continue
+        name = os.fspath(one) if isinstance(one, os.PathLike) else one
+        local = isinstance(name, str) and parse_url(name).kind == "file"
+        found += list_objects(name, options=StoreOptions() if local else options())
+    return found
+
+
+def shards_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the shards that lie in a folder, by their names' ends, sorted."""
+    with naming(str(folder)):
+        return sorted(str(path) for path in Path(folder).iterdir() if is_shard(path.name))
+
+
+def _facts(url: str) -> str:
+    if isinstance(url, ObjectURL) and (url.checksum or url.size is not None):
+        return f"{url.size} {url.checksum}"
+    place = parse_url(url)
+    if place.kind == "file":
+        try:
+            return str(os.stat(place.name).st_size)  # noqa: PTH116 - text in
+        except FileNotFoundError:
+            raise NotFoundError.at(
+                "there is no such shard or folder", todo="check the path", url=redact(url)
+            ) from None
+    return ""

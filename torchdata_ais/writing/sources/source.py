@@ -1,0 +1,126 @@
+"""What every layout gives: items in a fixed order, which can be chosen from, begun anywhere, and loaded as samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torchdata_ais.error_text import Remedy
+from torchdata_ais.errors import UsageError
+
+
+class LeftOut(NamedTuple):
+    """What a conversion did not take, and why.
+
+    Attributes:
+        reason: Why, in a few words.
+        number: How many.
+        first: The first of them: a path, a row, or what an error said.
+
+    Example:
+        >>> LeftOut("no picture by its name", 3, "notes.txt").number
+        3
+    """
+
+    reason: str
+    number: int
+    first: str
+
+
+class Source(ABC):
+    """Items in a fixed order.
+
+    Attributes:
+        unit: What progress counts.
+        total: How many of them.
+        digest: Changes when the source does: a resumed conversion must meet the same.
+        notes: What the manifest shall say about it.
+        left_out: What lies there and is no item.
+        load: Turns an item into a sample; a picklable function, for other processes to call.
+    """
+
+    unit: str
+    total: int
+    digest: str
+    notes: dict[str, Any]
+    left_out: list[LeftOut]
+    load: Callable[[Any], dict[str, Any]]
+
+    @abstractmethod
+    def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Yield ``(cursor, item)``; a cursor is a JSON value that stands for the place after its item."""
+
+    @abstractmethod
+    def done(self, cursor: Any) -> int:
+        """Return how many units are over at a cursor."""
+
+    @abstractmethod
+    def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> Source:
+        """Return a source of some of the items.
+
+        Args:
+            positions: Gives which ones, in which order, of so many.
+            whole: Whether these are neighbours in their order.
+        """
+
+    def number_by(self, classes: Sequence[str]) -> None:
+        """Have `load` number the classes as they stand in `classes`.
+
+        Raises:
+            UsageError: Their numbers stand in the source itself.
+        """
+        numbered = getattr(self.load, "numbered", None)
+        if numbered is None:
+            raise UsageError.at(
+                "the classes beside the shards have other numbers than those of the source",
+                todo=Remedy("write to a folder or prefix of its own", "pass overwrite=True"),
+            )
+        self.load = numbered(classes)
+
+    def check_files(self) -> None:  # noqa: B027 - most have looked at theirs
+        """Raise if a file that an item names is not there."""
+
+
+class ListSource(Source):
+    """Items that are few enough to be listed; the cursor is a position.
+
+    Args:
+        unit: What progress counts.
+        items: All of them, or what gives them by number.
+        digest: See `Source`.
+        load: See `Source`.
+    """
+
+    def __init__(
+        self, unit: str, items: Sequence[Any], digest: str, load: Callable[[Any], dict[str, Any]]
+    ) -> None:
+        self.unit, self.total, self.digest, self.load = unit, len(items), digest, load
+        self.notes = {}
+        self.left_out = []
+        self._items = items
+        self._positions: Sequence[int] = range(len(items))
+
+    def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Yield ``(position after it, item)``."""
+        begin = cursor or 0
+        yield from enumerate(self._take(self._positions[begin:]), begin + 1)
+
+    def _take(self, positions: Sequence[int]) -> Iterator[Any]:
+        return (self._items[position] for position in positions)
+
+    def done(self, cursor: Any) -> int:
+        """Return the position."""
+        return int(cursor or 0)
+
+    def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> ListSource:  # noqa: ARG002
+        """Return some of the items."""
+        found: ListSource = self._copy()
+        found._positions = positions(len(self._items))
+        found.total = len(found._positions)
+        return found
+
+    def _copy(self) -> ListSource:
+        found = ListSource(self.unit, self._items, self.digest, self.load)
+        found.notes, found.left_out = self.notes, self.left_out
+        return found
