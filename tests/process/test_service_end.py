@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -175,6 +176,48 @@ def test_promise_6_shutdown_in_a_signal_handler_ends_the_wait(tmp_path: Path) ->
         sender.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("soon_out_of_patience")
+def test_promise_6_shutdown_in_a_signal_handler_is_told_wherever_it_interrupts() -> None:
+    """The handler runs after each line that the main process comes by while it takes items and waits for them."""
+    for lines in range(1, 150, 3):
+        loader = load(numbers(30).map(pipes.short_sleep))
+        items = iter(loader)
+        next(items)
+        before = signal.signal(signal.SIGUSR1, lambda *_, loader=loader: loader.shutdown())
+        interrupt = partial(signal.raise_signal, signal.SIGUSR1)
+        try:
+            with pytest.raises(LoaderError, match="shut down"), after_lines(lines, "workers", interrupt):
+                list(items)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+
+@contextlib.contextmanager
+def after_lines(lines: int, room: str, action: Callable[[], object]) -> Iterator[None]:
+    """Call `action` after so many lines of the package's `room` in this thread."""
+    counted = 0
+    folder = str(Path(workers_process.__file__).parent.parent / room)
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal counted
+        if not frame.f_code.co_filename.startswith(folder):
+            return None
+        if event == "line":
+            counted += 1
+            if counted == lines:
+                sys.settrace(None)
+                action()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
 
 
 def test_workers_do_not_run_the_main_processes_signal_handlers(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from torchdata_ais.index import (
     StoredIndex,
 )
 from torchdata_ais.indexing import index_shard
-from torchdata_ais.indexing.shard_idx import ClusterIndex, UnusableError, samples_in
+from torchdata_ais.indexing.grouping import UnusableError
+from torchdata_ais.indexing.shard_idx import ClusterIndex, samples_in
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions
 
@@ -174,6 +175,36 @@ def test_promise_1_and_2_samples_by_index_are_those_of_the_stream(
     known = set(by_headers.keys)
     assert got == [one for one in samples if dict(one[0])["__key__"] in known]
     assert refused == [one for one in errors if one[1] in known]
+
+
+LINK_FIRST = Put("0.txt", target="nowhere")
+
+
+@pytest.mark.parametrize("before", [[], [Put("_.jpg", 3)]])
+@pytest.mark.parametrize("loose", ["._a.jpg", "README"])
+def test_promise_1_a_link_before_members_without_a_key_belongs_to_the_sample_after_them(
+    tmp_path: Path, before: list[Put], loose: str
+) -> None:
+    path = tmp_path / "s.tar"
+    data = archive([*before, LINK_FIRST, Put(loose, 600), Put("0.jpg", 5)], tarfile.GNU_FORMAT)
+    path.write_bytes(data)
+    samples, errors = streamed([str(path)], Safety())
+    assert errors  # the link leads nowhere
+    entry, _ = index_shard(str(path), StoreOptions())
+    found = stored(entry, as_the_cluster_finds_them(data, str(path)))
+    assert by_index(found, Safety()) == (samples, errors)
+
+
+@pytest.mark.parametrize("before", [[], [Put("_.jpg", 3)]])
+@pytest.mark.parametrize("loose", ["._a.jpg", "README"])
+def test_promise_1_a_shard_where_such_a_link_may_stand_far_before_its_sample_is_read(
+    before: list[Put], loose: str
+) -> None:
+    data = archive([*before, LINK_FIRST, Put(loose, 65_000), Put("0.jpg", 5)], tarfile.GNU_FORMAT)
+    with pytest.raises(UnusableError, match=r"may be a link of the sample '0'"):
+        as_the_cluster_finds_them(data, "s.tar")
+    data = archive([*before, Put(loose, 65_000), LINK_FIRST, Put("0.jpg", 5)], tarfile.GNU_FORMAT)
+    assert "0" in as_the_cluster_finds_them(data, "s.tar").keys
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from torchdata_ais.errors import AISError, NotFoundError
 from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.indexing.grouping import UnusableError
 from torchdata_ais.indexing.job import run_index_job
 from torchdata_ais.indexing.reading import indexed_by_reading
-from torchdata_ais.indexing.shard_idx import UnusableError, parse_shard_index, samples_in
+from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
 from torchdata_ais.jobs import JobError, OnProgress
 from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.store import StoreOptions, read_range, target_of

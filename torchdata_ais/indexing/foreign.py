@@ -18,9 +18,10 @@ from torchdata_ais.indexing.foreign_forms import (
     unfitting,
     wids_claims,
 )
+from torchdata_ais.indexing.grouping import UnusableError
 from torchdata_ais.indexing.headers import index_headers
 from torchdata_ais.indexing.listing import listed_shards
-from torchdata_ais.indexing.shard_idx import ClusterIndex, UnusableError, samples_in
+from torchdata_ais.indexing.shard_idx import ClusterIndex, samples_in
 from torchdata_ais.store import StoreOptions, list_objects, read_range
 from torchdata_ais.urls import ObjectURL, parse_url, redact
 

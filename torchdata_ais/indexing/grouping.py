@@ -11,6 +11,11 @@ from torchdata_ais.samples import is_apple_double, split_name
 _AROUND = 64 << 10  # so far back a link of a sample may stand, with members without a key after it
 _LOOSE_BYTES = 1 << 20  # more than that of members without a key is not kept for links to it
 
+
+class UnusableError(Exception):
+    """The index of the cluster does not say where the samples of this shard stand; its text says why."""
+
+
 PlacedMember = tuple[str, "int | None", int, int, int]
 """Name; bytes, or None for a link; where it begins; its last header, or where it begins; where the next one begins."""
 
@@ -36,6 +41,8 @@ def group_members(
 
     Raises:
         NonAdjacentKeyError: A key comes back after other keys.
+        UnusableError: With `end`, what no member names (it may be a link) stands far before a sample, among members
+            without a key.
 
     Example:
         >>> members = [("a.jpg", 700, 0, 0, 1536), ("README", 5, 1536, 1536, 2560), ("b.cls", 1, 2560, 2560, 3584)]
@@ -93,6 +100,9 @@ def _grouped(
     start = reached = keyed = loose = (
         0  # of members without a key before the first sample; keyed: where the last with one ends
     )
+    unnamed: int | None = (
+        None  # after `keyed`: the first place among members without a key that none of them names
+    )
     names: list[str] = []
     lengths: list[int] = []
 
@@ -110,9 +120,11 @@ def _grouped(
         if member is None:
             break
         name, size, begin, header, after = member
-        if "._" in name and is_apple_double(name):
+        parts = None if (apple := "._" in name and is_apple_double(name)) else split_name(name)
+        if parts is None and end is not None and unnamed is None and begin < header:
+            unnamed = begin
+        if apple:
             continue
-        parts = split_name(name)
         if parts is None:  # it may be what a link of the sample around it leads to
             if key is not None:
                 reached = after
@@ -124,11 +136,13 @@ def _grouped(
         if parts[0] != key:
             if key is not None:
                 close(header)
-                is_near = end is not None and begin - keyed <= _AROUND
-                start, names, lengths = keyed if is_near else begin, [], []
-            elif not loose:
+            if end is not None and begin - keyed <= _AROUND:
+                start = keyed
+            elif unnamed is not None:
+                raise UnusableError(f"what stands at byte {unnamed} may be a link of the sample {parts[0]!r}")
+            elif key is not None or not loose:
                 start = begin
-            key = parts[0]
+            key, names, lengths = parts[0], [], []
             if key in seen:
                 raise NonAdjacentKeyError.at(
                     f"the key {key!r} was met before in this shard: the members of a sample must stand together",
@@ -139,6 +153,7 @@ def _grouped(
                 )
             seen.add(key)
         reached = keyed = after
+        unnamed = None
         if size is not None:
             names.append(parts[1])
             lengths.append(size)

@@ -9,7 +9,7 @@ import xxhash
 
 from torchdata_ais.errors import NonAdjacentKeyError
 from torchdata_ais.index import ShardSamples
-from torchdata_ais.indexing.grouping import PlacedMember, group_members
+from torchdata_ais.indexing.grouping import PlacedMember, UnusableError, group_members
 from torchdata_ais.tar.window import BLOCK
 
 _SEED = 1103515245
@@ -18,10 +18,6 @@ _MOST = 1 << 20  # members that AIStore takes into an index
 _GAP = 64 << 10
 _TAIL = 10752  # end marker and padding to a record of 10 KiB have no more bytes
 _BEYOND = 10 << 10
-
-
-class UnusableError(Exception):
-    """The index of the cluster does not say where the samples of this shard stand; its text says why."""
 
 
 class ClusterIndex(NamedTuple):

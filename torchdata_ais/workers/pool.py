@@ -112,7 +112,7 @@ class Pool:
             dispatched_load: And that of the dispatching process.
         """
         self._epoch += 1
-        with self._turn_lock.asked_for():
+        with self._turn_lock.asked_for(), self._while_open():
             self._refuse_closed()
             self.last_worker, self.last_extras = None, {}
             for worker, load in zip(self._workers, loads, strict=True):
@@ -126,23 +126,24 @@ class Pool:
         """Yield the items of the epoch, one of each worker in turn, as long as it has some."""
         epoch = self._epoch
         self._turn = turn = deque(self._workers)
-        while turn:
-            try:
-                with self._lock:
-                    message = self._take(turn[0], epoch)
-                    if message is None:
-                        return
-                    value = self._open(turn[0], message)
-            except Exception as error:
-                self.telling.note_doing()
-                if self._ranks is not None:
-                    self._ranks.report(error)
-                raise
-            if message.kind is Kind.END:
-                turn.popleft()
-            else:
-                turn.rotate(-1)
-                yield value
+        try:
+            with self._while_open():
+                while turn:
+                    with self._lock:
+                        message = self._take(turn[0], epoch)
+                        if message is None:
+                            return
+                        value = self._open(turn[0], message)
+                    if message.kind is Kind.END:
+                        turn.popleft()
+                    else:
+                        turn.rotate(-1)
+                        yield value
+        except Exception as error:
+            self.telling.note_doing()
+            if self._ranks is not None:
+                self._ranks.report(error)
+            raise
 
     def is_ready(self) -> bool:
         """Return whether the next item of the epoch is here, so that taking it does not wait."""
@@ -159,7 +160,7 @@ class Pool:
 
         Workers stop before the process that feeds them, and go on after it.
         """
-        with self._turn_lock.asked_for():
+        with self._turn_lock.asked_for(), self._while_open():
             self._refuse_closed()
             dispatcher = [] if self._dispatcher is None else [self._dispatcher]
             groups = [self._workers, dispatcher]
@@ -184,9 +185,19 @@ class Pool:
             peer.close()
         self._turn_lock.close()
 
+    @contextlib.contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """Say of what fails because a signal handler has closed this, at any line, that it is closed."""
+        try:
+            yield
+        except Exception:
+            if self.closed:
+                raise _shut_down() from None
+            raise
+
     def _refuse_closed(self) -> None:
         if self.closed:
-            raise LoaderError.at("the loader was shut down", todo="make a new DataLoader2 to read again")
+            raise _shut_down()
 
     def _take(self, worker: Peer, epoch: int) -> Message | None:
         """Return the worker's next item or end; None if a newer epoch has begun meanwhile."""
@@ -297,6 +308,10 @@ class Pool:
                 raise peer.why_it_ended()
         if self._ranks is not None:
             self._ranks.look_round()
+
+
+def _shut_down() -> LoaderError:
+    return LoaderError.at("the loader was shut down", todo="make a new DataLoader2 to read again")
 
 
 def _goes_on(peer: Peer) -> bool:

@@ -24,6 +24,9 @@ _GRACE_S = 2.0
 _FAILED_GRACE_S = 0.5
 """The same when one has failed, and the caller waits for the error."""
 
+_EXIT_S = 5.0
+"""How long one that has hung up may take to be gone, with its exit code: on a busy machine, a second and more."""
+
 _HINTS = {
     -signal.SIGKILL: "when nobody killed it, the machine's or container's memory ran out: use fewer workers, smaller "
     "batches or smaller prefetch counts",
@@ -127,7 +130,7 @@ class Peer:
         for message in self.inbox:
             if message.kind is Kind.BROKEN:
                 return self.its_error(message)
-        self.process.join(1.0)
+        self.process.join(_EXIT_S)
         code = self.process.exitcode
         how = "without an exit code" if code is None else f"with exit code {code}"
         if code is not None and code < 0:

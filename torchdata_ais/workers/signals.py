@@ -14,6 +14,7 @@ def holding_signals() -> Iterator[None]:
         yield
         return
     handled = {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
+    handled.discard(signal.SIGCHLD)  # a fork server begun here would never see its processes end
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *handled})
     try:
         yield
