@@ -23,6 +23,16 @@ def bytes_text(count: float) -> str:
     return f"{count:.1f} {units[0]}"
 
 
+def count_text(count: int, what: str) -> str:
+    """Return how many of something.
+
+    Example:
+        >>> count_text(1, "shard"), count_text(2, "shard")
+        ('1 shard', '2 shards')
+    """
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def span_text(numbers: tuple[int, int]) -> str:
     """Return the fewest and the most of something.
 

@@ -237,7 +237,7 @@ FIFTY: dict[str, Case] = {
         lambda g: through(
             AISSourceLister(g.plain[:1]).load_tar().group_samples().to_tuple("cls").batched(4), 2
         ),
-        "1 shards for 2 workers",
+        "1 shard for 2 workers",
         "1 of them have nothing to do",
         "Use fewer workers",
     ),

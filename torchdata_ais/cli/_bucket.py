@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.cli._objects import same_bytes
-from torchdata_ais.cli._run import counted
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.shown import count_text
 from torchdata_ais.store import StoreOptions, list_objects, put_object
 from torchdata_ais.store.naming import naming
 from torchdata_ais.store.pages import list_bucket
@@ -80,7 +80,7 @@ class Bucket:
         other = [name for name, same in there.items() if not same]
         if other and not overwrite:
             raise UsageError.at(
-                f"something else is stored already under {counted(len(other), 'of these name')}",
+                f"something else is stored already under {count_text(len(other), 'of these name')}",
                 todo=Remedy("pass overwrite=True", "choose other names"),
                 url=f"{self.uri}/{other[0]}",
             )

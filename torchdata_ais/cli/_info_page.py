@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchdata_ais.cli._echo import shown_line
-from torchdata_ais.cli._run import counted
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.tables import html_page, html_table, html_text
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ def page_of(url: str, source: str, summary: Summary) -> str:
         source: Where the counts come from.
         summary: What is known.
     """
-    some = "" if summary.looked == summary.samples else f", of {counted(summary.looked, 'sample')}"
-    held = f"{counted(summary.samples, 'sample')} in {counted(summary.shards, 'shard')}"
+    some = "" if summary.looked == summary.samples else f", of {count_text(summary.looked, 'sample')}"
+    held = f"{count_text(summary.samples, 'sample')} in {count_text(summary.shards, 'shard')}"
     total = f"{held}, {bytes_text(summary.bytes)} ({source})"
     parts = [f"<h1>{_text(url)}</h1><p>{_text(total)}</p>", _fields(summary)]
     if summary.classes:
@@ -36,7 +35,7 @@ def page_of(url: str, source: str, summary: Summary) -> str:
         parts.append(f"<h2>Samples of {len(named)} classes{some}</h2>{_bars(named)}")
     if summary.pictures:
         parts.append(
-            f"<h2>Sizes of {counted(sum(summary.pictures.values()), 'picture')}{some}</h2>{_sizes(summary)}"
+            f"<h2>Sizes of {count_text(sum(summary.pictures.values()), 'picture')}{some}</h2>{_sizes(summary)}"
         )
     if summary.broken:
         parts.append(f"<p>{summary.broken} of them cannot be opened: torchdata-ais lint names them.</p>")

@@ -149,8 +149,3 @@ def options_of(urls: Iterable[str], endpoint: str) -> StoreOptions | None:
     """Return how to reach the cluster if one of these is an object of a cluster that its URL does not name."""
     needed = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
     return options_for(endpoint) if needed else None
-
-
-def counted(count: int, what: str) -> str:
-    """Return "1 shard", "2 shards"."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
@@ -242,11 +242,11 @@ def _say(done: Conversion, target: str, *, as_json: bool) -> None:
         return
     skipped = sum(done.skipped.values())
     echo(
-        f"wrote {counted(done.samples, 'sample')}, {bytes_text(done.size)}, in {counted(len(done.shards), 'shard')}"
-        f" {target}"
+        f"wrote {count_text(done.samples, 'sample')}, {bytes_text(done.size)}, "
+        f"in {count_text(len(done.shards), 'shard')} {target}"
         + (f": {', '.join(f'{name} {count}' for name, count in done.splits.items())}" if done.splits else "")
         + (f"; {done.dropped} left out" if done.dropped else "")
-        + (f"; {counted(skipped, 'error')} skipped" if skipped else "")
+        + (f"; {count_text(skipped, 'error')} skipped" if skipped else "")
     )
     if done.classes:
         names = done.notes["classes"]

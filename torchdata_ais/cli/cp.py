@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 
 
@@ -87,6 +87,6 @@ def cp(
             echo_json({"stored": count, "there": len(there), "size": stored, "objects": rows}, indent=1)
             return
         echo(
-            f"stored {counted(count, 'object')}, {bytes_text(stored)}, in {bucket.uri}"
+            f"stored {count_text(count, 'object')}, {bytes_text(stored)}, in {bucket.uri}"
             + (f"; {len(there)} there already" if there else "")
         )

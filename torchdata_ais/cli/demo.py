@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, counted, options_for, reported
+from torchdata_ais.cli._run import Debug, options_for, reported
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import bucket_place
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def demo(
             held_out = samples // 5
             _store_pets(bucket, samples, held_out, seed)
             accuracy = _train(bucket, options, samples, held_out, epochs=epochs, workers=workers, seed=seed)
-            _judge(accuracy, counted(epochs, "epoch"), time.perf_counter() - started)
+            _judge(accuracy, count_text(epochs, "epoch"), time.perf_counter() - started)
             if keep:
                 _stay(options, bucket, wait=not endpoint)
 

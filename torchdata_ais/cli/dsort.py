@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
@@ -108,11 +108,13 @@ def _tell(result: DsortResult, *, as_json: bool) -> None:
     for row in rows:
         echo(f"{bytes_text(int(row['size'] or 0)):>10}  {row['url']}")
     checked = (
-        "not checked" if result.samples is None else f"checked: {counted(result.samples, 'sample')}, the same"
+        "not checked"
+        if result.samples is None
+        else f"checked: {count_text(result.samples, 'sample')}, the same"
     )
     missing = (
-        f"; {counted(len(result.missing), 'input shard')} of the template were not there"
+        f"; {count_text(len(result.missing), 'input shard')} of the template were not there"
         if result.missing
         else ""
     )
-    echo(f"{counted(len(rows), 'shard')}, {checked}{missing}", err=True)
+    echo(f"{count_text(len(rows), 'shard')}, {checked}{missing}", err=True)

@@ -8,8 +8,8 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._page import add_command, command_line
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_for, reported
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_for, reported
+from torchdata_ais.shown import bytes_text, count_text
 
 etl = command_line(
     name="etl",
@@ -75,10 +75,10 @@ def list_them(as_json: AsJson = False, endpoint: Endpoint = "", debug: Debug = F
             return
         for row in rows:
             echo(
-                f"{row['stage']:<12} {row['name']:<32} {counted(row['objects'], 'object')}, "
+                f"{row['stage']:<12} {row['name']:<32} {count_text(row['objects'], 'object')}, "
                 f"{bytes_text(row['in_bytes'])} in, {bytes_text(row['out_bytes'])} out"
             )
-        echo(counted(len(rows), "transform"), err=True)
+        echo(count_text(len(rows), "transform"), err=True)
 
 
 def run(
@@ -110,7 +110,7 @@ def run(
             return
         for failed, why in result.errors.items():
             echo(f"left out {failed}: {why}", err=True)
-        echo(f"{counted(result.objects, 'object')} written to {target}")
+        echo(f"{count_text(result.objects, 'object')} written to {target}")
 
 
 def logs(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,6 +135,6 @@ def _say(found: list[Found], paths: list[Path], new: set[Path], written: int, *,
     there = len(paths) - len(new)
     where = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
     echo(
-        f"wrote {counted(len(new), 'file')}, {bytes_text(written)}: {where}"
+        f"wrote {count_text(len(new), 'file')}, {bytes_text(written)}: {where}"
         + (f"; {there} there already" if there else "")
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, counted, options_of, reported, same_command
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported, same_command
+from torchdata_ais.shown import count_text
 
 if TYPE_CHECKING:
     from torchdata_ais.indexing import SampleIndex
@@ -113,8 +114,8 @@ def _show(index: SampleIndex, place: str, as_json: bool, problems: list[str] | N
         return
     for problem in problems or []:
         echo(f"error: {problem}")
-    text = f"{counted(len(index), 'sample')} in {counted(shards, 'shard')}, proof {index.proof}"
+    text = f"{count_text(len(index), 'sample')} in {count_text(shards, 'shard')}, proof {index.proof}"
     if problems is None:
         echo(f"{text}: {place}")
     else:
-        echo(f"{text}: {counted(len(problems), 'error') if problems else 'sound'}")
+        echo(f"{text}: {count_text(len(problems), 'error') if problems else 'sound'}")

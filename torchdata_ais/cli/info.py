@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_of, reported
+from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported
 from torchdata_ais.errors import NotFoundError, SampleError, ShardError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 
 if TYPE_CHECKING:
     from torchdata_ais.cli._summary import Summary
@@ -84,7 +84,7 @@ def info(
             echo_json({"url": url, "source": source, "stale": stale, **summary.as_dict()}, indent=1)
             return
         echo(
-            f"{url}: {counted(summary.samples, 'sample')} in {counted(summary.shards, 'shard')},"
+            f"{url}: {count_text(summary.samples, 'sample')} in {count_text(summary.shards, 'shard')},"
             f" {bytes_text(summary.bytes)} ({source})",
             *summary.lines(),
         )

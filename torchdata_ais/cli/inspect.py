@@ -12,18 +12,10 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json, shown_line
 from torchdata_ais.cli._files import check_new_file
-from torchdata_ais.cli._run import (
-    Debug,
-    Endpoint,
-    ExitCodes,
-    counted,
-    options_of,
-    reported,
-    sentence,
-)
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported, sentence
 from torchdata_ais.cli._words import names_of
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 
 _SHEET_SAMPLES = 48
@@ -146,7 +138,7 @@ def _draw(path: Path, samples: list[Any], url: str, endpoint: str) -> None:
     picture = contact_sheet(samples, classes=names or None)
     with naming(str(path)), whole_file(path) as file:
         picture.save(file, Image.registered_extensions()[path.suffix.lower()])
-    echo(f"wrote {path}: {counted(len(samples), 'image')}", err=True)
+    echo(f"wrote {path}: {count_text(len(samples), 'image')}", err=True)
 
 
 def _check_ending(sheet: Path | None) -> None:
@@ -185,5 +177,5 @@ def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], state
         )
         echo(f"{key:<{width}}  @{sample['offset']:<10}  {fields}")
     count = sum(sample["key"] is not None for sample in samples)
-    total = f"{counted(count, 'sample')}, {counted(len(members), 'member')}, {bytes_text(sum(m.size for m in members))}"
-    echo(f"{url}: {state}: {total}", err=err)
+    total = f"{count_text(count, 'sample')}, {count_text(len(members), 'member')}"
+    echo(f"{url}: {state}: {total}, {bytes_text(sum(m.size for m in members))}", err=err)

@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import (
-    Debug,
-    Endpoint,
-    ExitCodes,
-    counted,
-    options_of,
-    reported,
-)
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported
 from torchdata_ais.cli._words import as_typed, names_of, remedy_as_typed
 from torchdata_ais.error_text import Sentences
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 
 if TYPE_CHECKING:
     from torchdata_ais.checking import LintReport, Problem, Resharded
@@ -142,7 +135,7 @@ def _show(report: LintReport) -> None:
         unseen = shard.errors - sum(min(count, _SHOWN_ALIKE) for count in shown.values())
         if unseen:
             kinds = ", ".join(kind for kind, count in shown.items() if count > _SHOWN_ALIKE)
-            echo(f"error: {shard.url}: {counted(unseen, 'more error')} of this shard (such as {kinds})")
+            echo(f"error: {shard.url}: {count_text(unseen, 'more error')} of this shard (such as {kinds})")
     for problem in report.across:
         echo(_typed(problem))
     samples = sum(shard.samples for shard in report.shards)
@@ -152,12 +145,12 @@ def _show(report: LintReport) -> None:
     urls = {problem.url for problem in report.errors() if problem.url}
     fields = " ".join(report.required) or "none"
     verdict = (
-        f"{counted(errors, 'error')} in {counted(len(urls), 'shard')}, {broken} not whole"
+        f"{count_text(errors, 'error')} in {count_text(len(urls), 'shard')}, {broken} not whole"
         if errors
         else "sound"
     )
     echo(
-        f"{counted(len(report.shards), 'shard')}, {counted(samples, 'sample')},"
+        f"{count_text(len(report.shards), 'shard')}, {count_text(samples, 'sample')},"
         f" {bytes_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
         f" ({report.seconds:.1f} s)"
     )
@@ -175,9 +168,9 @@ def _typed(problem: Problem) -> Problem:
 def _show_written(written: Resharded, target: str, broken: int) -> None:
     out = [f"{count} {name}" for name, count in written.left_out.items()]
     if broken:
-        out.append(f"what follows the break in {counted(broken, 'shard')}")
+        out.append(f"what follows the break in {count_text(broken, 'shard')}")
     echo(
-        f"wrote {counted(written.samples, 'sample')} in {counted(len(written.shards), 'shard')} {target}"
+        f"wrote {count_text(written.samples, 'sample')} in {count_text(len(written.shards), 'shard')} {target}"
         + (f"; {written.joined} put together" if written.joined else "")
         + (f"; {written.renamed} renamed" if written.renamed else "")
         + (f"; left out: {', '.join(out)}" if out else "")

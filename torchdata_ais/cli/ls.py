@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import PROVIDERS, parse_url
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def ls(
         for row in rows:
             echo(_line(row, long))
         total = f", {bytes_text(sum(row['size'] or 0 for row in rows))}" if what != "bucket" else ""
-        echo(f"{counted(len(rows), what)}{total}", err=True)
+        echo(f"{count_text(len(rows), what)}{total}", err=True)
 
 
 def _line(row: dict[str, Any], long: bool) -> str:

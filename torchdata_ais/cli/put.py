@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 
 
 def put(
@@ -74,7 +74,7 @@ def put(
             echo_json({"stored": len(sizes), "there": len(there), "size": size, "objects": rows}, indent=1)
             return
         echo(
-            f"stored {counted(len(sizes), 'object')}, {bytes_text(sum(sizes.values()))}, in {bucket.uri}"
+            f"stored {count_text(len(sizes), 'object')}, {bytes_text(sum(sizes.values()))}, in {bucket.uri}"
             + (f"; {len(there)} there already" if there else "")
         )
 

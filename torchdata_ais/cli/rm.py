@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_for, reported, same_command
+from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text
+from torchdata_ais.shown import bytes_text, count_text
 
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
@@ -52,9 +52,11 @@ def rm(
         options = options_for(endpoint)
         buckets = [place for place in map(object_place, urls) if not place.name and recursive]
         found = {str(one): one for url in urls for one in _found(url, recursive, options)}
-        what = f"{counted(len(found), 'object')}, {bytes_text(sum(one.size or 0 for one in found.values()))}"
+        what = (
+            f"{count_text(len(found), 'object')}, {bytes_text(sum(one.size or 0 for one in found.values()))}"
+        )
         if buckets:
-            what += f", and {counted(len(buckets), 'bucket')}: {', '.join(place.uri for place in buckets)}"
+            what += f", and {count_text(len(buckets), 'bucket')}: {', '.join(place.uri for place in buckets)}"
         if recursive and not yes:
             _ask(what)
         with progress("rm", "object", len(found)) as advance:
@@ -89,7 +91,9 @@ def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
             ) from None
         more = len(list_objects(url, options=options, beside=True, allow_empty=True))
         raise error.noting(
-            f"--recursive removes {counted(more, 'object')} that begin so" if more else "nothing is removed"
+            f"--recursive removes {count_text(more, 'object')} that begin so"
+            if more
+            else "nothing is removed"
         ) from None
 
 

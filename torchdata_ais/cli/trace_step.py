@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, counted, options_of, reported
+from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported
+from torchdata_ais.shown import count_text
 
 if TYPE_CHECKING:
     from torchdata_ais.index import IndexedSamples, Mixture
@@ -89,7 +90,7 @@ def trace_step(
         for key, shard in found:
             echo(f"{key}\t{shard}")
         shards = len({shard for _, shard in found})
-        echo(f"step {step}: {counted(len(found), 'sample')} of {counted(shards, 'shard')}", err=True)
+        echo(f"step {step}: {count_text(len(found), 'sample')} of {count_text(shards, 'shard')}", err=True)
 
 
 def _mixed(opened: list[IndexedSamples], weights: str, stop: Literal["first", "all", "never"]) -> Mixture:

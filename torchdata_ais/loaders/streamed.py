@@ -20,6 +20,7 @@ from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.shown import count_text
 from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.upstream import is_sharding, upstream
@@ -97,8 +98,8 @@ class StreamPasses(Passes):
     def look_at(self, world: World, listing: Listing) -> None:
         workers = self.workers * world.size
         if 0 < listing.shards < workers:
-            text = "%d shards for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
-            _log.warning(text, listing.shards, workers, workers - listing.shards)
+            text = "%s for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
+            _log.warning(text, count_text(listing.shards, "shard"), workers, workers - listing.shards)
 
     @override
     def begin(self, epoch: int) -> tuple[int, int]:

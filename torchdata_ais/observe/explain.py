@@ -15,7 +15,7 @@ from torchdata_ais.observe.explain_planned import PlannedRun, planned_run
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.ranks.listing import Listing, list_pipe
 from torchdata_ais.ranks.start_up import spread_of
-from torchdata_ais.shown import span_text
+from torchdata_ais.shown import count_text, span_text
 from torchdata_ais.stage.checkpoint import chain_of
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.load_state import url_of
@@ -82,8 +82,9 @@ class Explanation:
             lines = self.plan.lines(self.world, self.instances // self.world)
             return [*lines, memory, *device, *self._start(), told]
         size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
+        shards, workers = count_text(self.shards, "shard"), count_text(self.instances, "worker")
         lines = [
-            f"data: {self.shards} shards {size}, {span_text(self.shards_each)} for each of {self.instances} workers",
+            f"data: {shards} {size}, {span_text(self.shards_each)} for each of {workers}",
             f"requests: {self.requests} GETs an epoch, and the listing",
             memory,
             *device,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdata_ais.shown import count_text
 from torchdata_ais.stage.datapipes import Collator, Mapper
 from torchdata_ais.stage.listed_order import EpochURLs, ListedOrder, listed_order
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
@@ -102,9 +103,9 @@ class ShardOrder:
                 yield position, item if listed is None else listed.urls[item]
         if total < number and instance == 0:
             logger.warning(
-                "%d shards for %d workers (over all ranks): %d of them have nothing to do; "
+                "%s for %d workers (over all ranks): %d of them have nothing to do; "
                 "use at most as many workers as shards, or more, smaller shards",
-                total, number, number - total,
+                count_text(total, "shard"), number, number - total,
             )  # fmt: skip
 
     def save(self, last_is_left: bool = False) -> tuple[int, int, int, bytes | None]:
