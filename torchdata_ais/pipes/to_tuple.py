@@ -16,7 +16,7 @@ from torchdata_ais.stage.place import place_of
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
 
-_MISSING = object()
+_MISSING: Any = ...  # what help() can show
 
 
 def first_field(sample: Mapping[str, Any], spec: str) -> Any:
