@@ -12,6 +12,7 @@ the run ends. ``GetBatch, bare`` is what the server alone allows: urllib3 reads 
 import argparse
 import datetime as dt
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -90,6 +91,21 @@ def read(index, order, options, batches):
     if count != len(order):
         raise SystemExit(f"{count} samples of {len(order)}")
     return count / seconds, reader.counts().bytes, seconds, cpu_us(cpu, count)
+
+
+def read_in_two(index, order, options):
+    """Read half of the samples in each of two processes, as two ranks do."""
+    context = multiprocessing.get_context("fork")
+    halves = [context.Process(target=read, args=(index, order[half::2], options, True)) for half in (0, 1)]
+    begin, cpu = time.perf_counter(), sum(os.times()[2:4])
+    for process in halves:
+        process.start()
+    for process in halves:
+        process.join()
+    seconds = time.perf_counter() - begin
+    if any(process.exitcode for process in halves):
+        raise SystemExit("a process did not get its samples")
+    return len(order) / seconds, 0, seconds, (sum(os.times()[2:4]) - cpu) / len(order) * 1e6
 
 
 def stream(source, count, options):
@@ -191,6 +207,7 @@ def main():
                 "stream": partial(stream, source, len(index), options),
                 "single Ranges": partial(read, index, order, options, False),
                 "GetBatch": partial(read, index, order, options, True),
+                "GetBatch, two processes": partial(read_in_two, index, order, options),
                 "GetBatch, bare": partial(bare, index, order, options),
             }
             if args.only:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.datapipes import Filter, IterDataPipe, Mapper
+
+# Most attributes are of these: to ask torch whether something is a pipe takes half a microsecond, 70 times an epoch.
+_NO_PIPES = frozenset({type(None), bool, int, float, str, bytes, types.FunctionType})
 
 
 def parents(pipe: Any) -> list[IterDataPipe[Any]]:
@@ -23,6 +27,8 @@ def parents(pipe: Any) -> list[IterDataPipe[Any]]:
         )
     found: list[IterDataPipe[Any]] = []
     for value in list(vars(pipe).values()):  # another thread may be at work in it
+        if type(value) in _NO_PIPES:
+            continue
         items = (
             value.values()
             if isinstance(value, dict)
