@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def examples(number: int) -> int:
-    """Return a quarter of `number` in the README's command; all, and fresh ones, in ``.ci/run``."""
-    return max(number // 4, 2) if settings.get_current_profile_name() == "same" else number
+    """Return a fifth of `number` in the README's command; all, and fresh ones, in ``.ci/run``."""
+    return max(number // 5, 2) if settings.get_current_profile_name() == "same" else number

@@ -63,7 +63,7 @@ BETWEEN = {
 }
 # What the README's command runs of all: each policy, action and way between comes once at least.
 STORED = [("raise", "fused"), ("warn", "map"), ("skip", "filter")]
-WIRE = [("raise", Cut, "fused"), ("skip", Reset, "fused"), ("skip", Cut, "map"), ("raise", Reset, "filter")]
+WIRE = [("raise", Cut, "fused"), ("skip", Reset, "map")]
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_promise_2_a_shard_that_breaks_off_on_the_wire(
             assert got["whole"] == SAMPLES["whole"], cut
 
 
-@pytest.mark.parametrize("action", [Cut, Reset])
+@pytest.mark.parametrize("action", [Cut, pytest.param(Reset, marks=pytest.mark.ci)])
 def test_promise_1_a_shard_that_breaks_off_once_is_read_on(cluster: LocalCluster, action: Any) -> None:
     for cut in CUTS:
         rule = cluster.faults.add(action(cut), object="a.tar", nth=1)

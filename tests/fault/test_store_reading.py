@@ -283,6 +283,7 @@ def test_a_drip_of_bytes_ends_at_the_deadline():
     assert "deadline of 0.4 s" in str(error)
 
 
+@pytest.mark.ci
 def test_a_drip_of_header_bytes_is_a_stall():
     def drip(request):
         request.send(b"HTTP/1.1 200 OK\r\n")

@@ -193,8 +193,8 @@ def give_back_until_interrupted(answers: Any) -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     lender, met, dice = Lender(), 0, random.Random(0)
     for _ in range(150):
-        signal.setitimer(signal.ITIMER_REAL, 0.001 + dice.random() / 1000)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + dice.random() / 1000)
             for _ in range(10_000):
                 unpack(pack(torch.zeros(2000), lender))
                 give_back_done()

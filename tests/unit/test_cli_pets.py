@@ -81,7 +81,11 @@ def test_a_model_that_has_not_learned_fails_the_demo() -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("change", "says"), [("lost", "1 of 80 samples were lost"), ("doubled", "1 came more than once")]
+    ("change", "says"),
+    [
+        ("lost", "1 of 80 samples were lost"),
+        pytest.param("doubled", "1 came more than once", marks=pytest.mark.ci),
+    ],
 )
 def test_a_sample_lost_or_doubled_fails_the_demo(
     monkeypatch: pytest.MonkeyPatch, change: str, says: str
