@@ -465,6 +465,7 @@ def test_an_entry_that_came_begins_the_count_of_attempts_anew() -> None:
     assert found == {0: RIGHT[0]}
 
 
+@pytest.mark.ci
 def test_promise_6_a_server_that_falls_silent_or_drips_is_given_up() -> None:
     def silent(request: Request) -> bool:
         asked_in(request)

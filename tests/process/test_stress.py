@@ -33,7 +33,7 @@ GONE_WITHIN_S = 10.0
 
 
 ROUNDS = pytest.mark.parametrize(
-    "rounds", [5, pytest.param(100, marks=pytest.mark.ci), pytest.param(1000, marks=pytest.mark.slow)]
+    "rounds", [3, pytest.param(100, marks=pytest.mark.ci), pytest.param(1000, marks=pytest.mark.slow)]
 )
 
 
