@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -229,15 +230,20 @@ def test_ranks_that_disagree_all_end_with_the_difference(
             assert text in answer["error"]
 
 
-def test_threads_as_ranks_over_a_hash_store_are_told_of_another_seed(shards: list[str]) -> None:
+def said_by_two_ranks(
+    shards: list[str], seed: Callable[[int], int], states: Sequence[dict[str, Any]] = ()
+) -> dict[int, str]:
+    """Return what each of two threads as ranks is told when they read a whole epoch with these seeds and states."""
     store = dist.HashStore()
     said: dict[int, str] = {}
 
     def be_rank(rank: int) -> None:
         try:
             with ais_loader(
-                pipe_of(shards), seed=rank, rank=rank, world_size=2, store=store, rank_timeout_s=30
+                pipe_of(shards), seed=seed(rank), rank=rank, world_size=2, store=store, rank_timeout_s=30
             ) as loader:
+                if states:
+                    loader.load_state_dict(states[rank])
                 list(loader)
         except ValueError as error:
             said[rank] = str(error)
@@ -248,32 +254,20 @@ def test_threads_as_ranks_over_a_hash_store_are_told_of_another_seed(shards: lis
     for thread in threads:
         thread.join(60)
     assert sorted(said) == [0, 1]
+    return said
+
+
+def test_threads_as_ranks_over_a_hash_store_are_told_of_another_seed(shards: list[str]) -> None:
+    said = said_by_two_ranks(shards, lambda rank: rank)
     assert all("seed=0" in text and "seed=1" in text for text in said.values()), said
 
 
 def test_ranks_that_load_states_of_other_steps_are_told_the_steps(shards: list[str]) -> None:
     """One that had loaded an older checkpoint would take more steps than the others, and they would wait for it."""
-    store = dist.HashStore()
-    said: dict[int, str] = {}
     states = []
     with ais_loader(pipe_of(shards, 2 * BATCH), seed=3) as loader:
         for _ in zip(range(2), loader):  # noqa: B905 - two of the batches
             states.append(loader.state_dict())
 
-    def be_rank(rank: int) -> None:
-        try:
-            with ais_loader(
-                pipe_of(shards), seed=3, rank=rank, world_size=2, store=store, rank_timeout_s=30
-            ) as loader:
-                loader.load_state_dict(states[rank])
-                list(loader)
-        except ValueError as error:
-            said[rank] = str(error)
-
-    threads = [threading.Thread(target=be_rank, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(said) == [0, 1]
+    said = said_by_two_ranks(shards, lambda _: 3, states)
     assert all("step=1" in text and "step=2" in text for text in said.values()), said

@@ -100,9 +100,7 @@ def _grouped(
     start = reached = keyed = loose = (
         0  # of members without a key before the first sample; keyed: where the last with one ends
     )
-    unnamed: int | None = (
-        None  # after `keyed`: the first place among members without a key that none of them names
-    )
+    unnamed: int | None = None  # the first place since `keyed` that none of the members without a key names
     names: list[str] = []
     lengths: list[int] = []
 
