@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import aistore.sdk  # noqa: F401 - it takes two seconds, which no deadline here should pay for
+import aistore.sdk  # it takes two seconds, which no deadline here should pay for
 import msgspec
 import pytest
 from store_rawserver import RawServer, Request, Script, raw, redirect, silent, status
@@ -28,6 +28,7 @@ from torchdata_ais.store import (
     attempts,
     delete_object,
     head_object,
+    list_buckets,
     list_objects,
     put_object,
 )
@@ -147,6 +148,16 @@ def test_promise_6_a_listing_that_drips_ends_at_the_deadline() -> None:
     at_once(a_listing_ends, {name: (script,) for name, script in DRIPS.items()})
 
 
+def a_list_of_buckets_ends(script: Script) -> None:
+    with RawServer(script) as server, ends_within(0.5 + GRACE_S):
+        with pytest.raises(StallError, match="List of buckets"):
+            list_buckets(store(server))
+
+
+def test_promise_6_a_list_of_buckets_that_drips_ends_at_the_deadline() -> None:
+    at_once(a_list_of_buckets_ends, {name: (script,) for name, script in DRIPS.items()})
+
+
 def control(server: RawServer, run: Callable[[Any], Any], **more: Any) -> Any:
     options = store(server, **more)
     with sdk_client(options) as client:
@@ -252,6 +263,69 @@ def test_pages_without_news_are_passed_over_when_they_end() -> None:
     with RawServer(*listing(*pages)) as server:
         urls = list_objects("ais://b/p", options=store(server, deadline=30.0))
     assert [parse_url(url).name for url in urls] == ["p1", "p2"]
+
+
+def test_listings_ask_as_the_sdk_does() -> None:
+    """Of whatever version is installed: what is recorded of real clusters is what they answer to that."""
+    asked: list[tuple[Any, ...]] = []
+
+    def script(request: Request) -> None:
+        kind = request.headers.get("accept")
+        asked.append(
+            (request.method, request.target, kind, request.headers["content-type"], body_of(request))
+        )
+        if "/v1/buckets/" in request.target:
+            token = "t" if len(asked) % 2 else ""
+            status(200, MSGPACK, body=page(f"p/\u00fc{token}", token=token))(request)
+        else:
+            status(200, "Content-Type: application/json", body=b"[]")(request)
+
+    with RawServer(script) as server:
+        client = aistore.sdk.Client(server.endpoint)
+        space = aistore.sdk.types.Namespace(uuid="u1", name="n 1")
+        bucket = client.bucket("b", provider="aws", namespace=space)
+        bucket.list_all_objects(prefix="p/\u00fc", props="name,size,checksum,version")
+        client.cluster().list_buckets(provider="")
+        client.cluster().list_buckets(provider="gcp")
+        theirs, asked = asked, []
+        list_objects("s3://@u1#n 1/b/p/\u00fc", options=store(server, deadline=20.0))
+        list_buckets(store(server))
+        list_buckets(store(server), "gcp")
+    assert [one[:2] + one[3:] for one in asked] == [one[:2] + one[3:] for one in theirs]
+    assert [one[2] for one in asked[:2]] == [one[2] for one in theirs[:2]]
+
+
+def test_buckets_are_listed_with_their_provider_and_namespace() -> None:
+    listed: list[dict[str, Any]] = [
+        {"name": "b", "provider": "ais", "namespace": {"uuid": "", "name": ""}},
+        {"name": "b", "provider": "ais", "namespace": {"uuid": "", "name": "team"}, "more": 1},
+        {"name": "c", "provider": "gcp"},
+    ]
+    with RawServer(status(200, "Content-Type: application/json", body=json.dumps(listed).encode())) as server:
+        found = list_buckets(store(server))
+        assert [place.uri for place in found] == ["ais://b", "ais://@#team/b", "gs://c"]
+        assert list_buckets(store(server), "gcp") == found[2:]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"null", "cannot be decoded"),
+        (b'{"name": "b"}', "cannot be decoded"),
+        (b'[{"name": 3}]', "cannot be decoded"),
+        (b'[{"name": "b", "namespace": {"uuid": []}}]', "cannot be decoded"),
+        (b'[{"name": "\xd9"}]', "cannot be decoded"),
+        (b"[" * 100_000, "cannot be decoded"),
+        (b"", "cannot be decoded"),
+        (b"<html><body>Welcome</body></html>", "web page"),
+        (b" " * (17 << 20), "more than 16 MiB"),
+    ],
+)
+def test_what_is_no_list_of_buckets_is_refused(body: bytes, says: str) -> None:
+    with RawServer(status(200, "Content-Type: application/json", body=body)) as server:
+        with pytest.raises(ReadError, match=f"List of buckets: .*is not an AIStore: .*{says}"):
+            list_buckets(store(server, deadline=20.0))
+        assert len(server.requests) == 1
 
 
 def test_promise_3_an_entry_on_two_pages_is_one_object_and_the_listing_keeps_its_uuid() -> None:

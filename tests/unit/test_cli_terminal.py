@@ -183,13 +183,16 @@ def test_errors_that_name_a_file_or_are_none_of_files_stay_as_they_are() -> None
         raise NotFoundError("gone")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls", "ais://pets"]])
-def test_the_command_imports_torch_only_for_what_needs_it(arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls"], ["ls", "ais://pets"]])
+def test_the_command_imports_torch_and_the_sdk_only_for_what_needs_them(
+    arguments: list[str], tmp_path: Path
+) -> None:
     write_shard(tmp_path / "s.tar", {"a.cls": b"1"})
     program = (
         "import sys; sys.argv = ['torchdata-ais', *sys.argv[1:]]\n"
         "from torchdata_ais.cli import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    print(sorted({'torch', 'torchdata'} & set(sys.modules)))"
+        "try:\n    main()\nexcept SystemExit:\n"
+        "    print(sorted({'torch', 'torchdata', 'aistore.sdk'} & set(sys.modules)))"
     )
     with LocalCluster() as cluster:
         cluster.put_dir(tmp_path, "ais://pets")

@@ -16,11 +16,11 @@ from typing import Literal
 from typing_extensions import Unpack
 
 from torchdata_ais.errors import AISError
-from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options
+from torchdata_ais.shown import count_text
+from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options, list_buckets
 from torchdata_ais.store.attempts import Attempts, retried
 from torchdata_ais.store.exchange import drain
 from torchdata_ais.store.request import send
-from torchdata_ais.store.sdk import call, sdk_client
 from torchdata_ais.tar.zstd import ZSTD
 from torchdata_ais.urls import redact
 from torchdata_ais.versions import versions
@@ -191,11 +191,10 @@ def _buckets(options: StoreOptions, where: str, how: str) -> Check:
 
     once = replace(options, retry=Retry(attempts=1, deadline=2 * _TIMEOUT_S), first_byte_timeout=_TIMEOUT_S)
     try:
-        with sdk_client(once) as client:
-            count = len(call(lambda: list(client.cluster().list_buckets()), once, "list of buckets", where))
+        count = len(list_buckets(once))
     except AISError as error:
         return Check("cluster", "bad", f"{where} answers, but: " + error.sentences)
-    return Check("cluster", "ok", f"{where}, {count} bucket{'' if count == 1 else 's'}, {how}")
+    return Check("cluster", "ok", f"{where}, {count_text(count, 'bucket')}, {how}")
 
 
 def _first(error: BaseException) -> str:

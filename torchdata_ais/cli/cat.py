@@ -31,7 +31,7 @@ def cat(
         torchdata-ais cat ais://pets/train-000.tar/cat/0001.jpg > cat.jpg
         torchdata-ais cat ais://pets/train-000.tar | tar t
     """
-    with reported(debug, "aistore.sdk", command=cat):
+    with reported(debug, "torchdata_ais.store", command=cat):
         from torchdata_ais.cli._objects import blocks_of, find
 
         options = options_for(endpoint)

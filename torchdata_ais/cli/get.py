@@ -51,7 +51,7 @@ def get(
         torchdata-ais get ais://pets/train- shards/
         torchdata-ais get ais://pets/train-000.tar/cat/0001.jpg cat.jpg
     """
-    with reported(debug, "aistore.sdk", "rich.progress", command=get, again=same_command):
+    with reported(debug, "torchdata_ais.store", "rich.progress", command=get, again=same_command):
         from torchdata_ais.cli._objects import blocks_of, find, target_names
         from torchdata_ais.cli._progress import moved_bytes
         from torchdata_ais.store.naming import make_folder, no_empty_folders

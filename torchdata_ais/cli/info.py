@@ -53,7 +53,7 @@ def info(
         torchdata-ais info --html pets.html ais://pets/train-
         torchdata-ais info --read '/data/train-*.tar'
     """
-    with reported(debug, "aistore.sdk", "rich.progress", command=info), ExitStack() as stack:
+    with reported(debug, "torchdata_ais.store", "rich.progress", command=info), ExitStack() as stack:
         from torchdata_ais.cli._files import check_new_file
         from torchdata_ais.cli._info_page import page_of
         from torchdata_ais.cli._summary import Summary

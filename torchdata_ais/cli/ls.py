@@ -47,7 +47,7 @@ def ls(
         torchdata-ais ls --regex '\.tar$' ais://pets
         torchdata-ais ls ais://pets/train-000.tar/
     """
-    with reported(debug, "aistore.sdk", command=ls):
+    with reported(debug, "torchdata_ais.store", command=ls):
         options = options_for(endpoint)
         scheme = _SCHEME.fullmatch(url)
         if not url or scheme:
@@ -85,25 +85,11 @@ def _line(row: dict[str, Any], long: bool) -> str:
 
 
 def _buckets(scheme: str, options: StoreOptions) -> list[dict[str, Any]]:
-    from torchdata_ais.store.sdk import call, sdk_client
-    from torchdata_ais.urls import Location
+    from torchdata_ais.store import list_buckets
 
     if scheme and scheme.lower() not in PROVIDERS:
         raise UsageError.at(f"unknown scheme {scheme!r}", todo=f"use one of {', '.join(PROVIDERS)}")
-    provider = PROVIDERS.get(scheme.lower(), "")
-    with sdk_client(options) as client:
-        found = call(
-            lambda: list(client.cluster().list_buckets(provider=provider)),
-            options,
-            "list of buckets",
-            "ais://",
-        )
-    places = []
-    for bucket in found:
-        space = bucket.namespace
-        path = space.get_path() if space and (space.uuid or space.name) else ""
-        places.append(Location("object", "", bucket.name, str(bucket.provider or "ais"), path))
-    return [{"url": place.uri} for place in places if not provider or place.provider == provider]
+    return [{"url": place.uri} for place in list_buckets(options, PROVIDERS.get(scheme.lower(), ""))]
 
 
 def _objects(url: str, regex: str, options: StoreOptions) -> list[dict[str, Any]]:

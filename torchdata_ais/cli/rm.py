@@ -42,7 +42,7 @@ def rm(
         torchdata-ais rm -r ais://pets/old/
         torchdata-ais rm -r --yes ais://scratch
     """
-    with reported(debug, "aistore.sdk", "rich.progress", command=rm, again=same_command):
+    with reported(debug, "torchdata_ais.store", "rich.progress", command=rm, again=same_command):
         from torchdata_ais.cli._bucket import Bucket
         from torchdata_ais.cli._objects import object_place
         from torchdata_ais.cli._progress import progress

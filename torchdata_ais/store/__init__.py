@@ -16,6 +16,7 @@ from torchdata_ais.store.objects import delete_object, head_object, object_exist
 from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
 from torchdata_ais.store.pace import Pace, pace_of
 from torchdata_ais.store.packed_urls import PackedURLs
+from torchdata_ais.store.pages import list_buckets
 from torchdata_ais.store.ranges import read_range
 from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.source import BlockSource, open_blocks
@@ -47,6 +48,7 @@ __all__ = [
     "held_now",
     "journal",
     "keep_memory",
+    "list_buckets",
     "list_objects",
     "object_exists",
     "open_blocks",

@@ -16,14 +16,12 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import is_page, not_aistore
+from torchdata_ais.store.control import check_kind, check_length
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import IdleLostError, report_sockets
 
 _PIECE = 64 << 10
 _ERROR_BYTES = 64 << 10  # more than this is not read of an error
-_ANSWER_BYTES = 16 << 20  # a page of 10,000 names, the longest there can be, takes 12 MB
-_MSGPACK = "application/msgpack"
 
 
 class BoundedAdapter(HTTPAdapter):
@@ -63,7 +61,7 @@ class BoundedAdapter(HTTPAdapter):
             response.close()
             raise
         if 200 <= response.status_code < 300:
-            self._check(request, response, body)
+            check_kind(response.headers.get("Content-Type", ""), body, self._options)
         headers = dict(response.headers)
         headers.pop("Content-Encoding", None)  # it was decoded
         whole = urllib3.HTTPResponse(
@@ -91,23 +89,5 @@ class BoundedAdapter(HTTPAdapter):
             return bytes(body[:_ERROR_BYTES])
         for piece in response.iter_content(_PIECE):
             body += piece
-            if len(body) > _ANSWER_BYTES:
-                raise not_aistore(
-                    self._options.endpoint, f"it sent more than {_ANSWER_BYTES >> 20} MiB in one answer"
-                )
+            check_length(len(body), self._options)
         return bytes(body)
-
-    def _check(self, request: requests.PreparedRequest, response: requests.Response, body: bytes) -> None:
-        kind = response.headers.get("Content-Type", "")
-        if is_page(kind, body):
-            raise not_aistore(self._options.endpoint, f"it answered with a web page ({_quoted(body)})")
-        if request.headers.get("Accept") == _MSGPACK and kind != _MSGPACK:
-            got = f"{kind or 'no type'}, {_quoted(body)}" if body else "nothing"
-            raise not_aistore(
-                self._options.endpoint,
-                f"a listing is {_MSGPACK}, and it answered {response.status_code} with {got}",
-            )
-
-
-def _quoted(body: bytes) -> str:
-    return repr(body[:40].decode("utf-8", "replace")) + ("..." if len(body) > 40 else "")

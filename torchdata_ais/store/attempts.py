@@ -90,6 +90,7 @@ class Attempts:
         self._host = host
         self._begun = float("inf")
         self._failures = 0
+        self._calls = 0
         self._bytes = 0
         self._waited_s = 0.0
         self._due = float("inf")
@@ -106,16 +107,18 @@ class Attempts:
     def begin_next(self) -> None:
         """Begin the next call of a series: its tries count anew, the deadline is that of all."""
         self.total = self._failures = 0
+        self._calls += 1
+        if self._is_over():
+            raise self._too_late()
+
+    def _is_over(self) -> bool:
         left = self.left_s()
-        if left is not None and left <= 0:
-            what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
-            raise self._error(
-                Failed(
-                    StallError, what, Remedy(in_programs("raise Retry(deadline=)"), "ask for less at once")
-                ),
-                "",
-                None,
-            )
+        return left is not None and left <= 0
+
+    def _too_late(self) -> TransportError:
+        what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
+        todo = Remedy(in_programs("raise Retry(deadline=)"), "ask for less at once")
+        return self._error(Failed(StallError, what, todo), "", None)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -195,6 +198,10 @@ class Attempts:
         left = self.left_s()
         if not failed.again:
             raise self._error(failed, "", offset) from quiet(failed.__cause__ or failed.__context__)
+        if (
+            self._calls > 1 and self._is_over()
+        ):  # what stands in `failed` is a timeout that was short for that
+            raise self._too_late() from quiet(failed.__cause__)
         if self._failures >= self._retry.attempts:
             raise self._error(failed, f"tried {self.total} times", offset) from quiet(failed.__cause__)
         pause = failed.after_s if failed.after_s is not None else self._retry.delay(self._failures)

@@ -146,8 +146,8 @@ def read_batch(
         del missing[number]
         arrived(number, b"")
     absent: list[int] = []
-    query = {"provider": first.provider} | ({"namespace": first.namespace} if first.namespace else {})
-    url = f"{first.endpoint}/v1/ml/moss/{first.bucket}?{urlencode(query)}"
+    bucket = Location("object", "", first.bucket, first.provider, first.namespace)
+    url = f"{first.endpoint}/v1/ml/moss/{first.bucket}?{urlencode(bucket.query)}"
 
     def ask(attempts: Attempts) -> BatchAnswer:
         if cancel is not None and cancel.cancelled:
@@ -196,9 +196,8 @@ def read_batch(
                 let_go(response)
         return BatchAnswer(tuple(missing), tuple(absent))
 
-    where = Location("object", "", first.bucket, first.provider, first.namespace).uri
-    name = f"{where} ({len(wanted)} ranges in one request)"
-    return retried(ask, options.retry, name, where, cancel)
+    name = f"{bucket.uri} ({len(wanted)} ranges in one request)"
+    return retried(ask, options.retry, name, bucket.uri, cancel)
 
 
 def _place_of(url: str | Location, endpoint: str) -> _Place:

@@ -1,20 +1,31 @@
-"""The listing of a bucket: page after page under one deadline, each with something new, every entry looked at."""
+"""What a cluster has: its buckets, and the objects of one.
+
+A listing is read page after page under one deadline; each page has something new, every entry is looked at. Requests
+are ours: the SDK takes half a second to import, and what begins with a listing is a command or a training.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
 
+import msgspec
 import xxhash
 
 from torchdata_ais.errors import ReadError
+from torchdata_ais.store.attempts import Attempts, retried, series
+from torchdata_ais.store.control import ask, quoted
+from torchdata_ais.store.exchange import UNREADABLE, not_aistore
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.sdk import asking, sdk_bucket, sdk_client
-from torchdata_ais.urls import Location
+from torchdata_ais.urls import Location, redact
 
+_T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
+_MSGPACK = "application/msgpack"
+_PAGE_NAMES = 0  # as many as the cluster gives
 _PROPS = "name,size,checksum,version"
 _PROXY = "look at the log of the proxy, or name the objects with a template: then nothing is listed"
 _NAME_BYTES, _TOKEN_BYTES = 4096, 16384
@@ -25,6 +36,36 @@ _BARREN_PAGES = (
 _MOST = 10_000_000
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _IS_DIRECTORY = 1 << 8
+
+
+class _Object(msgspec.Struct):
+    """An object on a page: name, checksum, version, size, flags."""
+
+    n: str
+    cs: str = ""
+    v: str = ""
+    s: int = 0
+    f: int = 0
+
+
+class _Page(msgspec.Struct, rename="pascal"):
+    """A page of a listing."""
+
+    uuid: str = msgspec.field(name="UUID")
+    continuation_token: str
+    flags: int
+    entries: list[_Object] | None = None
+
+
+class _Namespace(msgspec.Struct):
+    uuid: str = ""
+    name: str = ""
+
+
+class _Bucket(msgspec.Struct):
+    name: str
+    provider: str = ""
+    namespace: _Namespace = msgspec.field(default_factory=_Namespace)
 
 
 class Entry(NamedTuple):
@@ -48,10 +89,10 @@ class _Listing:
         self._directories = 0
         self._moving = False
 
-    def add(self, page: Any) -> None:
+    def add(self, page: _Page) -> None:
         """Take the entries of a page; one that is on two pages counts once."""
         before = len(self._found)
-        for entry in page.entries:
+        for entry in page.entries or ():
             if entry.f & _IS_DIRECTORY or (entry.n.endswith("/") and entry.s == 0):
                 self._directories += (
                     1  # stands for what is below it; AIStore stores no object under such a name
@@ -122,18 +163,79 @@ def list_bucket(
     """
     uri = replace(place, name=prefix).uri
     options = replace(options, endpoint=place.endpoint)
+    url = f"{place.endpoint}/v1/buckets/{quote(place.bucket, safe='')}?{urlencode(place.query)}"
+    wanted = {
+        "prefix": prefix,
+        "pagesize": _PAGE_NAMES,
+        "uuid": "",
+        "props": _PROPS,
+        "continuation_token": "",
+    }
+    wanted |= {"flags": "0", "target": ""}
     listing = _Listing(f"listing {uri}", prefix)
-    with sdk_client(options) as client, asking(options, listing.name, uri) as ask:
-        bucket = sdk_bucket(client, place)
-        uuid = token = ""
+
+    def page(attempts: Attempts) -> _Page:
+        answer = ask(url, _message(wanted), options, attempts, accept=_MSGPACK)
+        if answer.kind != _MSGPACK:
+            got = f"{answer.kind or 'no type'}, {quoted(answer.body)}" if answer.body else "nothing"
+            why = f"a listing is {_MSGPACK}, and it answered {answer.status} with {got}"
+            raise not_aistore(options.endpoint, why)
+        return _decoded(_page, answer.body, options)
+
+    with series(options.retry, listing.name, uri, host=redact(options.endpoint)) as requests:
         while True:
-            page = ask(
-                lambda uuid=uuid, token=token: bucket.list_objects(  # type: ignore[misc]
-                    prefix=prefix, props=_PROPS, uuid=uuid, continuation_token=token
-                )
-            )
-            listing.add(page)
-            uuid, token = page.uuid, page.continuation_token
-            if not token or first_page:
+            found = requests(page)
+            listing.add(found)
+            if not found.continuation_token or first_page:
                 return listing.entries()
-            listing.check_going_on(uuid, token)
+            listing.check_going_on(found.uuid, found.continuation_token)
+            wanted |= {"uuid": found.uuid, "continuation_token": found.continuation_token}
+
+
+def list_buckets(options: StoreOptions, provider: str = "") -> list[Location]:
+    """Return the buckets of a cluster, as it orders them.
+
+    Args:
+        options: Endpoint, retry policy and timeouts.
+        provider: AIStore's name of the only one wanted.
+
+    Raises:
+        ConnectError, AuthError, StallError: The cluster cannot be asked.
+        ReadError: Somebody else answers.
+    """
+    url = f"{options.endpoint}/v1/buckets?{urlencode({'provider': provider})}"
+
+    def buckets(attempts: Attempts) -> list[_Bucket]:
+        answer = ask(url, _message(None), options, attempts, accept="application/json")
+        return _decoded(_buckets, answer.body, options)
+
+    found = retried(buckets, options.retry, "list of buckets", redact(options.endpoint))
+    places = []
+    for one in found:
+        space = one.namespace
+        path = f"@{space.uuid}#{space.name}" if space.uuid or space.name else ""
+        places.append(Location("object", "", one.name, one.provider or "ais", path))
+    return [place for place in places if not provider or place.provider == provider]
+
+
+def _message(value: object) -> object:
+    return {"action": "list", "name": "", "value": value}
+
+
+_page = msgspec.msgpack.Decoder(_Page)
+_buckets = msgspec.json.Decoder(list[_Bucket])
+
+
+def _decoded(
+    decoder: msgspec.msgpack.Decoder[_T] | msgspec.json.Decoder[_T], data: bytes, options: StoreOptions
+) -> _T:
+    """Return what an answer says.
+
+    Raises:
+        Failed: It says nothing of the kind.
+    """
+    try:
+        return decoder.decode(data)
+    except UNREADABLE as error:  # msgspec's own are ValueError
+        why = f"its answer cannot be decoded ({type(error).__name__}: {error})"
+        raise not_aistore(options.endpoint, why) from error

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError, UsageError
 from torchdata_ais.redaction import quiet
-from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, Series, series
+from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, series
 from torchdata_ais.store.exchange import CHECK_TLS, UNREADABLE, message_in, not_aistore, refusal, root
 from torchdata_ais.store.options import StoreOptions, basic
 from torchdata_ais.store.pools import proxy_for
@@ -72,49 +72,6 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
         session.close()
 
 
-class Asking:
-    """Requests through the SDK, one after the other, all within the deadline of the retry policy.
-
-    Each one is repeated as that policy says. It has the time of its timeouts together to be answered whole, however
-    the bytes of the answer come.
-    """
-
-    def __init__(self, options: StoreOptions, requests: Series, answer_timeout: float | None) -> None:
-        self._options = options
-        self._requests = requests
-        self._answer_timeout = answer_timeout
-
-    def __call__(self, function: Callable[[], _T]) -> _T:
-        """Return ``function()``, which makes one request."""
-        return self._requests(lambda attempts: self._once(function, attempts))
-
-    def _once(self, function: Callable[[], _T], attempts: Attempts) -> _T:
-        options = self._options
-        answer_s = self._answer_timeout or options.first_byte_timeout
-        whole_s = None
-        if options.connect_timeout and answer_s and options.stall_timeout:
-            whole_s = options.connect_timeout + answer_s + options.stall_timeout
-        attempts.expect(attempts.bound(whole_s))
-        try:
-            with _translated(options):
-                result = function()
-        except Failed as failed:
-            attempts.expect()
-            attempts.check_interrupted(failed)
-            raise
-        attempts.check_interrupted()  # an answer that ends with its connection looks whole
-        return result
-
-
-@contextmanager
-def asking(
-    options: StoreOptions, name: str, url: str, *, answer_timeout: float | None = None
-) -> Iterator[Asking]:
-    """Give what makes several requests under one deadline; see `call` for the arguments."""
-    with series(options.retry, name, url, host=redact(options.endpoint or "")) as requests:
-        yield Asking(options, requests, answer_timeout)
-
-
 def call(
     function: Callable[[], _T],
     options: StoreOptions,
@@ -132,8 +89,25 @@ def call(
         url: The place named in errors.
         answer_timeout: Seconds until the answer begins, where those of `options` are not meant: starting something.
     """
-    with asking(options, name, url, answer_timeout=answer_timeout) as ask:
-        return ask(function)
+    answer_s = answer_timeout or options.first_byte_timeout
+    whole_s = None  # an answer has the time of the timeouts together to be there, however its bytes come
+    if options.connect_timeout and answer_s and options.stall_timeout:
+        whole_s = options.connect_timeout + answer_s + options.stall_timeout
+
+    def once(attempts: Attempts) -> _T:
+        attempts.expect(attempts.bound(whole_s))
+        try:
+            with _translated(options):
+                result = function()
+        except Failed as failed:
+            attempts.expect()
+            attempts.check_interrupted(failed)
+            raise
+        attempts.check_interrupted()  # an answer that ends with its connection looks whole
+        return result
+
+    with series(options.retry, name, url, host=redact(options.endpoint or "")) as requests:
+        return requests(once)
 
 
 def check_new_name(place: Location) -> None:

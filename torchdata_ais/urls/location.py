@@ -132,16 +132,17 @@ class Location:
         if self.kind == "object" and not self.endpoint:
             raise no_cluster(self.uri, self.shown)
 
+    @property
+    def query(self) -> dict[str, str]:
+        """What says in a request which bucket of that name is meant."""
+        return {"provider": self.provider} | ({"namespace": self.namespace} if self.namespace else {})
+
     def url(self) -> str:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
         if self.kind != "object":
             return self.name
-        params = {"provider": self.provider}
-        if self.namespace:
-            params["namespace"] = self.namespace
-        params.update(self.params)
         path = quote(self.name, safe="/")
-        return f"{self.endpoint}{_OBJECTS}{self.bucket}/{path}?{urlencode(params)}"
+        return f"{self.endpoint}{_OBJECTS}{self.bucket}/{path}?{urlencode({**self.query, **self.params})}"
 
 
 def no_cluster(place: str = "", url: str | None = None) -> UsageError:
