@@ -98,6 +98,15 @@ def test_promise_7_memory_is_the_window_and_a_sample(
     assert peak < prefetch + 3 * sample + (1 << 20) + 8 * (256 << 10)
 
 
+def test_the_first_sample_waits_for_little(cluster: LocalCluster, index: IndexedSamples) -> None:
+    reader = AISSampleReader(index, positions=ORDER, prefetch_bytes=1 << 20)
+    iterator = iter(reader)
+    next(iterator)
+    assert reader.counts().held_max <= (1 << 20) // 4
+    assert len(list(iterator)) == len(ORDER) - 1
+    assert reader.counts().held_max > (1 << 20) // 2
+
+
 def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, index: IndexedSamples) -> None:
     reader = AISSampleReader(
         index, positions=ORDER, prefetch_bytes=4 << 20, cluster=options(cluster, stall_timeout=0.2)

@@ -77,6 +77,21 @@ def test_members_come_with_the_offsets_of_their_headers():
     assert read(TWO) == [("a.jpg", b"x" * 700, 0, 1536), ("a.cls", b"7", 1536, 2560)]
 
 
+def test_views_of_bytes_give_bytes_and_other_buffers_are_copied():
+    data = archive(("a.cls", b"3"), ("b.txt", b"tree" * 300))
+    members = list(TarReader([data]))
+    view = memoryview(data)
+    mutable = bytearray(data)
+    given = [[view], [view[:700], view[700:]], [mutable], [memoryview(mutable)], [view.cast("I")]]
+    for blocks in given:
+        reader = iter(TarReader(blocks))
+        first = next(reader)
+        mutable[:] = bytes(len(mutable))
+        assert [first, *reader] == members
+        mutable[:] = data
+        assert all(type(one[1]) is bytes for one in TarReader(blocks))
+
+
 def test_extension_headers_belong_to_the_member_after_them():
     data = archive_of([("a.cls", b"1"), ("é.cls", b"2")])
     assert [(name, begin, after) for name, _, begin, after in read(data)] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torchdata_ais.dataloader2.own import pausing
@@ -15,7 +16,6 @@ from torchdata_ais.dataloader2.own.graph import replace_dp
 from torchdata_ais.dataloader2.torchdata_names import OWN, PinMemory, Prefetcher, ShardingRoundRobinDispatcher
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES, apply_sharding, traverse_dps
-from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.stage.planned import PlannedStage
 from torchdata_ais.workers.receivers import Dispatched
 
@@ -34,14 +34,14 @@ class Parts(NamedTuple):
     rest: Any | None
 
 
-def seed_plan(pipe: Any, seeds: Any) -> None:
+def seed_plan(pipes: Iterable[Any], seeds: Any) -> None:
     """Give a stage that reads by a plan a seed that all ranks and workers share; torchdata would give each its own.
 
     Args:
-        pipe: A pipe that was seeded already.
-        seeds: The seed generator of torchdata that it was seeded by.
+        pipes: Pipes that were seeded already.
+        seeds: The seed generator of torchdata that they were seeded by.
     """
-    for part in all_pipes(pipe):
+    for part in pipes:
         if isinstance(part, PlannedStage):
             part.set_seed(seeds.generate_shared_seed())
 

@@ -73,8 +73,9 @@ class ServicePart:
     def begin(self, pipe: Any, reset: Reset) -> Any:
         """Seed the pipe and the process."""
         pipe = begin_epoch(pipe, self.info, reset.seeds, self.dispatching, reset.iter_reset_fn, self.reset_fn)
-        seed_plan(pipe, reset.seeds)
-        tell_pipes(all_pipes(pipe), reset.epoch, reset.extras)
+        pipes = all_pipes(pipe)
+        seed_plan(pipes, reset.seeds)
+        tell_pipes(pipes, reset.epoch, reset.extras)
         return pipe
 
     pause = staticmethod(pause)

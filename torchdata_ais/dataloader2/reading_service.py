@@ -295,7 +295,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self.epoch, self._round = epoch + 1, self._round + 1
         set_graph_random_seed(self._end_datapipe, seeds)
         if self._pool is None:
-            seed_plan(self._end_datapipe, seeds)
+            seed_plan(all_pipes(self._end_datapipe), seeds)
             pipe = self._end_datapipe
             if iter_reset_fn is not None:
                 pipe = iter_reset_fn(pipe)

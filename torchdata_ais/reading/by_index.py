@@ -21,7 +21,15 @@ from typing import NamedTuple
 from torchdata_ais.errors import AISError, ReadError, SampleIndexError
 from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.reading.pieces import run_in
-from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
+from torchdata_ais.reading.requests import (
+    THREADS,
+    Request,
+    Wanted,
+    chunks_in,
+    requests_for,
+    together,
+    window_at_first,
+)
 from torchdata_ais.reading.runs import Run
 from torchdata_ais.store import (
     Cancel,
@@ -47,7 +55,7 @@ _SHARDS = 4096  # of which is kept where they lie
 
 logger = logging.getLogger("torchdata_ais")
 
-Piece = bytes | AISError
+Piece = bytes | memoryview | AISError
 _place_of = lru_cache(_SHARDS)(parse_url)
 
 
@@ -123,13 +131,14 @@ class IndexedReader:
         chunks = chunks_in(wanted, self.window_bytes)
         window: deque[_Chunk] = deque()
         following: _Chunk | None = None
+        ahead = window_at_first(self.window_bytes)
         try:
             while True:
                 while True:
                     if following is None:
                         taken = next(chunks, None)
                         following = None if taken is None else _Chunk(taken)
-                    if following is None or (window and self.held + following.size > self.window_bytes):
+                    if following is None or (window and self.held + following.size > ahead):
                         break
                     self._ask(following)
                     window.append(following)
@@ -144,6 +153,7 @@ class IndexedReader:
                     del piece
                 window.popleft()
                 self.held -= chunk.size
+                ahead = min(self.window_bytes, 2 * ahead)
         finally:
             self.close()
 
@@ -346,12 +356,13 @@ class IndexedReader:
 
 
 def _cut(data: bytes, request: Request, chunk: _Chunk) -> list[Piece]:
-    """Return the samples in the bytes of a request, in the order of what it wants."""
+    """Return the samples in the bytes of a request, in the order of what it wants: views, their members are copied."""
     if len(request.wanted) == 1:
         return [data]
+    view = memoryview(data)
     wanted = [chunk.wanted[place].reference for place in request.wanted]
     starts = (reference.start - request.start for reference in wanted)
-    return [data[start : start + one.size] for start, one in zip(starts, wanted, strict=True)]
+    return [view[start : start + one.size] for start, one in zip(starts, wanted, strict=True)]
 
 
 def _will_need(request: Request) -> None:

@@ -13,7 +13,7 @@ from torchdata_ais.samples import is_apple_double, split_name
 from torchdata_ais.tar import Link, Member, TarReader
 
 
-def run_in(data: bytes, reference: SampleReference, *, max_bytes: int | None = None) -> Run:
+def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: int | None = None) -> Run:
     """Return the run of members that is the sample of `reference`.
 
     An index made of headers alone knows regular members only, and of one name the first. What it calls a sample may

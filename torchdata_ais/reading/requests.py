@@ -21,6 +21,7 @@ _MOST_SAMPLES = 512  # in a chunk
 _CHUNKS = (
     4  # of a window: so many are under way at the same time; what a request costs is shared by its samples
 )
+_SMALLER = 8  # times, the first chunk: the first sample should not wait for all that is asked for with it
 THREADS = 16
 """Requests of a process that are under way at the same time, at most."""
 
@@ -92,8 +93,12 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
     return sorted(found, key=lambda request: min(request.wanted))
 
 
-def chunks_of(wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int) -> Iterator[list[Wanted]]:
+def chunks_of(
+    wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int, first_bytes: int | None = None
+) -> Iterator[list[Wanted]]:
     """Yield what is wanted in chunks of at most `most_bytes`, or one sample, and `most` samples.
+
+    The first has at most `first_bytes`, each further one at most twice as much as the one before.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -104,10 +109,11 @@ def chunks_of(wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int) ->
     """
     chunk: list[Wanted] = []
     size = 0
+    limit = most_bytes if first_bytes is None else first_bytes
     for one in chain.from_iterable(wanted):
-        if chunk and (size + one.reference.size > most_bytes or len(chunk) >= most):
+        if chunk and (size + one.reference.size > limit or len(chunk) >= most):
             yield chunk
-            chunk, size = [], 0
+            chunk, size, limit = [], 0, min(most_bytes, 2 * limit)
         chunk.append(one)
         size += one.reference.size
     if chunk:
@@ -116,7 +122,13 @@ def chunks_of(wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int) ->
 
 def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
     """Yield what is wanted in the chunks in which a window of so many bytes asks for it."""
-    return chunks_of(wanted, max(1, window_bytes // _CHUNKS), _MOST_SAMPLES)
+    most = max(1, window_bytes // _CHUNKS)
+    return chunks_of(wanted, most, _MOST_SAMPLES, max(1, most // _SMALLER))
+
+
+def window_at_first(window_bytes: int) -> int:
+    """Return how much of a window is asked for before anything was given out; each chunk given out doubles it."""
+    return window_bytes // _CHUNKS
 
 
 def together(

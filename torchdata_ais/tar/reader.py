@@ -81,7 +81,7 @@ class TarReader:
 
     def __init__(
         self,
-        blocks: Iterable[bytes],
+        blocks: Iterable[bytes | memoryview],
         *,
         url: str = "",
         start: int = 0,

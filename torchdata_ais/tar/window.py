@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 BLOCK = 512
 """Tar's unit: headers are one long, data is filled up to a multiple."""
@@ -24,7 +25,7 @@ class Window:
     Pulls the next block only when bytes are asked for that are not there.
 
     Args:
-        blocks: The stream, in blocks of any size, empty ones included.
+        blocks: The stream, in blocks of any size, empty ones included; views of bytes are taken without a copy.
         start: The offset of its first byte.
 
     Memory: the current block, and what one `take` returns (plus an eighth while it is put together).
@@ -37,10 +38,10 @@ class Window:
 
     __slots__ = ("_base", "_block", "_blocks", "_passable", "_pos")
 
-    def __init__(self, blocks: Iterable[bytes], start: int = 0) -> None:
+    def __init__(self, blocks: Iterable[bytes | memoryview], start: int = 0) -> None:
         self._blocks = iter(blocks)
         self._passable = blocks if isinstance(blocks, PassableBlocks) else None
-        self._block = b""
+        self._block: bytes | memoryview = b""
         self._pos = 0
         self._base = start  # the offset of the first byte of _block
 
@@ -55,7 +56,7 @@ class Window:
         if end <= len(self._block):
             taken = self._block[self._pos : end]
             self._pos = end
-            return taken
+            return taken if type(taken) is bytes else bytes(taken)
         # BytesIO hands its buffer over without a copy, so that a member of many blocks is held once, and it
         # grows with what has arrived, so that a size that cannot be true costs no memory of its own.
         parts = io.BytesIO()
@@ -73,9 +74,9 @@ class Window:
         if padded <= len(self._block):
             taken = self._block[self._pos : end]
             self._pos = padded
-            return taken
-        taken = self.take(size)
-        return None if len(taken) < size or self.skip(-size % BLOCK) else taken
+            return taken if type(taken) is bytes else bytes(taken)
+        whole = self.take(size)
+        return None if len(whole) < size or self.skip(-size % BLOCK) else whole
 
     def skip(self, size: int) -> int:
         """Move on by `size` bytes and return how many of them were missing: 0 unless the stream ended."""
@@ -95,7 +96,7 @@ class Window:
     def skip_zeros(self) -> bool:
         """Move on to the next byte that is not zero; return False if the stream ends before."""
         while True:
-            rest = self._block[self._pos :].lstrip(b"\0")
+            rest = bytes(self._block[self._pos :]).lstrip(b"\0")
             self._pos = len(self._block) - len(rest)
             if rest:
                 return True
@@ -107,5 +108,10 @@ class Window:
         self._base += len(self._block)
         self._pos = 0
         block = next(self._blocks, None)
-        self._block = b"" if block is None else bytes(block)  # bytes() of bytes is the same object
+        self._block = b"" if block is None else block if _is_view(block) else bytes(block)
         return block is not None
+
+
+def _is_view(block: object) -> TypeGuard[memoryview]:
+    """Return whether this is a view of bytes: of anything else it could change while it is looked at."""
+    return type(block) is memoryview and type(block.obj) is bytes and block.format == "B"

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.stage.datapipes import traverse_dps
-from torchdata_ais.stage.graph import all_pipes, pipes_in
+from torchdata_ais.stage.graph import pipes_in
 
 Graph = dict[int, tuple[Any, Any]]
 
@@ -48,6 +48,17 @@ def find_dps(graph: Graph, dp_type: type) -> list[Any]:
     return [pipe for pipe, _ in each_pipe(graph) if type(pipe) is dp_type]
 
 
+def graph_of(pipe: Any, graph: Graph) -> Graph:
+    """Return the part of `graph` that ends with `pipe`; looks through the pipe itself if it is not in there.
+
+    To look through a pipe takes as long as pickling it.
+    """
+    for found, sources in each_pipe(graph):
+        if found is pipe:
+            return {id(pipe): (pipe, sources)}
+    return traverse_dps(pipe)
+
+
 def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> list[Any]:
     """Return every pipe of `graph` once, breadth first from the last one.
 
@@ -65,7 +76,7 @@ def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> li
         exclude_dps = []
     elif not isinstance(exclude_dps, (list, tuple, set)):
         exclude_dps = [exclude_dps]
-    left_out = {id(pipe) for one in exclude_dps for pipe in all_pipes(one)}
+    left_out = {id(pipe) for one in exclude_dps for pipe in pipes_in(graph_of(one, graph))}
     return [pipe for pipe in pipes_in(graph) if id(pipe) not in left_out]
 
 

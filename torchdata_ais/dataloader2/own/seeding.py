@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import numpy.random  # here, once: a worker that is seeded would import it, each for itself
 import torch
 
-from torchdata_ais.dataloader2.own.graph import find_dps, list_dps
+from torchdata_ais.dataloader2.own.graph import find_dps, graph_of, list_dps
 from torchdata_ais.stage.datapipes import ShardingFilter, traverse_dps
 
 
@@ -46,7 +47,7 @@ def set_graph_random_seed(datapipe: Any, seed_generator: Any) -> Any:
     """
     graph = traverse_dps(datapipe)
     filters = find_dps(graph, ShardingFilter)
-    before = {id(pipe): pipe for end in filters for pipe in list_dps(traverse_dps(end))}
+    before = {id(pipe): pipe for end in filters for pipe in list_dps(graph_of(end, graph))}
     set_datapipes_seed(before.values(), seed_generator, distributed_shared=True)
     set_datapipes_seed(list_dps(graph, filters), seed_generator, distributed_shared=False)
     return datapipe
