@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import service_pipes as pipes
 from service_pipes import numbers
-from service_sessions import becomes_true, is_living, load, session, worker_pids
+from service_sessions import becomes_true, load, session, worker_pids
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from waiting import is_living
 
 from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import service_pipes as pipes
 from service_pipes import numbers
-from service_sessions import becomes_true, is_living, living_in, load, program, session, worker_pids
+from service_sessions import becomes_true, living_in, load, program, session, worker_pids
+from waiting import is_living
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.workers import process as workers_process

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import is_living, until
 
 from torchdata_ais.testing import example_shards
 from torchdata_ais.writing import convert
@@ -49,14 +49,6 @@ def fast(sample):
     return {**sample, "json": {"key": sample["__key__"]}}
 
 
-def is_running(pid):
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status != "Z"
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see processes")
 @pytest.mark.parametrize(
@@ -76,7 +68,7 @@ def test_a_killed_conversion_leaves_whole_shards_and_no_process_and_goes_on(tmp_
         assert process.wait(10) != 0
         workers = [int(path.name) for path in (tmp_path / "pids").iterdir()]
         assert len(workers) == 2
-        until(lambda: not any(map(is_running, workers)), 10)
+        until(lambda: not any(map(is_living, workers)), 10)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -115,7 +107,7 @@ def test_processes_in_the_middle_of_a_sample_end_with_the_main_one(tmp_path):
         process.kill()
         process.wait(10)
         workers = [int(path.name) for path in (tmp_path / "pids").iterdir()]
-        until(lambda: not any(map(is_running, workers)), 10)
+        until(lambda: not any(map(is_living, workers)), 10)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import is_living, until
 
 import torchdata_ais.webdataset as wds
 from torchdata_ais.errors import ReadError, TruncatedShardError, UsageError
@@ -35,17 +35,9 @@ def shards(tmp_path: Path) -> list[str]:
     return example_shards(tmp_path, [2, 2])
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def wait_until_gone(file: Path) -> None:
     pids = [int(word) for word in file.read_text().split()]
-    until(lambda: not any(map(is_running, pids)), what="a process of the command is left")
+    until(lambda: not any(map(is_living, pids)), what="a process of the command is left")
 
 
 def test_the_output_of_a_command_is_a_shard(shards: list[str]) -> None:

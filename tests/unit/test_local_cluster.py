@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import is_living, until
 
 import torchdata_ais.local
 from torchdata_ais.errors import ConnectError, UsageError
@@ -23,15 +23,8 @@ from torchdata_ais.local import LocalCluster, coverage_table
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 def wait_until_gone(pid: int) -> None:
-    until(lambda: not alive(pid), what=f"process {pid} is still alive")
+    until(lambda: not is_living(pid), what=f"process {pid} is still alive")
 
 
 def test_start_and_stop_can_be_repeated() -> None:
@@ -44,7 +37,7 @@ def test_start_and_stop_can_be_repeated() -> None:
     assert len(cluster.target_urls) == 3
     cluster.stop()
     cluster.stop()
-    assert not alive(pid)
+    assert not is_living(pid)
     assert not root.exists()
     with pytest.raises(UsageError, match="not running"):
         _ = cluster.endpoint

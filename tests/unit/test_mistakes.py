@@ -223,7 +223,7 @@ FIFTY: dict[str, Case] = {
         lambda g: load(
             AISSourceLister("ais://imgs", cluster=StoreOptions("http://127.0.0.1:9", retry=QUICK)).load_tar()
         ),
-        "no connection to http://127.0.0.1:9",
+        "no connection to 127.0.0.1:9",
         "refused; trying again",
         r"tried 2 times",
         "Check that the cluster is up",
