@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gzip
 import json
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -201,3 +202,92 @@ def test_an_error_keeps_how_a_command_says_its_remedy() -> None:
 def test_http_addresses_of_objects_are_said_by_their_names() -> None:
     url = "http://127.0.0.1:51080/v1/objects/pets/a%20b.tar?provider=ais"
     assert as_typed(f"reading {url}, twice", {}) == "reading ais://pets/a b.tar, twice"
+
+
+@pytest.mark.parametrize("words", [["ls"], ["rm", "-ry"], ["rm"], ["get"], ["cat"]])
+def test_a_template_that_reaches_too_far_is_an_error_and_nothing_is_done(
+    run: Run, pets: str, tmp_path: Path, words: list[str]
+) -> None:
+    put_text(run, tmp_path, pets, *(f"n-{number}.txt" for number in range(3)))
+    refused = run(*words, f"{pets}/n-{{0..9}}.txt")
+    assert refused.exit_code == 1
+    assert refused.stdout == ""
+    assert f"{pets}/n-3.txt does not exist: 10 objects are named by templates" in refused.stderr
+    assert "the bucket has 3 that begin with 'n-'" in refused.stderr
+    assert run(*words, "ais://no-such-bucket/n-{0..9}.txt").exit_code == 1
+    assert len(run("ls", f"{pets}/n-").stdout.splitlines()) == 3
+
+
+def test_what_a_template_names_is_shown_with_its_size_and_removed(
+    run: Run, pets: str, tmp_path: Path
+) -> None:
+    put_text(run, tmp_path, pets, *(f"n-{number}.txt" for number in range(3)))
+    assert run("ls", f"{pets}/n-{{0..1}}.txt").stdout.splitlines() == [
+        f"       7 B  {pets}/n-0.txt",
+        f"       7 B  {pets}/n-1.txt",
+    ]
+    assert run("ls", "--regex", "1", f"{pets}/n-{{0..9}}.txt").stdout == f"       7 B  {pets}/n-1.txt\n"
+    plain = run("rm", f"{pets}/n-{{0..1}}.txt")
+    assert plain.exit_code == 1
+    assert "--recursive removes 2 objects that the template names" in plain.stderr
+    assert run("rm", "-ry", f"{pets}/n-{{0..1}}.txt").stdout == "removed 2 objects, 14 B\n"
+    assert run("ls", f"{pets}/n-").stdout.split()[-1] == f"{pets}/n-2.txt"
+
+
+def put_text(run: Run, tmp_path: Path, bucket: str, *names: str) -> None:
+    for name in names:
+        (tmp_path / "one").write_text(name)
+        assert run("put", "one", f"{bucket}/{name}").exit_code == 0
+    (tmp_path / "one").unlink()
+
+
+@pytest.mark.parametrize("name", [b"a\tb", b"a\nb", b"a\x7f", b"\xff.txt"])
+def test_files_whose_names_no_object_can_have_are_not_stored(run: Run, tmp_path: Path, name: bytes) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "0.txt").write_text("good")
+    file = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+    file.write_text("x")
+    for words in (["files", "ais://cli-names/"], [f"files/{file.name}", "ais://cli-names/"]):
+        refused = run("put", *words)
+        assert refused.exit_code == 2
+        assert "No object can be called" in refused.stderr
+        assert f"Rename the file {f'files/{file.name}'!r}" in refused.stderr
+    assert run("ls", "ais://cli-names").exit_code == 1, "no bucket was made"
+    named = run("put", "files/0.txt", f"ais://cli-names/{file.name}")
+    assert named.exit_code == 2
+    assert "Choose another name" in named.stderr
+
+
+def test_cp_makes_no_name_that_cannot_be_listed(run: Run, pets: str) -> None:
+    refused = run("cp", f"{pets}/t/s-0.tar", "ais://cli-copy/a\tb")
+    assert refused.exit_code == 2
+    assert "No object can be called 'a\\tb': it has a control character" in refused.stderr
+    assert run("ls", "ais://cli-copy").exit_code == 1, "no bucket was made"
+
+
+def test_cat_takes_whole_names(run: Run, pets: str, tmp_path: Path) -> None:
+    put_text(run, tmp_path, pets, "classes.json", "d/0", "d/1", "d/2", "d/3")
+    for name, says in {
+        "class": f"There is no object {pets}/class. Did you mean {pets}/classes.json?",
+        "d": f"Did you mean {pets}/d/0, {pets}/d/1, {pets}/d/2 or 1 other?",
+        "none": "no object",
+    }.items():
+        refused = run("cat", f"{pets}/{name}")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert says in refused.stderr
+    for url in (pets, f"{pets}/d/"):
+        refused = run("cat", url)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert f"This names no object. Name one: torchdata-ais ls {url} shows them" in refused.stderr
+    assert run("cat", f"{pets}/d/{{0,1}}").stdout == "d/0d/1"
+
+
+def test_inspect_of_a_missing_file_speaks_of_its_folder(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for path, folder in {"nosuch.tar": "", "sub/nosuch.tar": "sub", "sub/no/such.tar": "sub"}.items():
+        refused = run("inspect", path)
+        assert refused.exit_code == 1
+        assert "torchdata-ais ls" not in refused.stderr
+        assert f"ls {tmp_path / folder} shows what is there" in refused.stderr
+    assert "torchdata-ais ls" in run("inspect", "ais://no-such-bucket/x.tar").stderr

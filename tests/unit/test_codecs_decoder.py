@@ -264,3 +264,22 @@ def test_one_decoder_serves_many_threads() -> None:
             assert sample["cls"] == i
             assert sample["png"].shape == (7, 7, 3)
             assert (sample["png"] == i).all()
+
+
+@pytest.mark.parametrize(
+    ("only", "says"),
+    [
+        ("image.jpg cls", "no field 'image.jpg'; it has 'jpg txt', which stay bytes"),
+        ("picture label", "no field 'picture label'; it has 'jpg cls txt', which stay bytes"),
+        ("cls caption", ""),  # which other samples may have
+        ("jpg cls", ""),
+        (".cls", ""),
+    ],
+)
+def test_names_of_only_that_seem_wrong_are_said_once(only, says, caplog):
+    file = io.BytesIO()
+    PIL.Image.new("RGB", (2, 2)).save(file, "JPEG")
+    jpeg, decode = file.getvalue(), Decoder("pil", only=only)
+    for _ in range(2):
+        decode({"__key__": "a", "jpg": jpeg, "cls": b"1", "txt": b"t"})
+    assert [says in record.getMessage() for record in caplog.records] == ([True] if says else [])

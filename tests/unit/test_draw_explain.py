@@ -203,3 +203,12 @@ def test_promise_7_a_key_is_remembered_in_22_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert "22 bytes a sample" in AISSourceLister("ais://b").load_tar().group_samples().memory_bound().text
+
+
+def test_a_buffer_behind_batched_mixes_batches(tmp_path):
+    pipe = AISSourceLister(example_shards(tmp_path, [3, 2])).load_tar().group_samples()
+    wrong = str(explain(pipe.batched(2).shuffled(10)))
+    assert "batches mixed in a buffer" in wrong
+    assert ".shuffled(n) before .batched()" in wrong
+    for right in (pipe.shuffled(10).batched(2), pipe.batched(2).unbatched().shuffled(10)):
+        assert "samples mixed in a buffer" in str(explain(right))

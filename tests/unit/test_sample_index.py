@@ -329,3 +329,14 @@ def test_what_cannot_be_addressed_is_refused(shards: list[str], tmp_path: Path) 
         archive.add(shards[3], "a.txt")
     with pytest.raises(UsageError, match="a global PAX header"):
         build_index(str(tmp_path / "global.tar"))
+
+
+def test_what_select_cannot_use_is_told_with_what_it_takes(shards: list[str]) -> None:
+    index = SampleIndex.build(shards)
+    with pytest.raises(UsageError, match="Use the columns shard, key") as caught:
+        index.select(pc.field("keys") == "x")
+    assert "__row__" not in str(caught.value)
+    with pytest.raises(UsageError, match=r"RecordBatch, many rows at once"):
+        index.select(lambda rows: rows["key"].startswith("a"))
+    with pytest.raises(UsageError, match=r"pc\.field"):
+        index.select(slice(0, 3))  # type: ignore[arg-type]

@@ -145,3 +145,13 @@ def test_calls_that_cannot_work_are_refused(store):
         put_object("ais://b/o", b"123", store, size=4)
     with pytest.raises(UsageError, match="AIS_ENDPOINT"):
         put_object("ais://b/o", b"", StoreOptions())
+
+
+@pytest.mark.parametrize("name", ["a\tb", "a\n", "\x7f", "a\udcff", "../a", "a/./b", "a" * 5000])
+def test_names_that_no_object_can_have_are_not_stored(ais_bucket, store, name):
+    def never():
+        raise AssertionError("the data is not asked for")
+        yield b""
+
+    with pytest.raises(UsageError, match=r"No object can be called .* Choose another name"):
+        put_object(f"ais://{ais_bucket.name}/{name}", never(), store)

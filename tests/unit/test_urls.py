@@ -84,3 +84,7 @@ def test_a_location_keeps_what_was_written_and_known():
     assert "pass" not in repr(place)
     assert place.at("http://other") is place
     assert parse_url("ais://b/s.tar").at("http://h").written == "ais://b/s.tar"
+
+
+def test_a_name_that_is_not_utf8_is_an_address_of_these_bytes() -> None:
+    assert parse_url("ais://b/caf\udce9.tar").at("http://h:1").url().endswith("/b/caf%E9.tar?provider=ais")

@@ -127,7 +127,7 @@ def lint_shards(
     found = LintReport(reports, [*repeats, *across], required, time.monotonic() - began)
     if writer is not None and found.ok:
         writer.finish(source=str(source))
-        found.index = SampleIndex([StoredIndex(folder)], home=home_of(source), options=options)
+        found.index = SampleIndex([StoredIndex(folder)], home=home_of(source, options), options=options)
     return found
 
 

@@ -28,6 +28,7 @@ class Resharded:
         joined: Samples whose members did not stand together, now put together.
         renamed: Samples that got a new key, since another shard has the same.
         left_out: Samples left out, by the class of the problem.
+        classes: Where the names of the classes were noted; None without any.
     """
 
     shards: list[str] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Resharded:
     joined: int = 0
     renamed: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    classes: str | None = None
 
 
 def reshard(
@@ -52,7 +54,8 @@ def reshard(
 
     Of a shard that breaks off, the samples before the break are written. Members of one key that do not stand
     together are put together (in a shard that is whole; in another, a part may be missing). Samples that do not decode
-    or lack a field of ``report.required`` are left out and counted.
+    or lack a field of ``report.required`` are left out and counted. Names of classes that lie beside the shards
+    (``classes.json``) are written beside the new ones, too.
 
     Order:
         That of the shards; samples that were put together come at the end of theirs.
@@ -71,10 +74,11 @@ def reshard(
         **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
-        UsageError: `target` is no pattern, or there are shards of this pattern already.
+        UsageError: `target` is no pattern, or there are shards of this pattern already, or other classes beside it.
         TransportError: A shard cannot be read or written at all.
     """
     from torchdata_ais.writing import ShardWriter
+    from torchdata_ais.writing.classes import carried_classes, write_classes
     from torchdata_ais.writing.prepare import folder_of, prepare
 
     options = cluster_options(cluster, **named)
@@ -84,6 +88,7 @@ def reshard(
     with ExitStack() as stack:
         stack.enter_context(folder_of(target))
         prepare(target, lambda: options, new=True)
+        classes = carried_classes([shard.source for shard in report.shards], target, lambda: options)
         writer = ShardWriter(target, maxcount=maxcount, maxsize=maxsize, encoder=False, cluster=options)
         stack.enter_context(writer)
         for number, shard in enumerate(report.shards):
@@ -109,6 +114,8 @@ def reshard(
             if progress is not None:
                 progress(number + 1, len(report.shards))
     done.shards = [written.name for written in writer.shards]
+    if classes and done.shards:
+        done.classes = write_classes(target, classes, lambda: options)
     return done
 
 

@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.store import StoreOptions, head_object, list_objects, open_blocks
+from torchdata_ais.shown import count_text
+from torchdata_ais.store import StoreOptions, head_object, list_objects, open_blocks, with_neighbours
 from torchdata_ais.store.hashes import hash_like
 from torchdata_ais.urls import Location, MemberPath, ObjectURL, parse_url
 
@@ -48,18 +49,23 @@ def object_place(url: str) -> Location:
     return place
 
 
-def find(url: str, options: StoreOptions) -> list[Found]:
+def find(url: str, options: StoreOptions, *, prefix: bool = True) -> list[Found]:
     """Return the object of this name; or the member of a shard; or all objects whose names begin so.
+
+    Args:
+        url: A name, a prefix, or a template of names.
+        options: The cluster.
+        prefix: Whether names that only begin so are meant, too.
 
     Raises:
         NotFoundError: There is none of these.
+        UsageError: It can be nothing but a prefix, and those are not meant.
     """
     place = object_place(url)
     if "{" in place.name:
-        return _below(
-            place, [head_object(one, options) for one in list_objects(url, options=options, beside=True)]
-        )
-    if place.name and not place.name.endswith("/"):
+        return _below(place, named_objects(url, options))
+    is_name = place.name and not place.name.endswith("/")
+    if is_name:
         try:
             return [Found(head_object(url, options), PurePosixPath(place.name).name)]
         except NotFoundError:
@@ -67,7 +73,35 @@ def find(url: str, options: StoreOptions) -> list[Found]:
         if is_member(url, options):
             shard, member = _split(place)
             return [Found(ObjectURL(shard.at(options.endpoint).url()), PurePosixPath(member).name, member)]
-    return _below(place, list_objects(url, options=options, beside=True))
+    if not prefix and not is_name:
+        raise UsageError.at(
+            "this names no object", todo=f"name one: torchdata-ais ls {url} shows them", url=url
+        )
+    below = list_objects(url, options=options, beside=True)
+    if prefix:
+        return _below(place, below)
+    near = ", ".join(parse_url(one).uri for one in below[:3])
+    more = f" or {count_text(len(below) - 3, 'other')}" if len(below) > 3 else ""
+    raise NotFoundError.at(f"there is no object {place.uri}", todo=f"did you mean {near}{more}?", url=url)
+
+
+def named_objects(url: str, options: StoreOptions, regex: str = "") -> list[ObjectURL]:
+    """Return the objects that a template names, each looked up.
+
+    Raises:
+        NotFoundError: One of them is not there; or `regex` is found in none of the names.
+    """
+    urls = list_objects(url, regex=regex or None, options=options, beside=True)
+    return [_looked_up(one, options, len(urls)) for one in urls]
+
+
+def _looked_up(url: ObjectURL, options: StoreOptions, named: int) -> ObjectURL:
+    """Return one of the `named` objects of a template."""
+    try:
+        return head_object(url, options)
+    except NotFoundError as error:
+        told = with_neighbours(error, url, options, named)
+        raise told from told.__cause__
 
 
 def is_member(url: str, options: StoreOptions) -> bool:

@@ -76,7 +76,8 @@ class Summary:
         import pyarrow.compute as pc
 
         self.samples += len(index)
-        self.shards += sum(part.head.shards for part in index.stored)
+        shards = index.selected() if index.is_selection else index.shards
+        self.shards += sum(1 for _ in shards)
         what = [("size", how) for how in ("count", "sum", "min", "max")]
         for batch in index.batches():
             names, sizes = (pc.list_flatten(batch.column(name)) for name in ("fields", "sizes"))

@@ -17,14 +17,16 @@ from torchdata_ais.errors import UsageError
 def cat(
     urls: Annotated[
         list[str],
-        typer.Argument(metavar="URL...", help="ais://bucket/object, or ais://bucket/shard.tar/member.jpg."),
+        typer.Argument(
+            metavar="URL...", help="ais://bucket/object, a template, or ais://bucket/shard.tar/member.jpg."
+        ),
     ],
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
     """Write objects, or members of shards, to standard output.
 
-    A terminal is shown text alone, with control characters spelled out.
+    Names are whole ones: a prefix is refused. A terminal is shown text alone, with control characters spelled out.
 
     Examples:
         torchdata-ais cat ais://pets/classes.json
@@ -37,7 +39,7 @@ def cat(
         options = options_for(endpoint)
         shown = sys.stdout is not None and sys.stdout.isatty()
         for url in urls:
-            for found in find(url, options):
+            for found in find(url, options, prefix=False):
                 with blocks_of(found, options) as blocks:
                     if shown:
                         _show(blocks, found.uri)

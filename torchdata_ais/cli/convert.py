@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,8 +13,10 @@ import typer
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
 from torchdata_ais.errors import UsageError
+from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
+from torchdata_ais.urls.templates import expand_template
 
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
@@ -115,7 +118,13 @@ def convert(
     index: Annotated[
         bool, typer.Option("--index", help="Make the sample index of the new shards on the way.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace shards that are there.")] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Write over shards that are there; those beyond the new ones stay, and are named.",
+        ),
+    ] = False,
     on_error: Annotated[
         Literal["raise", "warn", "skip"],
         typer.Option(metavar="WHAT", help="raise; or warn, skip: go on without samples that cannot be made."),
@@ -238,6 +247,8 @@ def _say(done: Conversion, target: str, *, as_json: bool) -> None:
             counts |= {"classes": done.notes["classes"], "classes_in": done.classes}
         if done.splits:
             counts["splits"] = done.splits
+        if done.stale:
+            counts["stale"] = done.stale
         echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
         return
     skipped = sum(done.skipped.values())
@@ -259,6 +270,32 @@ def _say(done: Conversion, target: str, *, as_json: bool) -> None:
         echo(
             f"note: {count} left out ({reason}): {first.splitlines()[0] if first else 'see above'}", err=True
         )
+    if done.stale:
+        older = count_text(len(done.stale), "older shard")
+        echo(
+            f"warning: {older} of this pattern left beyond the new ones: training would read them, too",
+            f"next: {_removing(done.stale)}",
+            err=True,
+        )
+
+
+def _removing(shards: list[str]) -> str:
+    """Return the command that removes shards; a shell expands the braces that stand for many.
+
+    Example:
+        >>> _removing([f"ais://pets/s-{number:03d}.tar" for number in range(8, 12)])
+        'torchdata-ais rm ais://pets/s-0{08..11}.tar'
+        >>> _removing(["out/a b-1.tar"])
+        "rm 'out/a b-1.tar'"
+    """
+    command = "torchdata-ais rm" if parse_url(shards[0]).kind == "object" else "rm"
+    head, tail = common_beginning(shards), common_beginning([name[::-1] for name in shards])[::-1]
+    first, last = (name[len(head) : len(name) - len(tail)] for name in (shards[0], shards[-1]))
+    if first.isdigit() and last.isdigit():
+        braces = f"{{{first}..{last}}}"
+        if [f"{head}{number}{tail}" for number in expand_template(braces)] == shards:
+            return f"{command} {shlex.quote(head)}{braces}{shlex.quote(tail)}"
+    return f"{command} {shlex.join(shards)}"
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:

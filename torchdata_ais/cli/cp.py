@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -48,6 +49,7 @@ def cp(
         from torchdata_ais.cli._bucket import Bucket, new_bucket
         from torchdata_ais.cli._objects import blocks_of, find, is_member, object_place, target_names
         from torchdata_ais.cli._progress import moved_bytes
+        from torchdata_ais.store.object_names import check_name
 
         for url, todo in (
             (source, "torchdata-ais put stores files"),
@@ -64,6 +66,8 @@ def cp(
         found = find(source, options)
         folder = not place.name or place.name.endswith("/")
         names = [place.name + name for name in target_names(found, folder, target)]
+        for name in names:
+            check_name(replace(place, name=name))
         bucket = Bucket.of(place, options)
         with new_bucket(bucket):
             there = bucket.holds(

@@ -105,7 +105,7 @@ def _options(options: StoreOptions | None) -> StoreOptions:
 
 def _show(index: SampleIndex, place: str, as_json: bool, problems: list[str] | None) -> None:
     """Print what an index covers and, if it was compared, what is wrong."""
-    shards = sum(part.head.shards for part in index.stored)
+    shards = sum(1 for _ in (index.selected() if index.is_selection else index.shards))
     if as_json:
         plain = {
             "where": place, "samples": len(index), "shards": shards, "proof": index.proof, "digest": index.digest,

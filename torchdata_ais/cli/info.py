@@ -10,7 +10,7 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported
-from torchdata_ais.errors import NotFoundError, SampleError, ShardError
+from torchdata_ais.errors import NotFoundError, SampleError, SampleIndexError, ShardError
 from torchdata_ais.shown import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ def _index(url: str, options: StoreOptions) -> IndexedSamples | None:
         return IndexedSamples.open(url, cluster=options if options.endpoint else None)
     except NotFoundError:
         return None
+    except SampleIndexError as error:
+        echo(f"note: {error.what}; torchdata-ais index brings it up to date", err=True)
+        return None
 
 
 def _is_stale(url: str, index: IndexedSamples, options: StoreOptions) -> bool:
@@ -110,7 +113,10 @@ def _is_stale(url: str, index: IndexedSamples, options: StoreOptions) -> bool:
     from torchdata_ais.urls import parse_url
 
     now = {(parse_url(one).uri, one.size, one.checksum) for one in listed_shards(url, options)}
-    return now != {(row.name, row.size, row.checksum) for row in index.shards}
+    rows = (
+        (part.shard(number) for part, number, _ in index.selected()) if index.is_selection else index.shards
+    )
+    return now != {(row.name, row.size, row.checksum) for row in rows}
 
 
 def _spread(samples: int, wanted: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import groupby
@@ -80,7 +81,12 @@ def inspect(
         try:
             ended = _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0, count)
         except NotFoundError as error:
-            raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
+            if where.kind == "object":
+                raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
+            if where.kind == "file":
+                folder = next(one for one in Path(where.name).absolute().parents if one.exists())
+                raise error.noting(f"ls {shlex.quote(str(folder))} shows what is there") from None
+            raise
         except AISError as error:
             problem = error
         if sheet is not None and first:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported
+from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported, same_command
 from torchdata_ais.cli._words import as_typed, names_of, remedy_as_typed
 from torchdata_ais.error_text import Sentences
 from torchdata_ais.errors import NotFoundError, UsageError
@@ -67,14 +67,25 @@ def lint(
         torchdata-ais lint --require 'jpg;png cls' /data/train-*.tar
         torchdata-ais lint ais://pets/train- --fix ais://good/train-%06d.tar
     """
-    with reported(debug, "torchdata_ais.checking", "rich.progress", command=lint), ExitStack() as stack:
+    fixing = False
+
+    def again() -> str:
+        return f"remove the shards of {fix}, then {same_command()}" if fixing else same_command()
+
+    with (
+        reported(debug, "torchdata_ais.checking", "rich.progress", command=lint, again=again),
+        ExitStack() as stack,
+    ):
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._progress import progress_of
+        from torchdata_ais.writing.prepare import folder_of
 
         options = options_of(filter(None, [*urls, fix]), endpoint)
         if fix:
-            _check_target(fix, options)
+            stack.enter_context(folder_of(fix))
+            _check_target(fix, urls, options)
+        bars = stack.enter_context(ExitStack())
         if index and len(urls) > 1:
             raise UsageError.at(
                 "Several sources have no place of their own for an index",
@@ -87,12 +98,12 @@ def lint(
             decode=decode,
             only=only or None,
             jobs=jobs or None,
-            progress=progress_of(stack, "lint", size=lambda: sum(sizes)),
+            progress=progress_of(bars, "lint", size=lambda: sum(sizes)),
             read=sizes.append,
             index=index,
             options=options,
         )
-        stack.close()
+        bars.close()
         indexed = _stored(report)
         if not as_json:
             _show(report)
@@ -104,9 +115,10 @@ def lint(
         written: Resharded | None = None
         if fix:
             stack.enter_context(new_bucket(bucket_for(fix, options)))
-            bar = progress_of(stack, "fix")
+            fixing = True
+            bar = progress_of(bars, "fix")
             written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
-            stack.close()
+            bars.close()
         if as_json:
             answer = report.as_dict()
             if written is not None:
@@ -174,15 +186,20 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
         + (f"; {written.joined} put together" if written.joined else "")
         + (f"; {written.renamed} renamed" if written.renamed else "")
         + (f"; left out: {', '.join(out)}" if out else "")
+        + (f"; classes noted in {written.classes}" if written.classes else "")
     )
 
 
-def _check_target(target: str, options: StoreOptions | None) -> None:
+def _check_target(target: str, urls: list[str], options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
     from torchdata_ais.store import resolve_options
-    from torchdata_ais.writing.prepare import prepare
+    from torchdata_ais.writing.prepare import check_apart, prepare
+
+    def store() -> StoreOptions:
+        return options or resolve_options()
 
     try:
-        prepare(target, lambda: options or resolve_options(), new=True, todo="remove them or write elsewhere")
+        prepare(target, store, new=True, todo="remove them or write elsewhere")
+        check_apart(target, urls, store)
     except NotFoundError:
         return  # the bucket is made when there is something to write

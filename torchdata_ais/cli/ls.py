@@ -24,8 +24,8 @@ def ls(
         str,
         typer.Argument(
             metavar="URL",
-            help="ais://bucket, ais://bucket/prefix, or the same of s3://, gs://, az://; ais://bucket/shard.tar/ "
-            "for the members of a shard. Without it, or ais://: the buckets.",
+            help="ais://bucket, ais://bucket/prefix, a template, or the same of s3://, gs://, az://; "
+            "ais://bucket/shard.tar/ for the members of a shard. Without it, or ais://: the buckets.",
             show_default=False,
         ),
     ] = "",
@@ -40,6 +40,8 @@ def ls(
     debug: Debug = False,
 ) -> None:
     r"""List buckets, the objects of a bucket or prefix, or the members of a shard.
+
+    All that a template names must be there.
 
     Examples:
         torchdata-ais ls
@@ -93,13 +95,16 @@ def _buckets(scheme: str, options: StoreOptions) -> list[dict[str, Any]]:
 
 
 def _objects(url: str, regex: str, options: StoreOptions) -> list[dict[str, Any]]:
-    from torchdata_ais.cli._objects import object_place
+    from torchdata_ais.cli._objects import named_objects, object_place
     from torchdata_ais.store import list_objects
 
     place = object_place(url)
-    found = list_objects(
-        url, regex=regex or None, options=options, beside=True, allow_empty=not place.name and not regex
-    )
+    if "{" in place.name:
+        found = named_objects(url, options, regex)
+    else:
+        found = list_objects(
+            url, regex=regex or None, options=options, beside=True, allow_empty=not place.name and not regex
+        )
     return [
         {"url": parse_url(one).uri, "size": one.size, "checksum": one.checksum, "version": one.version}
         for one in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,7 @@ def put(
         from torchdata_ais.cli._bucket import Bucket, new_bucket
         from torchdata_ais.cli._objects import object_place
         from torchdata_ais.cli._progress import moved_bytes
+        from torchdata_ais.store.object_names import check_name
 
         if not source.exists():
             raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
@@ -61,6 +63,9 @@ def put(
         files = dict(_named(source, where.name))
         if not files:
             raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
+        check_name(where)
+        for name, path in files.items():
+            check_name(replace(where, name=name), todo=f"rename the file {str(path)!r}")
         bucket = Bucket.of(where, options_for(endpoint, where.endpoint))
         with new_bucket(bucket):
             there = bucket.holds(list(files.items()), overwrite=overwrite)

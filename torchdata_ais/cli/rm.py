@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 def rm(
     urls: Annotated[
         list[str],
-        typer.Argument(metavar="URL...", help="ais://bucket/object. With -r also a prefix or a bucket."),
+        typer.Argument(
+            metavar="URL...", help="ais://bucket/object. With -r also a prefix, a template or a bucket."
+        ),
     ],
     recursive: Annotated[
         bool,
         typer.Option(
-            "--recursive", "-r", help="Remove all objects whose names begin so; of a bucket, the bucket, too."
+            "--recursive",
+            "-r",
+            help="Remove all objects whose names begin so, or that a template names; of a bucket, the bucket, too.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -70,11 +74,14 @@ def rm(
 
 def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
     """Return what is to go for one URL."""
-    from torchdata_ais.cli._objects import is_member, object_place
+    from torchdata_ais.cli._objects import is_member, named_objects, object_place
     from torchdata_ais.store import head_object, list_objects
 
     place = object_place(url)
+    template = "{" in place.name
     if recursive:
+        if template:
+            return named_objects(url, options)
         if not place.name and place.provider != "ais":
             raise UsageError.at("a bucket of another provider stays", todo="name a prefix in it", url=url)
         return list_objects(url, options=options, beside=True, allow_empty=not place.name)
@@ -89,10 +96,15 @@ def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
                 todo="write a new one: torchdata-ais convert --select",
                 url=url,
             ) from None
-        more = len(list_objects(url, options=options, beside=True, allow_empty=True))
+        objects = (
+            named_objects(url, options)
+            if template
+            else list_objects(url, options=options, beside=True, allow_empty=True)
+        )
         raise error.noting(
-            f"--recursive removes {count_text(more, 'object')} that begin so"
-            if more
+            f"--recursive removes {count_text(len(objects), 'object')} that "
+            + ("the template names" if template else "begin so")
+            if objects
             else "nothing is removed"
         ) from None
 

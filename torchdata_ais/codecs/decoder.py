@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,8 @@ from torchdata_ais.codecs.video import require_video, torch_video
 from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DecodeError, DecodeUsageError, UsageError
 
+logger = logging.getLogger("torchdata_ais")
+
 _MEDIA: dict[str, Handler] = {
     "audio": torch_audio,
     "torch_audio": torch_audio,
@@ -47,7 +50,8 @@ class Decoder:
         *specs: Names of image specs (see `imagehandler`), ``"audio"``, ``"video"``, or handlers
             ``(name, data) -> value or None``; the name has a leading dot. Without any, images become PIL
             images.
-        only: Fields to decode, exactly as they are called; the others stay as they are.
+        only: Fields to decode, exactly as they are called; the others stay as they are. Names that seem wrong, by the
+            first sample, are said in the log.
         partial: Leave values alone that are not bytes, instead of failing. None fails in any case.
         pre: Handlers before `specs`, instead of the one for ``.gz``.
         post: Handlers after `specs`, instead of the field table.
@@ -81,7 +85,7 @@ class Decoder:
         >>> test = Decoder("torchrgb8", resize_crop=(256, 224))
     """
 
-    __slots__ = ("_handlers", "_only", "_partial", "is_random")
+    __slots__ = ("_compared", "_handlers", "_only", "_partial", "is_random", "only")
 
     @checked
     def __init__(
@@ -131,7 +135,9 @@ class Decoder:
             *filled,
             *_several(post, FieldTable(allow_pickle, max_gz_bytes), "post"),
         )
-        self._only = _fields(only)
+        self.only = _names(only)
+        self._only = None if self.only is None else _with_and_without_dots(self.only)
+        self._compared = self._only is None  # what only= names, with what a sample has
         self._partial = partial
         self.is_random = any(isinstance(one, ImageHandler) and one.is_random for one in self._handlers)
 
@@ -172,7 +178,22 @@ class Decoder:
                     kind = DecodeError if value is None else DecodeUsageError
                     why = f"its value is {type(value).__name__}, not bytes"
                     raise _failure(kind, sample, field, why, _PARTIAL)
+        if not self._compared:
+            self._compare(sample)
         return decoded
+
+    def _compare(self, sample: dict[str, Any]) -> None:
+        """Say once if the names of `only` seem to be wrong: no field of the first sample, or one named more shortly."""
+        self._compared = True
+        names = self.only or []
+        missing = [name for name in names if name not in sample and name.lstrip(".") not in sample]
+        others = [field for field in sample if not field.startswith("__") and field not in names]
+        alike = {_ending(name) for name in missing} & {_ending(field) for field in others}
+        if missing and (alike or len(missing) == len(names)):
+            logger.warning(
+                "only=%r: the first sample, %r, has no field %r; it has %r, which stay bytes",
+                " ".join(names), sample.get("__key__"), " ".join(missing), " ".join(others),
+            )  # fmt: skip
 
     def decode_field(self, field: str, data: bytes, seed: int | None = None) -> Any:
         """Return the value of one field: the first handler's that gives one, else `data` as they are."""
@@ -282,9 +303,17 @@ def _several(handlers: Handler | Iterable[Handler] | None, default: Handler, opt
     return found
 
 
-def _fields(only: Iterable[str] | str | None) -> frozenset[str] | None:
+def _names(only: Iterable[str] | str | None) -> list[str] | None:
     if only is None:
         return None
     exact = only.split() if isinstance(only, str) else list(only) if isinstance(only, Iterable) else [only]
     check_text(exact, "decode(only=)")
-    return frozenset(exact) | frozenset(field.lstrip(".") for field in exact)
+    return exact
+
+
+def _with_and_without_dots(names: list[str]) -> frozenset[str]:
+    return frozenset(names) | frozenset(name.lstrip(".") for name in names)
+
+
+def _ending(field: str) -> str:
+    return field.rpartition(".")[2].lower()

@@ -6,7 +6,7 @@ from torchdata_ais.index.indexed_samples import IndexedSamples
 from torchdata_ais.index.keys import Keys
 from torchdata_ais.index.lengths import field_sizes, lengths_of
 from torchdata_ais.index.mixture import Mixture
-from torchdata_ais.index.places import folder_at, found_folder, index_place
+from torchdata_ais.index.places import fixed_beginning, folder_at, found_folder, index_place, named_shards
 from torchdata_ais.index.rows import SampleReference, entry_of
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import (
@@ -37,9 +37,11 @@ __all__ = [
     "content_of",
     "entry_of",
     "field_sizes",
+    "fixed_beginning",
     "folder_at",
     "found_folder",
     "index_place",
     "lengths_of",
+    "named_shards",
     "stored_text",
 ]

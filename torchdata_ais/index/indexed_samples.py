@@ -20,7 +20,7 @@ from torchdata_ais.index.columns import Columns, check_column, column_array, val
 from torchdata_ais.index.joining import Join, Missing, joined_with, partners_of
 from torchdata_ais.index.keys import Keys
 from torchdata_ais.index.parts import Parts
-from torchdata_ais.index.places import folder_at, found_folder, options_for
+from torchdata_ais.index.places import folder_at, found_folder, named_shards, options_for
 from torchdata_ais.index.rows import SHOWN, SampleReference, entry_of, shown_rows
 from torchdata_ais.index.selecting import Selection, selected_numbers, side_of_keys
 from torchdata_ais.index.shown import index_html
@@ -73,7 +73,8 @@ class IndexedSamples:
 
         Args:
             where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
-                `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL.
+                `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Of a template
+                or a pattern the samples of the shards that it names are selected.
             index_dir: A folder of this node to copy the index to, see `kept_in`.
             cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
             **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
@@ -104,6 +105,9 @@ class IndexedSamples:
                     url=name,
                 )
         opened = cls([stored], home=folder.where, options=settings)
+        only = named_shards(where)
+        if only is not None:
+            opened = opened._of_shards(only)
         return opened if index_dir is None else opened.kept_in(index_dir)
 
     @checked
@@ -538,6 +542,18 @@ class IndexedSamples:
         """Return an index of `parts` that is reached, joined and has columns as this one, but for what is changed."""
         same = {"options": self._options, "joins": self.joins, "columns": self._columns.added}
         return type(self)(parts.stored, parts.positions, **{**same, **changed})
+
+    def _of_shards(self, names: Sequence[str]) -> Self:
+        """Return the samples of the shards of these names; all of them must be in the index."""
+        parts, missing = self._parts.of_shards(names)
+        if missing:
+            raise SampleIndexError.at(
+                f"{self._home}: the index has {len(names) - len(missing)} of the {len(names)} shards that are named; "
+                f"{missing[0]} is not in it",
+                todo="name the shards that are there, or index the new ones, too (torchdata-ais index PREFIX)",
+                url=missing[0],
+            )
+        return self._with(parts)
 
     def _chosen(self, numbers: Integers) -> Self:
         return self._with(self._parts.chosen(numbers))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -92,6 +93,20 @@ class Parts:
             begin, number = begin + part.head.samples, number - part.head.shards
         raise IndexError(f"shard {number}")
 
+    def of_shards(self, names: Iterable[str]) -> tuple[Parts, list[str]]:
+        """Return the samples of some shards, and the names that no shard has. Nothing was chosen before."""
+        missing = {_absolute(name): name for name in names}
+        wanted = set(missing)
+        chosen, end = [], 0
+        for row in self.shards():
+            begin, end = end, end + row.samples
+            name = _absolute(row.name)
+            if name in wanted:
+                missing.pop(name, None)
+                chosen.append(np.arange(begin, end, dtype=np.int64))
+        positions = np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
+        return Parts(self.stored, positions), list(missing.values())
+
     def take(self, numbers: Integers) -> list[SampleReference]:
         """Return some of the chosen samples, in the order asked for; a shard's table is read once."""
         positions = self.at(numbers)
@@ -137,3 +152,7 @@ class Parts:
             return
         for part in self.stored:
             yield from (entry_of(part, number, None) for number in range(part.head.shards))
+
+
+def _absolute(name: str) -> str:
+    return name if "://" in name else os.path.abspath(name)  # noqa: PTH100 - links stay as they are

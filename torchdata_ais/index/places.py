@@ -11,8 +11,8 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index.folder import Folder, LocalFolder, RemoteFolder
 from torchdata_ais.index.form import TABLE
 from torchdata_ais.shard_names import INDEX_FOLDER
-from torchdata_ais.store import StoreOptions, cluster_options
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.store import StoreOptions, cluster_options, list_objects
+from torchdata_ais.urls import expand_template, parse_url, redact
 
 _PATTERN = "{*?["  # where the fixed beginning of a name ends
 
@@ -35,7 +35,7 @@ def index_place(source: str | os.PathLike[str]) -> str:
     text = os.fspath(source)
     place = parse_url(text)
     if place.kind == "object":
-        name = _fixed(place.name)
+        name = fixed_beginning(place.name)
         below = f"{name[:-1]}%2F" if name.endswith("/") else name
         named = replace(place, name=f"{INDEX_FOLDER}{below}".rstrip("/"), params={})
         return named.url() if place.endpoint else named.uri
@@ -48,13 +48,30 @@ def index_place(source: str | os.PathLike[str]) -> str:
     path = Path(place.name)
     if path.is_dir():
         return str(path / INDEX_FOLDER)
-    fixed = _fixed(place.name)
+    fixed = fixed_beginning(place.name)
     folder, _, base = fixed.rpartition("/")
     return str(Path(folder or ("/" if fixed.startswith("/") else "."), INDEX_FOLDER, base))
 
 
-def _fixed(name: str) -> str:
+def fixed_beginning(name: str) -> str:
+    """Return how all names begin that a template or a pattern stands for."""
     return name[: min((at for mark in _PATTERN if (at := name.find(mark)) >= 0), default=len(name))]
+
+
+def named_shards(where: str | os.PathLike[str]) -> list[str] | None:
+    """Return the shards that a template or a pattern names, as indexes name them; None for all that lie there.
+
+    Example:
+        >>> named_shards("ais://pets/train-{8..9}.tar"), named_shards("ais://pets/train-")
+        (['ais://pets/train-8.tar', 'ais://pets/train-9.tar'], None)
+    """
+    text = os.fspath(where)
+    place = parse_url(text)
+    if place.kind == "object" and "{" in place.name:
+        return [replace(place, name=name, params={}).uri for name in expand_template(place.name)]
+    if place.kind == "file" and fixed_beginning(place.name) != place.name and not Path(place.name).exists():
+        return [parse_url(url).uri for url in list_objects(text, options=StoreOptions(), allow_empty=True)]
+    return None
 
 
 def folder_at(where: str | os.PathLike[str], options: StoreOptions) -> Folder:
@@ -99,7 +116,7 @@ def _candidates(where: str, options: StoreOptions) -> Iterator[tuple[Folder, str
         yield folder_at(index_place(where), options), ""
     else:
         if place.kind == "object" and not place.name.startswith(INDEX_FOLDER):
-            beginning = replace(place, name=_fixed(place.name)).uri
+            beginning = replace(place, name=fixed_beginning(place.name)).uri
             yield folder_at(index_place(where), options), beginning if place.name else f"{beginning}/"
         if place.name:
             yield folder_at(where, options), ""

@@ -45,7 +45,8 @@ def selected_numbers(
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
         raise UsageError.at(
             f"select() got values of type {chosen.dtype}",
-            todo="pass a mask, numbers of samples, or a function",
+            todo="pass a mask, numbers of samples, an expression of pyarrow.compute (pc.field('size') > 1000), or a "
+            "function of a batch of rows",
         )
     ordered: Integers = np.sort(chosen.astype(np.int64))
     repeats = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -79,9 +80,10 @@ def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.b
     try:
         mask[table.filter(expression).column(_ROW).to_numpy()] = True
     except (pa.ArrowException, KeyError) as error:
+        reason = str(error).partition(" in ")[0].partition("\n")[0]  # then it lists our own column, too
         raise UsageError.at(
-            f"select() cannot use {expression}: {error}", todo=f"use the columns {', '.join(SHOWN.names)}"
-        ) from error
+            f"select() cannot use {expression}: {reason}", todo=f"use the columns {', '.join(SHOWN.names)}"
+        ) from None
     return mask
 
 
@@ -93,6 +95,11 @@ def _answer(which: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> An
         raise UsageError.at(
             f"the function given to select() asks for what there is not: {error}",
             todo=f"use the columns {', '.join(SHOWN.names)}",
+        ) from error
+    except AttributeError as error:
+        raise UsageError.at(
+            f"the function given to select() fails: {error}",
+            todo="it gets a pyarrow.RecordBatch, many rows at once: use functions of pyarrow.compute",
         ) from error
 
 

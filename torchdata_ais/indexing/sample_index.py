@@ -104,7 +104,7 @@ class SampleIndex(IndexedSamples):
             previous=previous,
             progress=progress,
         )
-        return cls([stored], home=home_of(sources), options=settings)
+        return cls([stored], home=home_of(sources, settings), options=settings)
 
     @classmethod
     @override
@@ -126,9 +126,10 @@ class SampleIndex(IndexedSamples):
 
         Args:
             where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
-                `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Or of another
-                tool: a data set of Energon (with ``.nv-meta/.info.json``), files ``.idx`` of Energon, Lhotse or DALI's
-                wds2idx (a name, a template, a pattern), a JSON of wids.
+                `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Of a template
+                or a pattern the samples of the shards that it names are selected. Or of another tool: a data set of
+                Energon (with ``.nv-meta/.info.json``), files ``.idx`` of Energon, Lhotse or DALI's wds2idx (a name, a
+                template, a pattern), a JSON of wids.
             shards: What ``.idx`` files are of, in their order; default the shards beside them.
             processes: Read in so many processes what another tool's index does not say; 0 reads in this one.
             index_dir: A folder of this node to copy a stored index to, see `kept_in`.

@@ -239,7 +239,7 @@ def _on_size(sizes: list[int], shards: int, instances: int) -> list[str]:
 def _on_order(pipe: IterDataPipe[Any], readers: list[IterDataPipe[Any]], shards_each: int) -> list[str]:
     above = [stage for reader in readers for stage in upstream(parents(reader)[0])]
     shards = any(stage_of(stage).effect().mixes for stage in above)
-    buffers = [stage_of(stage) for stage in upstream(pipe) if _mixes_samples(stage, above)]
+    buffers = [stage for stage in upstream(pipe) if _mixes_samples(stage, above)]
     if not shards and not buffers:
         return [
             "order: the same in every epoch; .shuffle() before load_tar and .shuffled(n) behind group_samples mix"
@@ -249,12 +249,15 @@ def _on_order(pipe: IterDataPipe[Any], readers: list[IterDataPipe[Any]], shards_
         "order: shards in a new order each epoch" if shards else "order: shards in the same order each epoch"
     )
     text += f", {opened} read at the same time in a worker"
+    batches = bool(buffers) and _takes_batches(buffers[0])
     text += (
-        f", samples mixed in a buffer of {buffers[0].memory_bound().text}"
+        f", {'batches' if batches else 'samples'} mixed in a buffer of {stage_of(buffers[0]).memory_bound().text}"
         if buffers
         else ", samples in the shard's order"
     )
-    if not buffers:
+    if batches:
+        text += "; .shuffled(n) before .batched() would mix the samples of a batch, too"
+    elif not buffers:
         text += "; .shuffled(1000) behind group_samples would mix neighbours"
     elif opened == 1 and shards_each > 1:
         text += "; where a shard holds more than the buffer, load_tar(open_shards=4) mixes shards as well"
@@ -274,6 +277,12 @@ def _on_state(pipe: IterDataPipe[Any]) -> str:
                 " not know their place in the data set. put it before that stage"
             )
     return "checkpoints: can be taken at every batch, with ais_loader"
+
+
+def _takes_batches(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether what comes to a stage are batches: made above it, and not taken apart again."""
+    gives = (stage_of(stage).effect().gives for stage in upstream(parents(pipe)[0]))
+    return next((one for one in gives if one in ("batches", "more")), "") == "batches"
 
 
 def _mixes_samples(stage: IterDataPipe[Any], above: list[IterDataPipe[Any]]) -> bool:

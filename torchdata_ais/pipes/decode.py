@@ -132,6 +132,8 @@ class SampleDecoder(Pipe[Any], SlotStage):
 
     def arguments(self) -> str:
         shown = [self._shown] if self._shown else []
+        if self._codec.only is not None:
+            shown.append(f"only={' '.join(self._codec.only)!r}")
         if self._threads:
             shown.append(f"threads={self._threads}")
         if self._policy.on_error != "raise":

@@ -17,6 +17,7 @@ from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.store.facts import facts_of, length_of
 from torchdata_ais.store.naming import naming
+from torchdata_ais.store.object_names import check_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, ObjectURL, parse_url, redact
@@ -54,8 +55,10 @@ def put_object(
     Raises:
         NotFoundError: No such bucket.
         ConnectError, AuthError, StallError, ReadError: It could not be stored.
-        UsageError: No object's name, no endpoint, or another `size`.
+        UsageError: No object's name, one that no object can have, no endpoint, or another `size`.
     """
+    url = parse_url(url)
+    check_name(url)
     place, target = _place(url, options)
     with ExitStack() as stack:
         length, checksum, body = _replayable(data, stack, size, checksum)

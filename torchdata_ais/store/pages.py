@@ -7,7 +7,6 @@ are ours: the SDK takes half a second to import, and what begins with a listing 
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
@@ -19,6 +18,7 @@ from torchdata_ais.errors import ReadError
 from torchdata_ais.store.attempts import Attempts, retried, series
 from torchdata_ais.store.control import ask, quoted
 from torchdata_ais.store.exchange import UNREADABLE, not_aistore
+from torchdata_ais.store.object_names import name_fault
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.urls import Location, redact
 
@@ -28,13 +28,16 @@ _MSGPACK = "application/msgpack"
 _PAGE_NAMES = 0  # as many as the cluster gives
 _PROPS = "name,size,checksum,version"
 _PROXY = "look at the log of the proxy, or name the objects with a template: then nothing is listed"
+_NAMED = (
+    "list by a narrower prefix, or name the objects with a template; if the bucket has such an object, remove it "
+    "with the AIStore SDK, else look at the log of the proxy"
+)
 _NAME_BYTES, _TOKEN_BYTES = 4096, 16384
 _OBJECT_BYTES = 1 << 50
 _BARREN_PAGES = (
     100  # a cluster may pass over what has been deleted, or say an entry twice while it moves objects
 )
 _MOST = 10_000_000
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _IS_DIRECTORY = 1 << 8
 
 
@@ -124,20 +127,19 @@ class _Listing:
 
     def _check(self, name: str, size: int) -> None:
         """Refuse an entry that is none of the objects asked for."""
+        todo = _PROXY
         if not name:
             why = "it has no name"
         elif not name.startswith(self._prefix):
             why = f"that does not begin with {self._prefix!r}"
-        elif _UNPRINTABLE.search(name) or len(name) > _NAME_BYTES:
-            why = "no object has such a name"
-        elif not {".", ".."}.isdisjoint(name.split("/")):
-            why = "in a URL that is the name of another object"
+        elif why := name_fault(name):
+            todo = _NAMED
         elif not 0 <= size < _OBJECT_BYTES:
             why = f"it has {size} bytes"
         else:
             return
         shown = repr(name if len(name) <= 200 else name[:200] + "...")
-        raise ReadError.at(f"{self.name}: the entry {shown} cannot be right: {why}", todo=_PROXY)
+        raise ReadError.at(f"{self.name}: the entry {shown} cannot be right: {why}", todo=todo)
 
     def entries(self) -> list[Entry]:
         """Return the objects by name."""

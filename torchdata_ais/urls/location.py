@@ -141,7 +141,9 @@ class Location:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
         if self.kind != "object":
             return self.name
-        path = quote(self.name, safe="/")
+        path = quote(
+            self.name, safe="/", errors="surrogateescape"
+        )  # bytes that are no UTF-8, as a shell gives them
         return f"{self.endpoint}{_OBJECTS}{self.bucket}/{path}?{urlencode({**self.query, **self.params})}"
 
 

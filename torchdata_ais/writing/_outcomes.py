@@ -23,15 +23,26 @@ logger = logging.getLogger("torchdata_ais")
 
 @dataclass
 class Counts:
-    """What became of the samples that were not written."""
+    """What became of the samples that were not written.
+
+    Attributes:
+        dropped: How many were not wanted.
+        skipped: How many were given up, by the class of the error.
+        first: What the first error of each class said.
+        unmet: The fields to keep that no sample had.
+    """
 
     dropped: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
+    unmet: frozenset[str] = frozenset()
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
-            self.dropped + other.dropped, self.skipped + other.skipped, {**other.first, **self.first}
+            self.dropped + other.dropped,
+            self.skipped + other.skipped,
+            {**other.first, **self.first},
+            self.unmet & other.unmet,
         )
 
     def as_list(self) -> list[LeftOut]:
@@ -44,6 +55,8 @@ class Counts:
             self.dropped += 1
             return None
         if not isinstance(outcome, Exception):
+            if self.unmet:
+                self.unmet = self.unmet.difference(outcome)
             return outcome
         if on_error == "raise":
             raise outcome.with_traceback(None) if isinstance(outcome, AISError) else outcome

@@ -191,9 +191,15 @@ class Edit:
             and not self.check
         )
 
+    @property
+    def kept(self) -> frozenset[str] | None:
+        """The names of `fields`; None for all."""
+        fields = self.fields
+        return None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields)
+
     def transform(self, load: Callable[[Any], dict[str, Any]], seed: int) -> Transform:
         """Return the function that loads items and makes samples of them."""
-        decode, fields = self.decode, self.fields
+        decode = self.decode
         return Transform(
             load,
             self.encode(),
@@ -202,6 +208,6 @@ class Edit:
             self.map,
             self.rng,
             seed,
-            None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields),
+            self.kept,
             build_decoder("pil", checked_sound, partial=True) if self.check else None,
         )

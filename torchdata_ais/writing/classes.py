@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, TransportError, UsageError
 from torchdata_ais.shard_names import CLASSES_FILE
 from torchdata_ais.store import StoreOptions, open_blocks, put_object
@@ -15,7 +16,8 @@ from torchdata_ais.store.naming import naming
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.whole_file import whole_file
 
-_TODO = "write to a folder or prefix of its own, or pass overwrite=True"
+_APART = "write to a folder or prefix of its own"
+_TODO = Remedy(_APART, "pass overwrite=True")
 
 
 def classes_place(shards: str | os.PathLike[str]) -> str | None:
@@ -85,7 +87,12 @@ def names_for_people(shards: str | os.PathLike[str], options: Callable[[], Store
 
 
 def agreed_classes(
-    pattern: str, classes: Sequence[str], options: Callable[[], StoreOptions], *, overwrite: bool
+    pattern: str,
+    classes: Sequence[str],
+    options: Callable[[], StoreOptions],
+    *,
+    overwrite: bool,
+    todo: str = _TODO,
 ) -> list[str]:
     """Return the classes to number by: those that lie there already, if they are these and perhaps more.
 
@@ -102,10 +109,29 @@ def agreed_classes(
         raise UsageError.at(
             f"{CLASSES_FILE} beside the shards does not have {', '.join(map(repr, more[:3]))}"
             f"{' and others' if len(more) > 3 else ''}: their numbers would be those of other classes",
-            todo=_TODO,
+            todo=todo,
             url=redact(classes_place(pattern) or pattern),
         )
     return there
+
+
+def carried_classes(shards: Sequence[str], pattern: str, options: Callable[[], StoreOptions]) -> list[str]:
+    """Return the names that lie beside shards whose samples are written to new ones as they are; none without any.
+
+    Raises:
+        UsageError: Other names lie beside the new ones, or the same with other numbers.
+    """
+    own = read_classes(shards[0], options) if shards else None
+    if own and agreed_classes(pattern, own, options, overwrite=False, todo=_APART) != own:
+        raise other_numbers(_APART)
+    return own or []
+
+
+def other_numbers(todo: str = _TODO) -> UsageError:
+    """Return the error for shards that have numbers of classes and come where these mean others."""
+    return UsageError.at(
+        "the classes beside the shards have other numbers than those of the source", todo=todo
+    )
 
 
 def write_classes(pattern: str, classes: Sequence[str], options: Callable[[], StoreOptions]) -> str | None:

@@ -10,7 +10,9 @@ from typing import Any
 from typing_extensions import Unpack
 
 from torchdata_ais.arguments import checked, option
+from torchdata_ais.shown import count_text
 from torchdata_ais.store import Cluster
+from torchdata_ais.urls import redact
 from torchdata_ais.writing._outcomes import OnError
 from torchdata_ais.writing._transform import Edit, EditNames
 from torchdata_ais.writing.job import Conversion, ConversionJob, Progress
@@ -91,7 +93,8 @@ def convert(
             be pickled.
         resume: Go on where the interrupted conversion with the same `manifest` stopped. Source and arguments must be
             the same; what was finished is neither read nor written again.
-        overwrite: Write even if there are shards of this pattern already; they are replaced one by one.
+        overwrite: Write even if there are shards of this pattern already; they are replaced one by one. None is
+            removed: those with numbers beyond the new ones stay, and are named (`Conversion.stale`).
         on_error: ``"raise"``; or ``"warn"``, ``"skip"``: count samples that cannot be loaded, decoded, mapped or
             encoded, log the first of each kind, and go on. A source shard that is not sound always raises.
         progress: Called now and then with what is done, the total, and the unit (``image``, ``row``, ``shard``).
@@ -102,10 +105,11 @@ def convert(
             ``manifest maxcount maxsize post compress mtime ...``.
 
     Raises:
-        UsageError: The arguments cannot work, or there are shards of this pattern already; `select` or `map` left
-            all samples out.
+        UsageError: The arguments cannot work, or there are shards of this pattern already; shards would be written
+            over those that are read, or among them; `select` or `map` left all samples out.
         NotFoundError: There is no source, or no sample in it.
         SampleError: A sample cannot be made; the conversion can be resumed after the cause is gone. None at all could.
+        MissingFieldError: No sample has one of `fields`. Shards that were finished by then stay.
         ShardError: A source shard is not sound.
         TransportError: Something cannot be read or stored.
         StateError: `resume` with another source or other arguments.
@@ -139,4 +143,12 @@ def convert(
     )
     for reason, count, first in job.left_out:
         logger.warning("%s: %d left out (%s), such as %s", source, count, reason, first)
-    return job.run()
+    done = job.run()
+    if done.stale:
+        logger.warning(
+            "%s of %s left beyond the new ones, such as %s: training would read them, too",
+            count_text(len(done.stale), "older shard"),
+            redact(os.fspath(target)),
+            redact(done.stale[0]),
+        )
+    return done

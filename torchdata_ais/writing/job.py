@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -11,15 +12,23 @@ from typing import Any, NamedTuple
 
 from torchdata_ais.arguments import check_function, check_number, check_seed, taken
 from torchdata_ais.error_text import Remedy
-from torchdata_ais.errors import NotFoundError, SampleError, StateError, UsageError
+from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
 from torchdata_ais.shard_names import is_shard
+from torchdata_ais.shown import count_text
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._outcomes import Counts, OnError, outcomes
 from torchdata_ais.writing._transform import Edit
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
 from torchdata_ais.writing.manifest import ShardInfo
-from torchdata_ais.writing.prepare import check_pattern, folder_of, prepare
+from torchdata_ais.writing.prepare import (
+    check_apart,
+    check_not_read,
+    check_pattern,
+    folder_of,
+    prepare,
+    shards_there,
+)
 from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
 from torchdata_ais.writing.sources.options import SourceOptions, positions_of
@@ -29,6 +38,8 @@ from torchdata_ais.writing.sources.source import LeftOut, Source
 Progress = Callable[[int, int, str], object]
 
 _SPLIT = "{split}"
+
+logger = logging.getLogger("torchdata_ais")
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,7 @@ class Conversion:
         left_out: What is not in the shards, and why: files that are no pictures, samples given up.
         splits: How many samples each split has.
         classes: Where the names of the classes were noted; None without any.
+        stale: Older shards of the pattern that stay, with numbers beyond those of the new ones.
     """
 
     shards: list[ShardInfo]
@@ -56,6 +68,7 @@ class Conversion:
     left_out: list[LeftOut] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
     classes: str | None = None
+    stale: list[str] = field(default_factory=list)
 
 
 class Series(NamedTuple):
@@ -98,6 +111,7 @@ class ConversionJob:
         if progress is not None:
             check_function(progress, 3, "convert(progress=)")
         self._how, self._edit, self._seed, self._on_error = how, edit, seed, on_error
+        self._kept = edit.kept or frozenset()
         self._processes, self._start_method = processes, start_method
         self._progress = progress
         self._new = not (resume or overwrite)
@@ -132,6 +146,9 @@ class ConversionJob:
                 **writer,
             )
             self._all.append(Series(name, pattern, some, shards))
+            if isinstance(found, ShardSource):
+                check_not_read(pattern, found.shards, self._store, start)
+                check_apart(pattern, source, self._store, start)
 
     @property
     def bytes(self) -> int:
@@ -140,22 +157,21 @@ class ConversionJob:
 
     def run(self) -> Conversion:
         """Write."""
-        counted = Counts()
+        counted = Counts(unmet=self._kept)
         splits = {}
         shards: list[ShardInfo] = []
         noted = None
-        number, count = self._how.part_of
         with ExitStack() as folders:
             for one in self._all:
                 folders.enter_context(folder_of(one.pattern))
             for one in self._all:
-                is_mine = lambda found, n=number, c=count: found % c == (n - 1) % c  # noqa: E731
-                prepare(one.pattern, self._store, new=self._new, is_mine=is_mine)
+                prepare(one.pattern, self._store, new=self._new, is_mine=self._is_mine)
                 counted = self._written(one, counted)
                 shards += one.writer.shards
                 splits[one.name] = one.writer.total
         if self._classes and shards:
             noted = write_classes(self._all[0].pattern, self._classes, self._store)
+        stale = [] if self._new else [shard for one in self._all for shard in self._stale(one)]
         notes = self._all[0].source.notes
         return Conversion(
             shards,
@@ -167,6 +183,7 @@ class ConversionJob:
             [*self.left_out, *counted.as_list()],
             splits if self._how.splits else {},
             noted,
+            stale,
         )
 
     def _check_some(self, counted: Counts) -> None:
@@ -186,6 +203,19 @@ class ConversionJob:
             )
         raise NotFoundError.at("the source has no sample", todo="check what it names; nothing was written")
 
+    def _check_fields(self, counted: Counts) -> None:
+        """Raise if no sample had a field that is to be kept; the samples of one part need not have all."""
+        if not counted.unmet:
+            return
+        names = ", ".join(map(repr, sorted(counted.unmet)))
+        what = f"no sample has the field {names}, which fields= names"
+        if self._how.part is not None:
+            logger.warning("%s: in this part", what)
+            return
+        finished = sum(len(one.writer.shards) for one in self._all)
+        stay = f"; {count_text(finished, 'shard')} written before stay" if finished else ""
+        raise MissingFieldError.at(what, todo=f"correct fields={stay}")
+
     def _written(self, one: Series, before: Counts) -> Counts:
         """Write one series, and return what was left out so far."""
         found, shards = one.source, one.writer
@@ -197,7 +227,7 @@ class ConversionJob:
         transform = self._edit.transform(found.load, self._seed)
         processes = 1 if self._is_copy else self._processes
         with shards:
-            counts = _take_up(shards, order, notes)
+            counts = _take_up(shards, order, notes, self._kept)
             at = (shards.resume_at() or {}).get("at")
             with closing(outcomes(found, at, transform, processes, self._start_method)) as made:
                 for cursor, outcome in made:
@@ -210,18 +240,34 @@ class ConversionJob:
                             "at": cursor,
                             "dropped": counts.dropped,
                             "skipped": dict(counts.skipped),
+                            **({"unmet": sorted(counts.unmet)} if counts.unmet else {}),
                         }
                     if self._progress is not None:
                         self._progress(found.done(cursor), found.total, found.unit)
             if one is self._all[-1]:
                 self._check_some(before + counts)
+                self._check_fields(before + counts)
         return before + counts
+
+    def _is_mine(self, shard: int) -> bool:
+        """Return whether this part writes shards of such numbers."""
+        number, count = self._how.part_of
+        return shard % count == (number - 1) % count
+
+    def _stale(self, one: Series) -> list[str]:
+        """Return the shards of another time that follow the new ones."""
+        # By its whole name: s-1.tar is none of s-%06d.tar.
+        return [
+            one.pattern % number
+            for number, name in sorted(shards_there(one.pattern, self._store))
+            if number >= one.writer.shard and self._is_mine(number) and (one.pattern % number).endswith(name)
+        ]
 
     def _agreed(self, found: Source, target: str, *, overwrite: bool, has_files: bool) -> list[str]:
         """Return the names of the classes, and have the source number by those that lie beside the shards already."""
         own = found.notes.get("classes", [])
         if isinstance(found, ShardSource) and self._edit.map is None and has_files:
-            own = read_classes(found.first, self._store) or []
+            own = read_classes(found.shards[0], self._store) or []
         if not own or not has_files:
             return list(own)
         agreed = agreed_classes(target.replace(_SPLIT, "split"), own, self._store, overwrite=overwrite)
@@ -273,7 +319,9 @@ def _own(manifest: str | None, split: str, how: SourceOptions) -> str | None:
     return "-".join([stem, *words]) + dot * bool(ending) + ending
 
 
-def _take_up(shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any]) -> Counts:
+def _take_up(
+    shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any], kept: frozenset[str]
+) -> Counts:
     """Note source and order in the manifest; in a resumed one, check that they are the same."""
     before = shards.notes.get("order")
     if before is None and shards.shards:
@@ -288,5 +336,7 @@ def _take_up(shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any]) 
             todo=Remedy("use the same", "begin anew without resume=True"),
         )
     shards.notes.update(notes, order=order)
-    cursor = shards.cursor or {}
-    return Counts(cursor.get("dropped", 0), Counter(cursor.get("skipped", {})))
+    cursor = shards.cursor or {"unmet": kept}
+    return Counts(
+        cursor.get("dropped", 0), Counter(cursor.get("skipped", {})), unmet=frozenset(cursor.get("unmet", ()))
+    )

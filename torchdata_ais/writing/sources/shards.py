@@ -41,9 +41,9 @@ class ShardSource(Source):
         self.load = dict
 
     @property
-    def first(self) -> str:
-        """The first shard."""
-        return self._shards[0]
+    def shards(self) -> list[str]:
+        """All of them."""
+        return self._shards
 
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yield ``(cursor, sample of bytes)``; begins anew at the shard of the cursor, and passes over its head."""

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from torchdata_ais.error_text import Remedy
-from torchdata_ais.errors import UsageError
+from torchdata_ais.writing.classes import other_numbers
 
 
 class LeftOut(NamedTuple):
@@ -72,10 +71,7 @@ class Source(ABC):
         """
         numbered = getattr(self.load, "numbered", None)
         if numbered is None:
-            raise UsageError.at(
-                "the classes beside the shards have other numbers than those of the source",
-                todo=Remedy("write to a folder or prefix of its own", "pass overwrite=True"),
-            )
+            raise other_numbers()
         self.load = numbered(classes)
 
     def check_files(self) -> None:  # noqa: B027 - most have looked at theirs

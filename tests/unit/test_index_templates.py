@@ -1,0 +1,89 @@
+"""An index beside the shards is that of all of them; a template or a pattern opens those that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchdata_ais import AISSampleReader, SampleDataset
+from torchdata_ais.errors import SampleIndexError, UsageError
+from torchdata_ais.indexing import SampleIndex
+from torchdata_ais.local import LocalCluster
+from torchdata_ais.pipes import AISSourceLister
+from torchdata_ais.store import StoreOptions, put_object
+from torchdata_ais.testing import write_shard
+
+SHARDS, SAMPLES = 4, 3
+
+
+def keys(first: int, last: int) -> list[str]:
+    return [f"{shard}-{number}" for shard in range(first, last + 1) for number in range(SAMPLES)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for shard in range(SHARDS):
+        members = {f"{shard}-{number}.cls": b"1" for number in range(SAMPLES)}
+        write_shard(tmp_path / f"s-{shard}.tar", members)
+    return tmp_path
+
+
+def test_promise_2_a_template_reads_by_index_what_it_streams(ais_cluster: LocalCluster, folder: Path) -> None:
+    ais_cluster.client().bucket("templates").create(exist_ok=True)
+    options = StoreOptions(ais_cluster.endpoint)
+    for shard in sorted(folder.iterdir()):
+        put_object(f"ais://templates/t/{shard.name}", shard.read_bytes(), options)
+    SampleIndex.build("ais://templates/t/s-", method="read", cluster=ais_cluster).save()
+    part = "ais://templates/t/s-{1..2}.tar"
+    lister = AISSourceLister(part, cluster=ais_cluster)
+    streamed = [sample["__key__"] for sample in lister.load_tar().group_samples()]
+    assert streamed == keys(1, 2)
+    assert [sample["__key__"] for sample in lister.read_samples()] == streamed
+    assert [sample["__key__"] for sample in AISSampleReader(part, cluster=ais_cluster)] == streamed
+    assert len(SampleDataset(part, cluster=ais_cluster)) == len(streamed)
+    assert len(SampleIndex.open("ais://templates/t/s-", cluster=ais_cluster)) == SHARDS * SAMPLES
+    whole = SampleIndex.open("ais://templates/t/s-{0..3}.tar", cluster=ais_cluster)
+    assert not whole.is_selection
+    url = f"{ais_cluster.endpoint}/v1/objects/templates/t/s-{{3..3}}.tar?provider=ais"
+    assert list(SampleIndex.open(url).keys) == keys(3, 3)
+    with pytest.raises(SampleIndexError, match=r"4 of the 9 shards .*s-4\.tar is not in it"):
+        SampleIndex.open("ais://templates/t/s-{0..8}.tar", cluster=ais_cluster)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "first", "last"),
+    [("s-*.tar", 0, 3), ("s-[01].tar", 0, 1), ("s-{2..3}.tar", 2, 3), ("./s-?.tar", 0, 3)],
+)
+def test_promise_2_a_pattern_of_files_opens_those_it_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, first: int, last: int
+) -> None:
+    monkeypatch.chdir(folder)
+    SampleIndex.build("s-*.tar").save()
+    assert list(SampleIndex.open(pattern).keys) == keys(first, last)
+    assert list(SampleIndex.open(f"{folder}/{pattern}").keys) == keys(first, last)
+
+
+def test_a_selection_by_template_is_not_saved_over_the_index(folder: Path) -> None:
+    SampleIndex.build(f"{folder}/s-*.tar").save()
+    part = SampleIndex.open(f"{folder}/s-{{0..1}}.tar")
+    with pytest.raises(UsageError, match="where"):
+        part.save()
+    assert len(SampleIndex.open(f"{folder}/s-*.tar")) == SHARDS * SAMPLES
+
+
+def test_promise_2_a_part_does_not_take_the_place_of_the_whole(folder: Path, tmp_path: Path) -> None:
+    part, whole = f"{folder}/s-{{0..1}}.tar", f"{folder}/s-{{0..3}}.tar"
+    place = f"{folder}/.index/s-"
+    SampleIndex.build(whole, where=place)
+    with pytest.raises(UsageError, match=r"more shards than .* names, .*s-2\.tar would not be in it.*where="):
+        SampleIndex.build(part, where=place)
+    with pytest.raises(UsageError, match="where"):
+        SampleIndex.build(part).save()
+    assert len(SampleIndex.open(whole)) == SHARDS * SAMPLES
+    SampleIndex.build(part, where=tmp_path / "part")
+    assert len(SampleIndex.open(tmp_path / "part")) == 2 * SAMPLES
+    (folder / "s-2.tar").unlink()
+    (folder / "s-3.tar").unlink()
+    SampleIndex.build(part, where=place)  # they are all that there are now
+    assert len(SampleIndex.open(f"{folder}/s-*.tar")) == 2 * SAMPLES
