@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import torchdata_ais.webdataset as wds
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.local import LocalCluster
+from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.testing import example_shards
 
 
@@ -43,6 +45,25 @@ def test_a_folder_is_a_list_of_its_shards_and_of_nothing_else(tmp_path: Path, sh
     assert wds.shardlists.expand_urls(f"{tmp_path}/") == shards
     (tmp_path / "00001.tar.gz").write_bytes(b"x")
     assert wds.shardlists.expand_urls(f"{tmp_path}/") == [f"{tmp_path}/00001.tar.gz", *shards]
+
+
+def test_a_prefix_of_a_bucket_is_a_list_of_its_shards(
+    ais_cluster: LocalCluster, shards: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
+    ais_cluster.client().bucket("prefixes").create(exist_ok=True)
+    for name in (*shards, shards[0] + ".idx"):
+        put_object(
+            f"ais://prefixes/a/{Path(name).name}",
+            Path(shards[0]).read_bytes(),
+            StoreOptions(ais_cluster.endpoint),
+        )
+    for prefix in ("ais://prefixes", "ais://prefixes/a/", "ais://prefixes/a/shard-", "ais://prefixes/a"):
+        names = [url.partition("?")[0][-9:] for url in wds.shardlists.expand_urls(prefix)]
+        assert names == ["d-000.tar", "d-001.tar"]
+    assert wds.shardlists.expand_urls("ais://prefixes/a/shard-000.tar") == ["ais://prefixes/a/shard-000.tar"]
+    with pytest.raises(NotFoundError, match="A bucket knows no"):
+        wds.WebDataset("ais://prefixes/a/shard-*.tar")
 
 
 def test_lists_iterables_and_dicts_of_urls(shards: list[str]) -> None:

@@ -12,8 +12,15 @@ import pytest
 import xxhash
 
 from torchdata_ais import AISFileLoader
-from torchdata_ais.errors import AISError, DuplicateFieldError, ReadError, StateError, UsageError
-from torchdata_ais.local import Status
+from torchdata_ais.errors import (
+    AISError,
+    DuplicateFieldError,
+    NotFoundError,
+    ReadError,
+    StateError,
+    UsageError,
+)
+from torchdata_ais.local import LocalCluster, Status
 from torchdata_ais.store import Retry, StoreOptions, head_object
 from torchdata_ais.tar import archive_size
 from torchdata_ais.writing import ShardWriter
@@ -419,3 +426,16 @@ def test_the_old_recipe_of_writing_files_and_posting_them_works(ais_cluster, ais
         [f"ais://{ais_bucket.name}/s-{n}.tar" for n in range(3)], endpoint=ais_cluster.endpoint
     )
     assert [one["__key__"] for one in pipe.group_samples()] == [s["__key__"] for s in SAMPLES]
+
+
+def test_a_bucket_that_is_missing_is_told_with_the_first_sample(ais_cluster: LocalCluster) -> None:
+    writer = ShardWriter("ais://not-made/s-%03d.tar", cluster=ais_cluster)
+    with pytest.raises(NotFoundError, match=r"There is no bucket ais://not-made.*create\(\)"):
+        writer.write({"__key__": "a", "cls": 1})
+    ais_cluster.client().bucket("not-made").create()
+    with ShardWriter("ais://not-made/s-%03d.tar", maxcount=1, cluster=ais_cluster) as writer:
+        before = len(ais_cluster.requests())
+        for number in range(3):
+            writer.write({"__key__": str(number), "cls": 1})
+    lists = [one for one in ais_cluster.requests()[before:] if "/v1/buckets/" in one.url]
+    assert len(lists) == 1

@@ -36,7 +36,8 @@ def expand_urls(urls: str) -> list[str]:
 
     Args:
         urls: Brace templates, joined by ``::``; ``${NAME}`` is the environment variable ``WDS_NAME``. A bucket or a
-            prefix of one (``ais://bucket/train/``), and a folder (``data/``), stand for the shards in it.
+            prefix in one (``ais://bucket/train-``, ``ais://bucket/train/``), and a folder (``data/``), stand for the
+            shards in it.
 
     Raises:
         UsageError: An environment variable is not set, or braces do not match.
@@ -73,8 +74,10 @@ def _is_collection(url: str) -> bool:
         return False
     if url.endswith("/"):
         return True
-    scheme = url.partition(":")[0]
-    return scheme in PROVIDERS and not parse_url(url).name
+    if url.partition(":")[0] not in PROVIDERS:
+        return False
+    name = parse_url(url).name.rpartition("/")[2]
+    return "." not in name or "*" in name  # which no bucket knows: the lister says so
 
 
 def _listed(url: str) -> list[str]:

@@ -23,7 +23,7 @@ from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
 from torchdata_ais.writing.packing import PackingNames, SamplePacker
 from torchdata_ais.writing.series_index import SeriesIndex, Taker
-from torchdata_ais.writing.targets import StreamTarget, Target, check_place, open_target
+from torchdata_ais.writing.targets import StreamTarget, Target, check_bucket, check_place, open_target
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -270,6 +270,8 @@ class ShardWriter(Writer):
         if not self._is_saved:
             self._save()  # an older manifest must not speak for the shards that follow
         name = self._name(self.shard)
+        if self._opener is None and not self.shards:
+            check_bucket(name, self._options)
         self._archive = OpenArchive(self._target(name), self._compression)
         self._keys.reset()
         self.fname = name
