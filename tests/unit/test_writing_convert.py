@@ -353,6 +353,17 @@ def test_an_error_of_a_function_names_the_sample_and_may_be_skipped(tmp_path, pr
     assert "a bad day" in caplog.text
 
 
+def test_warn_names_each_sample_that_is_left_out_and_skip_the_first(tmp_path, caplog):
+    bad = [f"{number:03}" for number in range(5)]
+    shard = write_shard(tmp_path / "in.tar", {f"{key}.json": b"{" for key in bad} | {"x.json": b"1"})
+    caplog.set_level(logging.INFO, "torchdata_ais")
+    for on_error, named in (("warn", bad), ("skip", bad[:1])):
+        caplog.clear()
+        convert(shard, f"{tmp_path}/{on_error}/s-%d.tar", decode="pil", on_error=on_error)
+        said = [record.getMessage() for record in caplog.records if "skips after" in record.getMessage()]
+        assert [next(key for key in bad if f"'{key}'" in text) for text in said] == named
+
+
 def test_a_field_that_cannot_be_decoded_is_an_error_or_skipped(tmp_path):
     shard = write_shard(tmp_path / "in.tar", {"a.json": b"{", "b.json": b"[1]"})
     with pytest.raises(DecodeError):

@@ -127,7 +127,10 @@ def convert(
     ] = False,
     on_error: Annotated[
         Literal["raise", "warn", "skip"],
-        typer.Option(metavar="WHAT", help="raise; or warn, skip: go on without samples that cannot be made."),
+        typer.Option(
+            metavar="WHAT",
+            help="raise; or go on without samples that cannot be made: warn (and name each), skip.",
+        ),
     ] = "raise",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     endpoint: Endpoint = "",

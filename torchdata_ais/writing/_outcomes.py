@@ -15,6 +15,8 @@ from torchdata_ais.writing.sources.source import LeftOut, Source
 
 _CHUNK_ITEMS = 32
 _CHUNK_BYTES = 8 << 20
+_WARNED = 1000
+"""Samples given up after errors of one class that are named one by one, with ``on_error="warn"``."""
 
 OnError = Literal["raise", "warn", "skip"]
 
@@ -61,8 +63,8 @@ class Counts:
         if on_error == "raise":
             raise outcome.with_traceback(None) if isinstance(outcome, AISError) else outcome
         name = type(outcome).__name__
-        if name not in self.first:
-            self.first[name] = outcome.what if isinstance(outcome, AISError) else str(outcome)
+        self.first.setdefault(name, outcome.what if isinstance(outcome, AISError) else str(outcome))
+        if self.skipped[name] < (_WARNED if on_error == "warn" else 1):
             logger.log(
                 logging.WARNING if on_error == "warn" else logging.INFO,
                 "convert skips after %s: %s",

@@ -96,7 +96,8 @@ def convert(
         overwrite: Write even if there are shards of this pattern already; they are replaced one by one. None is
             removed: those with numbers beyond the new ones stay, and are named (`Conversion.stale`).
         on_error: ``"raise"``; or ``"warn"``, ``"skip"``: count samples that cannot be loaded, decoded, mapped or
-            encoded, log the first of each kind, and go on. A source shard that is not sound always raises.
+            encoded, and go on; ``"warn"`` names the first 1,000 of each class in the log, ``"skip"`` the first. A
+            source shard that is not sound always raises.
         progress: Called now and then with what is done, the total, and the unit (``image``, ``row``, ``shard``).
         cluster: See `torchdata_ais.store.Cluster`.
         **named: Single parts of `source_options` (``kind columns root shuffle
