@@ -235,7 +235,7 @@ class AISLoader:
         listing = meeting.join(self._pipe, passes, self._next_epoch)
         ranks, replicas = meeting.ranks, meeting.replicas
         job, errors, telling = meeting.counts, meeting.errors, ExitStack()
-        begun = False
+        begun = came = False
         try:
             self.epoch, self._step = passes.begin(self._next_epoch)
             self._next_epoch = self.epoch + 1
@@ -244,6 +244,7 @@ class AISLoader:
                 self._observing.begin(meeting.world, self.epoch)
             steps = passes.epoch(meeting.world, listing, ranks, self._step)
             for item, worker, state in steps:
+                came = True
                 if run != self._run:
                     self._refuse_older(run)
                     return  # the loader was closed, or told to go on elsewhere
@@ -272,6 +273,10 @@ class AISLoader:
                 job.exchange_last()
             if errors is not None:
                 errors.check(job, at_end=True)
+        except (KeyboardInterrupt, SystemExit):
+            if not came:
+                passes.stop()  # the processes may not all have been started: the next epoch starts new ones
+            raise
         except Exception as error:  # noqa: BLE001 - raised again
             self._refuse_older(run)
             if self._observing is not None:
