@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from torchdata_ais import AISSampleReader, SampleDataset
+from torchdata_ais.cli import app
 from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.indexing import SampleIndex
 from torchdata_ais.local import LocalCluster
@@ -87,3 +89,11 @@ def test_promise_2_a_part_does_not_take_the_place_of_the_whole(folder: Path, tmp
     (folder / "s-3.tar").unlink()
     SampleIndex.build(part, where=place)  # they are all that there are now
     assert len(SampleIndex.open(f"{folder}/s-*.tar")) == 2 * SAMPLES
+
+
+def test_lint_refuses_the_index_of_a_part_before_it_reads(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["lint", "--index", f"{folder}/s-{{0..1}}.tar"])
+    assert result.exit_code == 2
+    assert "s-2.tar would not be in it" in result.stderr
+    assert CliRunner().invoke(app, ["lint", "--index", f"{folder}/s-{{0..3}}.tar"]).exit_code == 0
+    assert len(SampleIndex.open(f"{folder}/s-*.tar")) == SHARDS * SAMPLES

@@ -79,6 +79,8 @@ def lint(
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._progress import progress_of
+        from torchdata_ais.indexing.build import refuse_part
+        from torchdata_ais.store import resolve_options
         from torchdata_ais.writing.prepare import folder_of
 
         options = options_of(filter(None, [*urls, fix]), endpoint)
@@ -91,6 +93,8 @@ def lint(
                 "Several sources have no place of their own for an index",
                 todo="run torchdata-ais index --where",
             )
+        if index:
+            refuse_part(urls[0], options or resolve_options())
         sizes: list[int] = []
         report = lint_shards(
             list(urls),

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Literal
 
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import (
     TABLE,
@@ -58,7 +59,7 @@ def build_stored(
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
     urls = listed_shards(sources, options)
     if where is not None and os.fspath(where) == _place_beside(sources):
-        _refuse_part(sources, options)
+        refuse_part(sources, options)
     folder = MemoryFolder() if where is None else folder_at(where, options)
     before = [] if previous is None else [previous]
     before += [] if where is None else _standing(folder)
@@ -118,7 +119,7 @@ def _only_one(sources: Any) -> Any:
     return sources[0] if isinstance(sources, list | tuple) and len(sources) == 1 else sources
 
 
-def _refuse_part(sources: Any, options: StoreOptions) -> None:
+def refuse_part(sources: Any, options: StoreOptions) -> None:
     """Raise if there are more shards than a template or a pattern names: the place beside them is for all of them."""
     more = _not_named(sources, options)
     if more:
@@ -126,8 +127,11 @@ def _refuse_part(sources: Any, options: StoreOptions) -> None:
         raise UsageError.at(
             f"there are more shards than {source} names, and the place beside them is for the index of all: "
             f"{more[0]} would not be in it",
-            todo=f"index {_all_beside(source)}: a template then opens the samples of the shards that it names; or say "
-            "where= for an index of these alone",
+            todo=Remedy(
+                f"index {_all_beside(source)}: a template then opens the samples of the shards that it names",
+                in_programs("pass where= for an index of these alone"),
+                in_commands("make an index of these alone: torchdata-ais index --where"),
+            ),
         )
 
 
