@@ -65,18 +65,21 @@ class Cost:
 
 def measured(cluster: LocalCluster, way: str, loaders: int, processes: int, spread_s: float) -> Cost:
     """Begin the loaders in one way, and count."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("fork")
     gate = context.Event()
     begun = []
     for first in range(processes):
         ours, theirs = context.Pipe()
         ranks = range(first, loaders, processes)
-        given = (cluster.endpoint, way, ranks, loaders, store.port, spread_s, gate, theirs)
+        given = (cluster.endpoint, way, ranks, loaders, spread_s, gate, theirs)
         process = context.Process(target=_begin, args=given)
         process.start()
         theirs.close()
         begun.append((process, ours))
+    # After the forks: a process that is forked beside the store's thread may wait for ever for a lock that thread held.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for _, ours in begun:
+        ours.send(store.port)
     for _, ours in begun:
         ours.recv()
     cluster.reset_stats()
@@ -111,13 +114,13 @@ def _begin(
     way: str,
     ranks: range,
     loaders: int,
-    port: int,
     spread_s: float,
     gate: Any,
     told: Connection,
 ) -> None:
     """Begin some of the loaders, each in a thread, once the gate is open."""
     options = StoreOptions(endpoint, retry=Retry(attempts=20))
+    port = told.recv()
     took: list[float] = []
     failed: list[str] = []
     spread = spread_s if way == WAYS[2] else 0.0
