@@ -125,13 +125,10 @@ def _begin(
     failed: list[str] = []
     spread = spread_s if way == WAYS[2] else 0.0
 
-    def one(rank: int) -> None:
+    def one(rank: int, more: dict[str, Any]) -> None:
         gate.wait()
         begin = time.monotonic()
         try:
-            more: dict[str, Any] = {}
-            if way != WAYS[0]:
-                more["store"] = dist.TCPStore("127.0.0.1", port, is_master=False)
             pipe: Any = AISSourceLister("ais://start/s-", cluster=options).load_tar().group_samples()
             pipe = pipe.decode().to_tuple("cls").batched(1)
             with ais_loader(
@@ -142,7 +139,10 @@ def _begin(
         except Exception as error:  # noqa: BLE001 - counted
             failed.append(f"{type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    stores: list[dict[str, Any]] = [{} for _ in ranks]
+    if way != WAYS[0]:  # a job has its store before it has a loader; here torch takes 0.1 s to connect each
+        stores = [{"store": dist.TCPStore("127.0.0.1", port, is_master=False)} for _ in ranks]
+    threads = [threading.Thread(target=one, args=given) for given in zip(ranks, stores, strict=True)]
     for thread in threads:
         thread.start()
     told.send(None)
