@@ -19,6 +19,7 @@ from torchdata_ais import AISSampleReader, Retry, SampleIndex, StoreOptions, sta
 from torchdata_ais.errors import AISError, TransportError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.local import Cut, CutSlow, EndBatch, LocalCluster, Stall
+from torchdata_ais.reading.requests import THREADS
 from torchdata_ais.store import Pace, pace_of, put_object
 from torchdata_ais.testing import shard_bytes
 
@@ -95,7 +96,7 @@ def test_promise_7_memory_is_the_window_and_a_sample(
     sample = SIZE + 1024
     assert reader.counts().held_max <= max(prefetch, sample)
     # Besides: what the index keeps, the list of keys, and buffers of sockets, 256 KiB a request.
-    assert peak < prefetch + 3 * sample + (1 << 20) + 8 * (256 << 10)
+    assert peak < prefetch + 3 * sample + (1 << 20) + THREADS * (256 << 10)
 
 
 def test_the_first_sample_waits_for_little(cluster: LocalCluster, index: IndexedSamples) -> None:

@@ -73,7 +73,9 @@ def lint(
         return f"remove the shards of {fix}, then {same_command()}" if fixing else same_command()
 
     with (
-        reported(debug, "torchdata_ais.checking", "rich.progress", command=lint, again=again),
+        reported(
+            debug, "torchdata_ais.checking", "rich.progress", command=lint, again=again if fix else None
+        ),
         ExitStack() as stack,
     ):
         from torchdata_ais.checking import lint_shards, reshard
