@@ -16,7 +16,7 @@ import pytest
 from torchdata_ais.testing import write_shard
 
 pytestmark = [
-    pytest.mark.timeout(100),
+    pytest.mark.timeout(200),
     pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"),
 ]
 
