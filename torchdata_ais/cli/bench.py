@@ -35,7 +35,7 @@ def bench(
         torchdata-ais bench ais://pets/train-
         torchdata-ais bench --workers 0,4,8 --size 160 /data/train-00000*.tar
     """
-    with reported(debug, "torchdata_ais.checking", command=bench):
+    with reported(debug, "torchdata_ais.checking.speed", command=bench):
         from torchdata_ais.checking import measure
 
         try:

@@ -55,7 +55,7 @@ def demo(
         torchdata-ais demo --samples 400 --epochs 2
         torchdata-ais demo --endpoint http://host:51080 --keep
     """
-    with reported(debug, "torchdata_ais.loaders", "rich.progress", command=demo):
+    with reported(debug, "torchdata_ais.loaders.loader", "rich.progress", command=demo):
         started = time.perf_counter()
         with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
             held_out = samples // 5

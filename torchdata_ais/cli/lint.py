@@ -74,7 +74,7 @@ def lint(
 
     with (
         reported(
-            debug, "torchdata_ais.checking", "rich.progress", command=lint, again=again if fix else None
+            debug, "torchdata_ais.checking.lint", "rich.progress", command=lint, again=again if fix else None
         ),
         ExitStack() as stack,
     ):

@@ -62,7 +62,7 @@ def trace_step(
         torchdata-ais trace-step a/ b/ --weights 7,3 --step 0 --global-batch 64
         torchdata-ais trace-step --json /data/shards --step 12 --global-batch 256
     """
-    with reported(debug, "torchdata_ais.loaders", command=trace_step):
+    with reported(debug, "torchdata_ais.loaders.loader", command=trace_step):
         from torchdata_ais.index import IndexedSamples
         from torchdata_ais.loaders import ais_loader
         from torchdata_ais.pipes import AISSampleReader
