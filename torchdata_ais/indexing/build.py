@@ -34,7 +34,7 @@ from torchdata_ais.jobs import OnProgress, SizedProgress
 from torchdata_ais.shard_names import is_shard
 from torchdata_ais.shown import bytes_text
 from torchdata_ais.store import StoreOptions, list_objects
-from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.urls import ObjectURL, parse_url, redact
 
 Indexed = tuple[ShardEntry, ShardSamples]
 Method = Literal["auto", "cluster", "read"]
@@ -125,7 +125,7 @@ def refuse_part(sources: Any, options: StoreOptions) -> None:
     if more:
         source = os.fspath(_only_one(sources))
         raise UsageError.at(
-            f"there are more shards than {source} names, and the place beside them is for the index of all: "
+            f"there are more shards than {redact(source)} names, and the place beside them is for the index of all: "
             f"{more[0]} would not be in it",
             todo=Remedy(
                 f"index {_all_beside(source)}: a template then opens the samples of the shards that it names",
