@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -212,7 +213,8 @@ class TestLoader:
     def test_map_style_pipes_are_iterated(self) -> None:
         assert list(DataLoader2(SequenceWrapper([5, 6]))) == [5, 6]
 
-    def test_what_does_not_pickle_is_named(self) -> None:
+    def test_what_does_not_pickle_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "dill", None)  # which makes a lock anew
         with pytest.raises(UsageError, match="cannot be sent to worker processes"):
             DataLoader2(Holds(threading.Lock()))
 

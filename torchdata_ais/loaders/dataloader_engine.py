@@ -24,6 +24,7 @@ from torchdata_ais.observe.records import Recorded
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.sending import received, sendable
 from torchdata_ais.stage.upstream import at_work
 from torchdata_ais.workers.counts import Counts, ended
 from torchdata_ais.workers.failure import Failure
@@ -49,6 +50,12 @@ class _Workers(IterableDataset[Any]):
     stall_after: float | None
     pulses: Sequence[Pulse]
     iteration: int | None
+
+    def __getstate__(self) -> Any:
+        return {**vars(self), "pipe": sendable(self.pipe)}
+
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state, pipe=received(state["pipe"]))
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()

@@ -23,6 +23,7 @@ from torchdata_ais.stage.origin import note_place, trimmed
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.planned import Share
 from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.stage.sending import received, sendable
 from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.stage.upstream import at_work
 from torchdata_ais.state import Part, StreamState, WorkerPlanState, pack, to_plain, unpack
@@ -117,6 +118,14 @@ class PipeDataset(IterableDataset[Any]):
 
     def __bool__(self) -> bool:
         return True
+
+    def __getstate__(self) -> Any:
+        # The epoch goes by itself: it stays in shared memory.
+        return self._epoch, sendable({name: value for name, value in vars(self).items() if name != "_epoch"})
+
+    def __setstate__(self, state: Any) -> None:
+        self._epoch, rest = state
+        vars(self).update(received(rest))
 
     def __iter__(self) -> Iterator[Any]:
         # A loader that was restored at the end of an epoch makes an iterator that it does not use, and then another.

@@ -18,6 +18,7 @@ from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.reading.samples import naming_index, sample_of, url_of_shard
 from torchdata_ais.samples import Sample, pack_place
+from torchdata_ais.stage.sending import received, sendable
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
 
@@ -90,6 +91,12 @@ class SampleDataset(Dataset[Any]):
             compare_with_listing(each, self._transport.resolve_over(each.options))
         self._safety = safety or Safety()
         self._cache = cache
+
+    def __getstate__(self) -> Any:
+        return {**vars(self), "transform": sendable(self.transform)}
+
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state, transform=received(state["transform"]))
 
     def __len__(self) -> int:
         return len(self.index)

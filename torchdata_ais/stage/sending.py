@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import get_spawning_popen
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchdata_ais.errors import AISError, UsageError
 
@@ -15,6 +14,46 @@ _TODO = (
     "use functions defined at the top level of a module, functools.partial, or"
     ' pip install "torchdata-ais[lambda]" for lambdas'
 )
+
+
+class _ByDill(NamedTuple):
+    data: bytes
+
+
+def sendable(state: Any) -> Any:
+    """Return `state` as it goes to a process that is being started: by dill where pickle cannot and dill is there.
+
+    For ``__getstate__`` of what torch's DataLoader is given; `received` in ``__setstate__`` undoes it.
+
+    Raises:
+        UsageError: Dill cannot, either.
+    """
+    dill = dill_if_installed()
+    if dill is None or get_spawning_popen() is None:
+        return state
+    try:
+        pickle.dumps(state)
+    except Exception:  # noqa: BLE001 - whatever pickle meets, dill may know what to do
+        with explained():
+            return _ByDill(dill.dumps(state))
+    return state
+
+
+def received(state: Any) -> Any:
+    """Return what `sendable` was given."""
+    if not isinstance(state, _ByDill):
+        return state
+    return dill_if_installed().loads(state.data)
+
+
+def dill_if_installed() -> Any:
+    """Return dill, or None."""
+    try:
+        import dill
+    except ImportError:
+        return None
+    dill.extend(use_dill=False)  # or it would take over the pickle module for the whole program
+    return dill
 
 
 @contextmanager
@@ -40,7 +79,7 @@ def check_sendable(stage: str, values: Iterable[Any]) -> None:
         stage: What to call their owner.
         values: Functions, or collections of them, among all else.
     """
-    if get_spawning_popen() is None or importlib.util.find_spec("dill") is not None:
+    if get_spawning_popen() is None or dill_if_installed() is not None:
         return
     for value in values:
         parts = (

@@ -17,6 +17,7 @@ from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import IterDataPipe
 from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.seed import seed_shufflers
+from torchdata_ais.stage.sending import received, sendable
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.store import ClusterNames, StoreOptions
 from torchdata_ais.webdataset.currying import Stage
@@ -210,10 +211,13 @@ class DataPipeline(IterableDataset[Any]):
             return place._replace(rank=self._ranks[0], world_size=self._ranks[1])
         return place
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Any:
         # A spawned worker knows nothing of torch.distributed: what is known here travels with the dataset.
         place = self._place()
-        return {**self.__dict__, "_stream": None, "_ranks": (place.rank, place.world_size)}
+        return sendable({**self.__dict__, "_stream": None, "_ranks": (place.rank, place.world_size)})
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(received(state))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(_shown, self.pipeline))})"

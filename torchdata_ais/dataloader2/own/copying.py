@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torchdata_ais.stage.datapipes import IterDataPipe
-from torchdata_ais.stage.sending import explained
+from torchdata_ais.stage.sending import dill_if_installed, explained
 
 
 class _Pickled(NamedTuple):
@@ -55,25 +55,17 @@ def clone(item: Any) -> Any:
 
 
 def _dumped(item: Any) -> _Pickled:
-    dill = _dill()
+    dill = dill_if_installed()
     if dill is None:
         with explained():
             return _Pickled(pickle.dumps(item), False)
     try:
         return _Pickled(pickle.dumps(item), False)
     except Exception:  # noqa: BLE001 - whatever pickle meets, dill may know what to do
-        return _Pickled(dill.dumps(item), True)
+        with explained():
+            return _Pickled(dill.dumps(item), True)
 
 
 def _loaded(pickled: _Pickled) -> Any:
-    loads = _dill().loads if pickled.by_dill else pickle.loads
+    loads = dill_if_installed().loads if pickled.by_dill else pickle.loads
     return loads(pickled.data)
-
-
-def _dill() -> Any:
-    try:
-        import dill
-    except ImportError:
-        return None
-    dill.extend(use_dill=False)  # or it would take over the pickle module for the whole program
-    return dill
