@@ -3,6 +3,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import groupby
 
 import pytest
 import torch.utils.data
@@ -20,6 +21,20 @@ torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=30)
 settings.load_profile("same")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all cases of a test `ci` but the few, spread evenly, that its mark `quick` asks for."""
+    for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        cases = [item for item in group if item.get_closest_marker("ci") is None]
+        if not cases or (mark := cases[0].get_closest_marker("quick")) is None:
+            continue
+        (few,) = mark.args
+        kept = {place * len(cases) // few for place in range(few)}
+        for place, case in enumerate(cases):
+            if place not in kept:
+                case.add_marker("ci")
 
 
 def pytest_collection_finish() -> None:

@@ -19,8 +19,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "torchdata_ais"
 
 
+@pytest.fixture(scope="module")
+def imports() -> list[tuple[str, str]]:
+    """Every import of the package: the module that imports, and the dotted name that it imports."""
+    return list(_imports())
+
+
 def _imports() -> Iterator[tuple[str, str]]:
-    """Yield every import of the package: the module that imports, and the dotted name that it imports."""
     for path in PACKAGE.rglob("*.py"):
         here = path.relative_to(ROOT).with_suffix("").parts
         for node in ast.walk(ast.parse(path.read_text())):
@@ -30,9 +35,6 @@ def _imports() -> Iterator[tuple[str, str]]:
                 above = here[: len(here) - node.level] if node.level else ()
                 start = [*above, *([node.module] if node.module else [])]
                 yield from ((".".join(here), ".".join([*start, alias.name])) for alias in node.names)
-
-
-IMPORTS = list(_imports())
 
 
 def test_every_room_and_file_is_in_the_contract_once() -> None:
@@ -46,12 +48,12 @@ def test_every_room_and_file_is_in_the_contract_once() -> None:
     assert len(named) == len(set(named))
 
 
-def test_no_room_imports_a_private_module_of_another() -> None:
+def test_no_room_imports_a_private_module_of_another(imports: list[tuple[str, str]]) -> None:
     """``_name`` is for the modules of its own folder."""
-    assert IMPORTS
+    assert imports
     entered = [
         (module, name)
-        for module, name in IMPORTS
+        for module, name in imports
         for folder, private in re.findall(r"^(torchdata_ais(?:\.\w+?)*?)\.(_[a-z]\w*)", name)
         if (PACKAGE.parent / folder.replace(".", "/") / f"{private}.py").exists()
         and module.rpartition(".")[0] != folder
@@ -59,15 +61,15 @@ def test_no_room_imports_a_private_module_of_another() -> None:
     assert not entered
 
 
-def test_only_the_home_of_torchdata_imports_it() -> None:
-    importers = {module for module, name in IMPORTS if name.partition(".")[0] == "torchdata"}
+def test_only_the_home_of_torchdata_imports_it(imports: list[tuple[str, str]]) -> None:
+    importers = {module for module, name in imports if name.partition(".")[0] == "torchdata"}
     assert importers == {"torchdata_ais.dataloader2.torchdata_names"}
 
 
-def test_worker_processes_know_nothing_of_the_loader_that_starts_them() -> None:
+def test_worker_processes_know_nothing_of_the_loader_that_starts_them(imports: list[tuple[str, str]]) -> None:
     rooms = {
         name.split(".")[1]
-        for module, name in IMPORTS
+        for module, name in imports
         if module.startswith("torchdata_ais.workers.") and name.startswith("torchdata_ais.")
     }
     assert rooms & {"dataloader2", "loaders", "pipes", "writing"} == set()

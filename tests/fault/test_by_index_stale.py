@@ -115,6 +115,7 @@ def spoil(damage: str, options: StoreOptions) -> None:
         put_object("ais://b/s-1.tar", data, options)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("many", [True, False], ids=["batch", "ranges"])
 def test_promise_1_an_object_that_is_another_one_than_was_indexed(

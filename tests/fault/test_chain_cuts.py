@@ -99,6 +99,7 @@ def collect(pipe: Any) -> tuple[dict[str, list[Any]], Exception | None]:
     return got, error
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("policy", "between"),
     [
@@ -131,6 +132,7 @@ def test_promise_2_a_shard_stored_cut(cluster: LocalCluster, policy: str, betwee
             assert got["whole"] == SAMPLES["whole"], cut
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("policy", "action", "between"),
     [

@@ -212,6 +212,7 @@ def write(options: StoreOptions) -> None:
         writer.write({"__key__": "a", "txt": "1"})
 
 
+@pytest.mark.quick(3)
 def test_nothing_that_goes_wrong_in_the_library_shows_a_secret(server, caplog, capsys, recwarn):
     caplog.set_level(logging.DEBUG)
     warnings.simplefilter("always")

@@ -113,6 +113,7 @@ ERRORS: dict[str, Script] = {
 }
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("script", ERRORS.values(), ids=ERRORS)
 def test_an_odd_error_is_tried_again_and_told(script: Script) -> None:
     with RawServer(script, whole(BODY)) as server:

@@ -159,6 +159,7 @@ def test_what_a_killed_process_copied_is_gone_on_with(cluster: LocalCluster, tmp
     assert sum(one.bytes_sent for one in asked_for(cluster, "samples-")) == copy.stat().st_size - begun
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("where", ["in a copy", "in what was begun", "longer than it is"])
 def test_promise_1_a_flipped_bit_in_the_copy_is_mended(
     cluster: LocalCluster, tmp_path: Path, where: str

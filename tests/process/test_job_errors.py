@@ -166,6 +166,7 @@ def test_a_failure_stands_in_the_same_answer() -> None:
     assert second.job == []
 
 
+@pytest.mark.ci
 def test_a_store_that_is_gone_is_said_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Gone(_Store):
         def add(self, key: str, value: int) -> int:

@@ -85,6 +85,7 @@ def under(loader: str, pipe: Any, epochs: int, workers: int, context: Any, **ran
 LOADERS = ["dataloader", "dataloader2", "service", "as_dataset", "torch"]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize(
     ("context", "workers"),
@@ -106,6 +107,7 @@ def test_promise_4_one_order_under_every_loader_and_start_method(
     assert under(loader, pipe_of(shards), 2, workers, context) == expected
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("loader", ["service", "as_dataset", "torch"])
 def test_promise_3_the_seed_of_a_loader_orders_all_workers_alike(shards: list[str], loader: str) -> None:
     """Nobody has said set_epoch: each epoch has an order of its own, and every sample once."""
@@ -125,6 +127,7 @@ def as_rank(rank: int, job: dict[str, Any]) -> Any:
     return under(job["loader"], pipe_of(job["shards"]), 1, job["workers"], "fork")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("loader", LOADERS)
 def test_promise_3_ranks_under_every_loader_share_the_same_global_batches(
     shards: list[str], loader: str, tmp_path: Path
@@ -216,6 +219,7 @@ DIFFERENCES: list[Any] = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("store", ["tcp", pytest.param("group", marks=pytest.mark.ci)])
 @pytest.mark.parametrize(("make", "how", "says", "loader"), DIFFERENCES)
 def test_ranks_that_disagree_all_end_with_the_difference(

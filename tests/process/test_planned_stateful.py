@@ -76,6 +76,7 @@ WORKERS = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("context", "workers"), WORKERS)
 @pytest.mark.parametrize("set_epoch", [True, False])
 def test_promise_5_a_stateful_loader_goes_on_in_mid_epoch_to_the_letter(

@@ -116,6 +116,7 @@ LOADERS = ["dataloader2", "dataloader", "service", "as_dataset"]
 SOME = ["dataloader2", *(pytest.param(name, marks=pytest.mark.ci) for name in LOADERS[1:])]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "context", ["fork", *(pytest.param(name, marks=pytest.mark.ci) for name in ("spawn", "forkserver"))]
 )
@@ -182,6 +183,7 @@ def test_an_object_written_anew_between_two_listings_is_named(bucket: LocalClust
         assert "of another size or version: ais://ranks/s-4.tar" in answer["error"]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("sources", "named"),
     [
@@ -329,6 +331,7 @@ def test_promise_6_a_rank_killed_while_they_begin_ends_the_others_in_seconds_by_
             assert answer["seconds"] < 25
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("bad", [0, 2])
 def test_promise_6_a_rank_that_cannot_list_ends_the_others_with_its_error(
     bucket: LocalCluster, tmp_path: Path, bad: int
@@ -365,6 +368,7 @@ def meet_a_cut_record(rank: int, job: dict[str, Any]) -> list[int]:
         return numbers(loader)
 
 
+@pytest.mark.ci
 def test_promise_6_a_store_that_never_answers_is_an_error(bucket: LocalCluster, tmp_path: Path) -> None:
     """A rank killed while it wrote to a FileStore leaves half a record, over which all others wait without end."""
     (answer,) = run_forked(meet_a_cut_record, 1, tmp_path, group=False, endpoint=bucket.endpoint)
@@ -397,6 +401,7 @@ def test_world_size_in_the_environment_without_a_group_is_an_error_with_the_reme
         assert "rank= and world_size=" in answer["error"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("loader", ["ais_loader", "service", "as_dataset"])
 def test_ranks_given_by_hand_share_out_the_data_and_the_log_has_the_digest_once(
     bucket: LocalCluster, tmp_path: Path, loader: str
@@ -431,6 +436,7 @@ def steps(rank: int, job: dict[str, Any]) -> None:
                 list(loader)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("given", "grad", "times"), [(None, True, 1), (None, False, 0), (2, True, 0)])
 def test_epoch_steps_none_under_several_ranks_warns_once(
     bucket: LocalCluster, tmp_path: Path, given: Any, grad: bool, times: int

@@ -81,6 +81,7 @@ def flat(answers: list[dict[str, Any]], epoch: int) -> list[int]:
 BOTH = pytest.mark.parametrize("run", [forked, pytest.param(programs, marks=pytest.mark.ci)])
 
 
+@pytest.mark.quick(1)
 @BOTH
 @pytest.mark.parametrize(
     ("engine", "workers"),

@@ -42,6 +42,7 @@ def rows(batches: Any) -> list[list[int]]:
     return [batch[0].tolist() for batch in batches]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("engine", "workers", "steps"),
     [
@@ -86,6 +87,7 @@ def test_promise_5_twice_in_a_row(urls: list[str]) -> None:
     assert done == whole
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("steps", [(5,), pytest.param((1, 9), marks=pytest.mark.ci)], ids=["few", "more"])
 @pytest.mark.parametrize(
     ("before", "after"),

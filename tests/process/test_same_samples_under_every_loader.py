@@ -91,6 +91,7 @@ LOADERS = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", LOADERS)
 def test_promise_3_every_sample_once_in_each_epoch_and_a_new_order(name: str, uneven: list[str]) -> None:
     orders = list(LOADERS[name](make_pipe(uneven)))

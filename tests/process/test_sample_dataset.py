@@ -37,6 +37,7 @@ def numbers(loader: Any) -> list[list[int]]:
     return [batch["cls"].tolist() for batch in loader]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("start", [None, "fork", pytest.param("spawn", marks=pytest.mark.ci)])
 def test_promise_3_samplers_of_torch_get_each_sample_they_ask_for(
     cluster: LocalCluster, start: str | None

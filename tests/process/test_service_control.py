@@ -27,6 +27,7 @@ def load(pipe: Any, workers: int = 2, *args: Any, **options: Any) -> Any:
     return DataLoader2(pipe, reading_service=MultiProcessingReadingService(workers, *args, **options))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("prefetch", [(0, 0), (2, 0), (0, 2), (10, 10)])
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_limit_pauses_and_resume_goes_on_where_it_stopped(workers: int, prefetch: tuple[int, int]) -> None:

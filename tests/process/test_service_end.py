@@ -94,6 +94,7 @@ def leave_the_context(loader: Any) -> None:
 ENDS = [shut_down, leave_the_context, None]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("end", ENDS, ids=["shutdown", "with", "garbage"])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_promise_6_loaders_end_from_every_state(
@@ -113,6 +114,7 @@ def ignore_terminate(pipe: Any, info: Any) -> Any:
     return pipe
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("soon_out_of_patience")
 @pytest.mark.parametrize("options", [{}, {"worker_init_fn": ignore_terminate}], ids=["", "ignores-SIGTERM"])
 def test_promise_6_an_item_that_never_ends_is_terminated_then_killed(
@@ -339,6 +341,7 @@ def read_for_ever(answers: Any, function: Any, prefetch: int, dispatch: bool) ->
         pass
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dispatch", [False, True], ids=["", "dispatch"])
 @pytest.mark.parametrize("function", [pipes.short_sleep, pipes.sleep_for_ever_at_six], ids=["items", "stuck"])
 def test_promise_6_workers_do_not_outlive_a_killed_main_process(function: Any, dispatch: bool) -> None:

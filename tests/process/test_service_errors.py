@@ -42,6 +42,7 @@ def first_error(loader: Any) -> tuple[int, BaseException]:
     return count, caught.value
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("prefetch", [0, 10])
 @pytest.mark.parametrize(
     ("function", "kind", "text"),
@@ -78,6 +79,7 @@ def test_errors_of_this_package_keep_their_place() -> None:
     assert not str(error).startswith("Caught")
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
     ("pipe", "options", "kind", "text"),
@@ -140,6 +142,7 @@ def pids(loader: Any) -> list[int]:
     return [process.pid for process, *_ in loader.reading_service._worker_processes]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_promise_6_a_killed_worker_is_seen_while_another_one_is_awaited(victim: int) -> None:
     """Worker 0 sleeps over item 6, so the main process waits for it, whoever is killed."""

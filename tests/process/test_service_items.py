@@ -35,6 +35,7 @@ def orders(workers: int, *args: Any, epochs: int = 2, seed: int = 7) -> list[lis
         return [list(loader) for _ in range(epochs)]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("prefetch", PREFETCH)
 @pytest.mark.parametrize("workers", [0, 1, 2, 8])
 def test_promise_3_uneven_workers_give_every_item_once(workers: int, prefetch: tuple[int, int]) -> None:
@@ -43,6 +44,7 @@ def test_promise_3_uneven_workers_give_every_item_once(workers: int, prefetch: t
             assert sorted(loader) == EVERY_ITEM
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("counts", [(0, 9, 4), (9, 0, 1), (4, 1, 9), (1, 4, 0), (0, 0, 5)])
 def test_any_three_unequal_workers(counts: tuple[int, ...]) -> None:
     with load(uneven(list(counts)), 3) as loader:
@@ -122,6 +124,7 @@ def test_every_loader_gives_the_same_items() -> None:
         assert sorted(tuple(item) for item in plain) == EVERY_ITEM
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("prefetch", PREFETCH)
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_an_epoch_broken_off_leaves_nothing_in_the_next(taken: int, prefetch: tuple[int, int]) -> None:

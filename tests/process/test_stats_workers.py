@@ -34,6 +34,7 @@ def fail_once(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("tail", ["batched", "batch"])
 @pytest.mark.parametrize("engine", ["dataloader2", "dataloader"])
 def test_counts_of_all_workers_and_epochs_are_added(engine: Any, tail: str) -> None:

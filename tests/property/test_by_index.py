@@ -225,6 +225,7 @@ def expected(cluster: LocalCluster) -> list[Seen]:
     return samples
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("method", ["read", "cluster"])
 @pytest.mark.parametrize("by", ["batches", "ranges", "cache"])
 def test_promise_1_and_2_the_cluster_gives_by_index_what_it_gives_as_a_stream(

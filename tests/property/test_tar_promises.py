@@ -234,6 +234,7 @@ def test_promise_1_a_compressed_body_cut_at_every_offset_is_an_error(compression
         assert whole_or_error(decompress([body[:cut]]), whole), cut
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "compression",
     [pytest.param(name, marks=pytest.mark.ci if name == "bz2" else ()) for name in COMPRESSORS],
@@ -249,6 +250,7 @@ def test_promise_1_a_flipped_bit_in_every_byte_of_a_compressed_body_is_an_error_
     assert errors > 0.9 * 8 * len(body)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("block_size", [1, 100, 512, 1 << 16])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_promise_1_the_cut_is_seen_with_blocks_of_any_size(kind, block_size):

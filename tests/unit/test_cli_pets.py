@@ -79,6 +79,7 @@ def test_a_model_that_has_not_learned_fails_the_demo() -> None:
     assert "not far above chance" in result.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("change", "says"),

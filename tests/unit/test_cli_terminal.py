@@ -183,6 +183,7 @@ def test_errors_that_name_a_file_or_are_none_of_files_stay_as_they_are() -> None
         raise NotFoundError("gone")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls"], ["ls", "ais://pets"]])
 def test_the_command_imports_torch_and_the_sdk_only_for_what_needs_them(
     arguments: list[str], tmp_path: Path

@@ -153,6 +153,7 @@ def test_flips_come_as_often_as_said() -> None:
 # Pixels
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("spec", ["torchrgb8", "rgb8", "pil", "torchl8", "rgb", "torchrgba8"])
 def test_pixels_are_those_of_decoding_all_and_cropping_then(spec: str, library: str) -> None:
     """Within 2 levels, wherever the decoder need not shrink."""
@@ -244,6 +245,7 @@ def test_picture_and_mask_of_a_sample_get_the_same_crop() -> None:
 # Pictures that are odd
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_turns_before_the_crop_is_chosen(orientation: int, library: str) -> None:
     """Also where the decoder shrinks, and its last row and column are turned to the front."""

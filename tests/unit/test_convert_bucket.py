@@ -51,6 +51,7 @@ def bucket(ais_client: Any, tmp_path: Path) -> Iterator[str]:
     bucket.delete(missing_ok=True)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("more", [(), ("--processes", "2", "--kind", "images"), ("--shuffle", "--seed", "3")])
 @pytest.mark.parametrize("end", ["/photos/", pytest.param("/photos", marks=pytest.mark.ci)])
 def test_shards_are_those_of_the_folder(
@@ -228,6 +229,7 @@ def test_stale_shards_are_those_of_the_same_part_and_of_the_same_names(
     assert "1 older shard of out/s-%02d.tar left" in caplog.text
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_field_that_no_sample_has_is_an_error_and_nothing_is_left(
     run: Run, ais_client: Any, tmp_path: Path, processes: int

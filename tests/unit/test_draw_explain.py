@@ -193,6 +193,7 @@ def test_promise_7_what_is_fetched_ahead_is_within_the_bound_of_the_stage(tmp_pa
     assert 0 < int(done.stdout) <= loader.memory_bound().ahead == (1 << 16) + 8 * (1 << 14)
 
 
+@pytest.mark.ci
 def test_promise_7_a_key_is_remembered_in_22_bytes() -> None:
     tracemalloc.start()
     try:

@@ -92,6 +92,7 @@ def test_a_seed_gives_the_same_order_again_and_another_seed_another(
     assert orders[0] == orders[1] != orders[2]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("order", "expected"),
     [

@@ -89,6 +89,7 @@ def article(shards: list[str]) -> Any:
     )
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("make", "workers"),
     [

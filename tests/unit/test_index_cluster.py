@@ -278,6 +278,7 @@ def test_an_index_that_the_proxy_looks_for_elsewhere_is_found_at_the_shards_targ
     assert known(index) == known(build(made, "read", "ais://many/s-"))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("status", [401, 404, 501])
 def test_a_target_that_gives_no_index_costs_a_reading_of_its_shards(
     made: LocalCluster, caplog: pytest.LogCaptureFixture, status: int

@@ -144,6 +144,7 @@ OWNER = """
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["killed", "exit", "fork"])
 def test_the_cluster_dies_with_its_parent(how: str) -> None:
     """Also when a fork of the parent lives on and holds the pipe open; and the temporary folder goes, too."""

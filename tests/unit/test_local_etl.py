@@ -147,6 +147,7 @@ def workers_of(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("how", ["stop", pytest.param("kill", marks=pytest.mark.ci)])
 def test_workers_end_with_the_cluster(how: str) -> None:
     cluster = LocalCluster(targets=1, etl=True).start()

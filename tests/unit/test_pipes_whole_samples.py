@@ -116,6 +116,7 @@ def shards(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "cut.tar", write_shard(tmp_path / "whole.tar", members_of("whole"))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("name", "open_shards"),
     [
@@ -163,6 +164,7 @@ def pipe_errors(pipe: Any) -> dict[str, int]:
     return stats(pipe)["load_tar"].skipped
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", CHAINS)
 def test_promise_2_a_cut_shard_under_raise_gives_whole_samples_and_then_the_error(
     name: str, shards: tuple[Path, str]

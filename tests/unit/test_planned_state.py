@@ -125,6 +125,7 @@ CHANGES: dict[str, tuple[tuple[int, ...], int, set[str]]] = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("stop", ["first", "never"])
 def test_promise_5_what_is_allowed_to_change_loses_and_repeats_nothing(

@@ -227,6 +227,7 @@ class TestSplit:
         assert type(SplitByNode([1])) is ShardingFilter
         assert type(SplitByWorker([1])) is ShardingFilter
 
+    @pytest.mark.quick(3)
     @pytest.mark.timeout(60)
     @every_split
     def test_in_a_dataloader_with_workers(self, shards: list[str], split: Any) -> None:

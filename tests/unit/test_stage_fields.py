@@ -322,6 +322,7 @@ RESUMABLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", RESUMABLE)
 def test_a_checkpoint_passes_through(name: str, tmp_path: Path) -> None:
     shards = example_shards(tmp_path, [2, 4, 3])

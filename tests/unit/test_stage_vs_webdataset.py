@@ -168,6 +168,7 @@ class TestFields:
             items,
         )
 
+    @pytest.mark.quick(60)
     @pytest.mark.parametrize("seed", range(20))
     @pytest.mark.parametrize(
         "patterns", [("a;x",), ("*.jpg",), ("jpg", "cls"), (".jpg;.cls", "*.png"), ("*g",), ("__*",)]
@@ -199,6 +200,7 @@ class TestFields:
         )
         assert found == expected
 
+    @pytest.mark.quick(60)
     @pytest.mark.parametrize("seed", range(20))
     @pytest.mark.parametrize(
         "names", [{"image": "*.jpg"}, {"a": "*jpg", "b": "left*"}, {"k": "__key__", "c": "cls"}]

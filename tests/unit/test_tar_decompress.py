@@ -60,6 +60,7 @@ def expand(*blocks, **options):
     return b"".join(decompress(blocks, url=URL, **options))
 
 
+@pytest.mark.quick(8)
 @each_format
 @pytest.mark.parametrize(
     "data", [b"", b"a", TEXT, NOISE, bytes(3_000_000)], ids=["empty", "a", "text", "noise", "zeros"]
@@ -173,6 +174,7 @@ def test_a_missing_library_is_named(monkeypatch):
 # Bounds
 
 
+@pytest.mark.quick(2)
 @each_format
 def test_promise_7_a_bomb_is_an_error_and_its_memory_is_bounded(compress):
     body = compress(bytes(32 << 20)) * 4

@@ -105,6 +105,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", CHAINS)
 def test_calls_per_sample_of_a_chain(name: str, shards: dict[int, str]) -> None:
     assert per_sample(lambda samples: CHAINS[name](AISFileLoader([shards[samples]]))) <= LIMITS[name]

@@ -436,6 +436,7 @@ def stopping_after(count):
     return progress
 
 
+@pytest.mark.quick(4)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("after", [0, 5, 17, 60, 99])
