@@ -30,6 +30,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store tells of every connection
+# It asks for the name of each peer: a resolver that is slow to say that there is none would take minutes.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 import torch.distributed as dist
 
@@ -140,7 +142,7 @@ def _begin(
             failed.append(f"{type(error).__name__}: {error}")
 
     stores: list[dict[str, Any]] = [{} for _ in ranks]
-    if way != WAYS[0]:  # a job has its store before it has a loader; here torch takes 0.1 s to connect each
+    if way != WAYS[0]:  # a job has its store before it has a loader
         stores = [{"store": dist.TCPStore("127.0.0.1", port, is_master=False)} for _ in ranks]
     threads = [threading.Thread(target=one, args=given) for given in zip(ranks, stores, strict=True)]
     for thread in threads:

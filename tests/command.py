@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from typer.testing import CliRunner
 
 from torchdata_ais.cli import app
+
+Run = Callable[..., Any]
 
 
 def run(*words: object) -> Any:

@@ -1,4 +1,5 @@
 import gc
+import os
 import threading
 import time
 import warnings
@@ -13,6 +14,9 @@ pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
 
 # Programs that tests run in interpreters of their own: importing them for their doctests would run them here.
 collect_ignore_glob = ["*/*_program.py", "upstream/own/*"]
+
+# torch's store asks for the name of each peer: a resolver that is slow to say that there is none would cost seconds.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 # So long torch's DataLoader waits for a worker that has sent it an exception, and only then ends it; of itself, 5 s.
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import command
 import pytest
+from command import Run
 from typer.testing import CliRunner
 
 from torchdata_ais.cli import app
@@ -16,14 +15,6 @@ from torchdata_ais.cli._run import sentence
 from torchdata_ais.errors import TruncatedShardError
 from torchdata_ais.shown import bytes_text
 from torchdata_ais.testing import shard_bytes, write_shard
-
-Run = Callable[..., Any]
-
-
-@pytest.fixture
-def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
-    return command.run
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import gzip
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import command
 import pytest
+from command import Run
 
 from torchdata_ais.checking.findings import Problem
 from torchdata_ais.cli._words import as_typed, remedy_as_typed
@@ -22,15 +22,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.local import FlipBit, LocalCluster
 from torchdata_ais.testing import shard_bytes
 
-Run = Callable[..., Any]
 MEMBERS = {"a/1.txt": b"one", "a/1.bin": b"\xff\x00", "b.txt": b"two"}
-
-
-@pytest.fixture
-def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
-    monkeypatch.chdir(tmp_path)
-    return command.run
 
 
 @pytest.fixture

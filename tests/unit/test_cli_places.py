@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import command
 import pytest
+from command import Run
 
 from torchdata_ais.cli import _refuse_empty
 from torchdata_ais.testing import write_shard
 
-Run = Callable[..., Any]
-
 
 @pytest.fixture
-def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
-    monkeypatch.chdir(tmp_path)
+def run(run: Run) -> Run:
     write_shard("s.tar", {"a.txt": b"cat"})
     Path("file").write_text("x")
     Path("folder").mkdir()
     Path("folder", "a.txt").write_text("x")
-    return command.run
+    return run
 
 
 @pytest.mark.parametrize(

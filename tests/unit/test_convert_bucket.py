@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import command
 import pytest
+from command import Run
 from test_convert_layouts import lay, picture
 
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.testing import write_shard
 from torchdata_ais.writing import convert
 
-Run = Callable[..., Any]
 FILES: dict[str, bytes | str] = {
     "fish tank/b 1.png": picture(1, "PNG"),
     "fish tank/a.JPEG": picture(2),
@@ -26,13 +25,6 @@ FILES: dict[str, bytes | str] = {
     "mölk/notes.md": "no picture",
     ".hidden/y.jpg": picture(5),
 }
-
-
-@pytest.fixture
-def run(ais_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
-    monkeypatch.chdir(tmp_path)
-    return command.run
 
 
 @pytest.fixture

@@ -258,11 +258,11 @@ def test_rows_may_name_urls_and_hold_bytes(tmp_path: Path, ais_cluster: Any, ais
          "column 'path' holds pictures or sound.*\"path\": \"jpg\", \"caption\": \"txt\", \"label\": \"cls\""),
         ("t.parquet", {"img": [picture()]}, {}, UsageError, "column 'img' holds pictures"),
         ("t.parquet", {"jpg": ["a.jpg", "no.jpg", "nor.jpg"]}, {}, MissingFieldError,
-         "Row 1, column 'jpg': no such file; 2 of 3 are missing"),
+         "Row 2, column 'jpg': no such file; 2 of 3 are missing"),
         ("t.csv", b"jpg,seg.png,txt\na.jpg,,one mask less\n,,x\n", {}, MissingFieldError,
-         "Row 1 names no file: jpg, seg.png is empty.*by on_error"),
-        ("t.parquet", {"jpg": [1, 2]}, {}, EncodeError, "Row 0, column 'jpg' holds a int"),
-        ("t.parquet", {"jpg": [b""]}, {}, SampleError, "Row 0, column 'jpg'|no field"),
+         "Row 2 names no file: jpg, seg.png is empty.*by on_error"),
+        ("t.parquet", {"jpg": [1, 2]}, {}, EncodeError, "Row 1, column 'jpg' holds a int"),
+        ("t.parquet", {"jpg": [b""]}, {}, SampleError, "Row 1, column 'jpg'|no field"),
         ("t.parquet", {"data": [b"xx"], "txt": ["a"]}, {}, EncodeError, "'data' holds bytes, and its name"),
         ("t.parquet", {"txt": ["a"]}, {"columns": {"txtt": "x"}}, UsageError,
          "no row has a column 'txtt'. Did you mean txt"),
@@ -491,7 +491,7 @@ def test_one_sample_of_a_table_that_fails_is_skipped_with_its_row(tmp_path: Path
     lay(tmp_path, {"a.jpg": picture(), "t.csv": "jpg,txt\na.jpg,x\nno.jpg,y\n"})
     done = convert(tmp_path / "t.csv", f"{tmp_path}/out/s-%d.tar", on_error="skip")
     assert done.skipped == {"MissingFieldError": 1}
-    assert "Row 1, column 'jpg'" in done.left_out[0].first
+    assert "Row 2, column 'jpg'" in done.left_out[0].first
 
 
 def test_shards_beside_no_classes_have_none(tmp_path: Path) -> None:

@@ -526,6 +526,18 @@ OTHERS: dict[str, Case] = {
         lambda g: wds.WebDataset(g.plain, shard_shuffle=10), r"WebDataset\(\) has no option", "Did you mean shardshuffle"
     ),
     "wds.shuffle(bufsz=)": case(lambda g: wds.WebDataset(g.plain).shuffle(100, bufsz=3), "Did you mean bufsize"),
+    "wds.shuffle of a text": case(
+        lambda g: wds.WebDataset(g.plain).shuffle("1000"), r"shuffle\(size='1000'\): this is a str", "whole number"
+    ),
+    "wds.repeat of a text": case(
+        lambda g: wds.WebDataset(g.plain).repeat("2"), r"repeat\(nepochs='2'\): this is a str", "whole number"
+    ),
+    "wds.with_epoch of a text": case(
+        lambda g: wds.WebDataset(g.plain).with_epoch("10"), r"with_epoch\(nsamples='10'\)", "whole number"
+    ),
+    "wds, a sample by number": case(
+        lambda g: wds.WebDataset(g.plain)[0], "stream", r"next\(iter\(dataset\)\)", "SampleIndex"
+    ),
     "wds.WebDatset": case(lambda g: wds.WebDatset, r"Did you mean WebDataset\?"),
     "a name of the package": case(lambda g: torchdata_ais.AISSourceListr, r"Did you mean AISSourceLister\?"),
     "the service's workers=": case(lambda g: MultiProcessingReadingService(workers=2), "Did you mean num_workers"),

@@ -164,7 +164,7 @@ def test_csv_columns_can_be_renamed_and_files_can_be_elsewhere(tmp_path, name, c
 @pytest.mark.parametrize(
     ("name", "text", "error", "says"),
     [
-        ("t.csv", "jpg,cls\nno.jpg,1\n", MissingFieldError, "Row 0, column 'jpg'.*no such file"),
+        ("t.csv", "jpg,cls\nno.jpg,1\n", MissingFieldError, "Row 1, column 'jpg'.*no such file"),
         ("t.csv", "txt,cls\na\n", UsageError, "Line 2 has 1 cells for 2 columns"),
         ("t.csv", "txt,txt\na,b\n", UsageError, "Two columns have the same name"),
         ("t.csv", "txt\n", NotFoundError, "(?i)no row"),

@@ -252,6 +252,10 @@ def _say(done: Conversion, target: str, *, as_json: bool) -> None:
             counts["splits"] = done.splits
         if done.stale:
             counts["stale"] = done.stale
+        if done.lacking:
+            counts["lacking"] = [one._asdict() for one in done.lacking]
+        if done.by_class:
+            counts["by_class"] = True
         echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
         return
     skipped = sum(done.skipped.values())
@@ -273,6 +277,10 @@ def _say(done: Conversion, target: str, *, as_json: bool) -> None:
         echo(
             f"note: {count} left out ({reason}): {first.splitlines()[0] if first else 'see above'}", err=True
         )
+    for name, count, first in done.lacking:
+        echo(f"note: {count_text(count, 'sample')} without {name}, such as {first}", err=True)
+    if done.by_class:
+        echo("note: the samples stand class after class, as their folders do; --shuffle mixes them", err=True)
     if done.stale:
         older = count_text(len(done.stale), "older shard")
         echo(

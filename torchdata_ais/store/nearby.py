@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchdata_ais.errors import AISError, NotFoundError
-from torchdata_ais.store.options import Retry, StoreOptions
+from torchdata_ais.store.options import ONE_TRY, StoreOptions
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.urls import parse_url
 
 _NUMBER = re.compile(r"\d+(?=\D*\Z)")
-_ONCE = Retry(attempts=1, deadline=5.0)
 
 
 def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named: int = 0) -> NotFoundError:
@@ -37,7 +36,7 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
             names = [name for name in names if name.startswith(prefix)]
             where, uri = "the folder", place.name
         else:
-            entries = list_bucket(place, prefix, replace(options, retry=_ONCE), first_page=True)
+            entries = list_bucket(place, prefix, replace(options, retry=ONE_TRY), first_page=True)
             names = [entry.name for entry in entries]
             where, uri = "the bucket", place.uri
     except (AISError, OSError):

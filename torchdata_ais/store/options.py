@@ -114,6 +114,10 @@ class Retry:
         return full * random.uniform(0.5, 1.0)
 
 
+ONE_TRY = Retry(attempts=1, deadline=5.0)
+"""For what is asked for the sake of a better message."""
+
+
 @checked_options
 @dataclass(frozen=True)
 class StoreOptions:

@@ -50,6 +50,7 @@ class FluidInterface:
 
         def __getattr__(self, name: str) -> Callable[..., Self]: ...
 
+    @checked
     def shuffle(
         self, size: int = 1000, initial: int = 100, *, bufsize: int | None = None, **named: Any
     ) -> Self:

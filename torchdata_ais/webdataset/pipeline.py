@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import Self
 
+from torchdata_ais.arguments import checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import IterDataPipe
@@ -98,6 +99,7 @@ class DataPipeline(IterableDataset[Any]):
         """Return a copy with a function from an iterator to an iterator at the end."""
         return self.compose(f)
 
+    @checked
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Make an epoch `nsamples` items long, in each worker; an epoch goes on where the last one stopped.
 
@@ -109,12 +111,14 @@ class DataPipeline(IterableDataset[Any]):
         self.repetitions, self.nsamples, self._goes_on = sys.maxsize, number, True
         return self
 
+    @checked
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
         """Make one epoch of `nepochs` passes, of at most `nbatches` items in all; without either there is no end."""
         self.repetitions = nepochs if nepochs > 0 else sys.maxsize
         self.nsamples, self._goes_on = nbatches, False
         return self
 
+    @checked
     def with_length(self, n: int, silent: bool = True) -> Self:
         """Let ``len()`` return `n`. The epoch is as long as it is; `with_epoch` makes it that long."""
         del silent
@@ -125,6 +129,12 @@ class DataPipeline(IterableDataset[Any]):
         if self.size is None:
             raise TypeError(f"a {type(self).__name__} has no length; .with_length(n) gives it one")
         return self.size
+
+    def __getitem__(self, number: Any) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is a stream: it has no item {number!r}. next(iter(dataset)) gives the first; to"
+            " reach samples by number, make a torchdata_ais.SampleIndex of the shards"
+        )
 
     def __bool__(self) -> bool:
         return True

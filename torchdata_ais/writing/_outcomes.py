@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torchdata_ais.errors import AISError
 from torchdata_ais.workers.ordered_pool import OrderedPool
@@ -14,6 +14,8 @@ from torchdata_ais.writing._transform import Outcome, Transform
 from torchdata_ais.writing.sources.source import LeftOut, Source
 
 _CHUNK_ITEMS = 32
+_KINDS = 100
+"""Sets of fields that samples of one conversion may have, to be told what some lack; of more, nothing is told."""
 _CHUNK_BYTES = 8 << 20
 _WARNED = 1000
 """Samples given up after errors of one class that are named one by one, with ``on_error="warn"``."""
@@ -23,28 +25,49 @@ OnError = Literal["raise", "warn", "skip"]
 logger = logging.getLogger("torchdata_ais")
 
 
+class Lacking(NamedTuple):
+    """A field that some samples have, and others do not.
+
+    Attributes:
+        field: Its name.
+        number: How many samples do not have it.
+        first: The key of the first of them.
+    """
+
+    field: str
+    number: int
+    first: str
+
+
 @dataclass
 class Counts:
-    """What became of the samples that were not written.
+    """What became of the samples.
 
     Attributes:
         dropped: How many were not wanted.
         skipped: How many were given up, by the class of the error.
         first: What the first error of each class said.
         unmet: The fields to keep that no sample had.
+        kinds: How many samples had which fields, and the key of the first that had these.
     """
 
     dropped: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     unmet: frozenset[str] = frozenset()
+    kinds: dict[frozenset[str], tuple[int, str]] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
+        kinds = dict(self.kinds)
+        for names, (count, first) in other.kinds.items():
+            before, earlier = kinds.get(names, (0, first))
+            kinds[names] = before + count, earlier
         return Counts(
             self.dropped + other.dropped,
             self.skipped + other.skipped,
             {**other.first, **self.first},
             self.unmet & other.unmet,
+            kinds,
         )
 
     def as_list(self) -> list[LeftOut]:
@@ -59,6 +82,7 @@ class Counts:
         if not isinstance(outcome, Exception):
             if self.unmet:
                 self.unmet = self.unmet.difference(outcome)
+            self._note_fields(outcome)
             return outcome
         if on_error == "raise":
             raise outcome.with_traceback(None) if isinstance(outcome, AISError) else outcome
@@ -73,6 +97,23 @@ class Counts:
             )
         self.skipped[name] += 1
         return None
+
+    def _note_fields(self, sample: dict[str, Any]) -> None:
+        names = frozenset(name for name in sample if not name.startswith("__"))
+        count, first = self.kinds.get(names, (0, str(sample["__key__"])))
+        if count or len(self.kinds) <= _KINDS:
+            self.kinds[names] = count + 1, first
+
+    def lacking(self) -> list[Lacking]:
+        """Return the fields that some samples lack, by name."""
+        if len(self.kinds) > _KINDS:
+            return []
+        found = []
+        for name in sorted(frozenset().union(*self.kinds)):
+            without = [kept for names, kept in self.kinds.items() if name not in names]
+            if without:
+                found.append(Lacking(name, sum(count for count, _ in without), without[0][1]))
+        return found
 
 
 def _told(error: Exception) -> Exception:

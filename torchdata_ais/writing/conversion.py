@@ -74,7 +74,8 @@ def convert(
     Order:
         Files by path, rows and shards as they stand, or shuffled. The shards written are the same, byte for byte, for
         any number of processes, interrupted or not; each item is used exactly once, in whichever part or split. What is
-        left out is counted, and named with the reason (`Conversion.left_out`).
+        left out is counted, and named with the reason (`Conversion.left_out`), and so are fields that only some samples
+        have (`Conversion.lacking`). Of folders of classes the samples come class after class, unless they are shuffled.
 
     Memory:
         ``4 * processes`` chunks of 32 samples (at most 8 MiB before decoding, or one sample), what `ShardWriter`
@@ -145,6 +146,14 @@ def convert(
     for reason, count, first in job.left_out:
         logger.warning("%s: %d left out (%s), such as %s", source, count, reason, first)
     done = job.run()
+    for name, number, first in done.lacking:
+        logger.warning(
+            "%s of %s without %s, such as %s", number, count_text(done.samples, "sample"), name, first
+        )
+    if done.by_class:
+        logger.warning(
+            "%s stand class after class: shuffle=True mixes them", count_text(done.samples, "sample")
+        )
     if done.stale:
         logger.warning(
             "%s of %s left beyond the new ones, such as %s: training would read them, too",

@@ -17,7 +17,7 @@ from torchdata_ais.shard_names import is_shard
 from torchdata_ais.shown import count_text
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
-from torchdata_ais.writing._outcomes import Counts, OnError, outcomes
+from torchdata_ais.writing._outcomes import Counts, Lacking, OnError, outcomes
 from torchdata_ais.writing._transform import Edit
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
 from torchdata_ais.writing.manifest import ShardInfo
@@ -38,6 +38,7 @@ from torchdata_ais.writing.sources.source import LeftOut, Source
 Progress = Callable[[int, int, str], object]
 
 _SPLIT = "{split}"
+_POOL = 1000  # samples, of `shuffled` as most write it
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -57,6 +58,8 @@ class Conversion:
         splits: How many samples each split has.
         classes: Where the names of the classes were noted; None without any.
         stale: Older shards of the pattern that stay, with numbers beyond those of the new ones.
+        lacking: Fields that only some samples have, such as captions; of a resumed conversion, what it wrote since.
+        by_class: Whether more samples than `shuffled` usually holds stand class after class, as their folders do.
     """
 
     shards: list[ShardInfo]
@@ -69,6 +72,8 @@ class Conversion:
     splits: dict[str, int] = field(default_factory=dict)
     classes: str | None = None
     stale: list[str] = field(default_factory=list)
+    lacking: list[Lacking] = field(default_factory=list)
+    by_class: bool = False
 
 
 class Series(NamedTuple):
@@ -184,6 +189,8 @@ class ConversionJob:
             splits if self._how.splits else {},
             noted,
             stale,
+            counted.lacking(),
+            self._all[0].source.by_class and not self._how.shuffle and sum(splits.values()) > _POOL,
         )
 
     def _check_some(self, counted: Counts) -> None:

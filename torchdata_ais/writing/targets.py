@@ -20,14 +20,14 @@ from typing import Any, BinaryIO
 import xxhash
 
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
-from torchdata_ais.store import Retry, StoreOptions, put_object
+from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.naming import name_file, naming
+from torchdata_ais.store.options import ONE_TRY
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.tar.writer import Buffer
 from torchdata_ais.urls import Location, parse_url, redact
 
 _BUFFER_BYTES = 1 << 20
-_ONCE = Retry(attempts=1, deadline=5.0)
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -263,7 +263,7 @@ def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
     settings = options()
     place = place.at(settings.endpoint)
     try:
-        list_bucket(place, place.name, replace(settings, retry=_ONCE), first_page=True)
+        list_bucket(place, place.name, replace(settings, retry=ONE_TRY), first_page=True)
     except NotFoundError as error:
         bucket = replace(place, name="").uri
         raise NotFoundError.at(

@@ -89,6 +89,9 @@ def media_folder(
     unit = "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
     source = ListSource(unit, items, digest.hexdigest(), LoadFiles(folder.reader(), tuple(classes), main))
     source.notes = {"classes": classes} if classes else {}
+    source.by_class = len(classes) > 1
+    for empty in sorted({*classes} - {path.partition("/")[0] for path in groups}):
+        omitted.add(f"a folder without a {what}, though a class", f"{empty}/")
     source.left_out = omitted.as_list()
     return source
 

@@ -37,6 +37,7 @@ class Source(ABC):
         notes: What the manifest shall say about it.
         left_out: What lies there and is no item.
         load: Turns an item into a sample; a picklable function, for other processes to call.
+        by_class: Whether the items stand class after class.
     """
 
     unit: str
@@ -45,6 +46,7 @@ class Source(ABC):
     notes: dict[str, Any]
     left_out: list[LeftOut]
     load: Callable[[Any], dict[str, Any]]
+    by_class: bool = False
 
     @abstractmethod
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
@@ -118,5 +120,5 @@ class ListSource(Source):
 
     def _copy(self) -> ListSource:
         found = ListSource(self.unit, self._items, self.digest, self.load)
-        found.notes, found.left_out = self.notes, self.left_out
+        found.notes, found.left_out, found.by_class = self.notes, self.left_out, self.by_class
         return found

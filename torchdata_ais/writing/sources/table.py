@@ -116,7 +116,7 @@ class TableSource(ListSource):
             number, column, value = missing[0]
             more = f"; {len(missing)} of {len(self._positions)} are missing" if len(missing) > 1 else ""
             raise MissingFieldError.at(
-                f"row {number}, column {column!r}: no such file{more}",
+                f"row {number + 1}, column {column!r}: no such file{more}",
                 todo=no_file(value),
                 url=load.where(value)[:LONGEST],
                 field=column,

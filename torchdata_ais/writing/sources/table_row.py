@@ -55,26 +55,27 @@ class LoadRow:
             TransportError: A file cannot be read.
         """
         number, cells = item
+        counted = number + 1  # as people count, below the header
         row: dict[str, tuple[str, Any]] = {}
         for column, value in cells.items():
             if value is None or value == "":
                 continue
             if (name := self.fields[column]) in row:
                 raise UsageError.at(
-                    f"row {number} has two columns for {name!r}", todo="rename one with columns="
+                    f"row {counted} has two columns for {name!r}", todo="rename one with columns="
                 )
             row[name] = column, value
         key = next((str(row.pop(name)[1]) for name in _KEYS if name in row), f"{number:09d}")
         if self.files and not any(column in self.files for column, _ in row.values()):
             raise MissingFieldError.at(
-                f"row {number} names no file: {', '.join(sorted(self.files))} is empty",
+                f"row {counted} names no file: {', '.join(sorted(self.files))} is empty",
                 todo=Remedy("fill it in", 'go on without it by on_error="skip"'),
                 key=key,
             )
         sample: dict[str, Any] = {"__key__": key}
         rest: dict[str, Any] = {}
         for name, (column, value) in row.items():
-            where = f"row {number}, column {column!r}"
+            where = f"row {counted}, column {column!r}"
             if column in self.files:
                 data, path = self._file(value, where, key)
                 self._put(sample, self._field(name, path, data, where, key), data)
