@@ -147,7 +147,7 @@ class Ranks:
         deadline = time.monotonic() + self.timeout_s
         keys = {rank: f"{self.prefix}/{name}" for rank, name in names.items()}
         waited_for = WaitedFor(self.rank, self.prefix, self._has, self._get)
-        look_s, longest_s = usual_interval(self.world_size), max(0.05, self.world_size / _POLLS_A_SECOND)
+        look_s, longest_s = usual_interval(self.world_size), self._longest_pause_s()
         pause_s, next_look = 0.001, time.monotonic() + look_s
         while not self._has(*keys.values()):
             if time.monotonic() >= next_look:
@@ -174,16 +174,21 @@ class Ranks:
             self._ask(self.store.set, key, str(seed))
             return seed
         deadline = time.monotonic() + self.timeout_s
-        pause_s = 0.001
+        pause_s, longest_s = 0.001, self._longest_pause_s()
         while not self._has(key):
-            self.check()
-            if self._has(f"{self.prefix}/closed"):
-                raise self._error(f"rank 0 has closed its loader, and this rank begins epoch {epoch}")
+            if time.monotonic() >= self._next_check:
+                self.check()
+                if self._has(f"{self.prefix}/closed"):
+                    raise self._error(f"rank 0 has closed its loader, and this rank begins epoch {epoch}")
             if time.monotonic() > deadline:
                 raise self._error(f"rank 0 did not begin epoch {epoch} within {self.timeout_s:g} s")
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.05)
+            pause_s = min(2 * pause_s, longest_s)
         return int(self._get(key))
+
+    def _longest_pause_s(self) -> float:
+        """Return how long to wait between two looks at the store, so that all ranks together do not swamp it."""
+        return max(0.05, self.world_size / _POLLS_A_SECOND)
 
     def report(self, error: BaseException) -> None:
         """Let the other ranks know of the error that ends this rank's epoch."""

@@ -1,0 +1,56 @@
+"""How often a rank that waits asks the store: all of a large job together must not swamp it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from torchdata_ais.errors import LoaderError
+from torchdata_ais.ranks.alive import Ranks
+from torchdata_ais.world import World
+
+pytestmark = pytest.mark.timeout(60)
+
+WAIT_S = 1.5
+
+
+class Counting:
+    """A store of torch that counts what it is asked."""
+
+    def __init__(self) -> None:
+        self._store = dist.HashStore()
+        self.asked: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked[name] += 1
+        return getattr(self._store, name)
+
+
+def waits_for_the_seed(size: int) -> int:
+    """Return how often the store was asked by a rank that waits `WAIT_S` for the seed of rank 0."""
+    store = Counting()
+    rank = Ranks(World(1, size, store), 30.0)
+    store.asked.clear()
+    late = threading.Timer(WAIT_S, lambda: store._store.set(f"{rank.prefix}/seed/0", "7"))
+    late.start()
+    assert rank.share_seed(0, 3) == 7
+    late.join()
+    return sum(store.asked.values())
+
+
+def test_the_wait_for_a_seed_asks_less_often_the_more_ranks_there_are() -> None:
+    few, many = waits_for_the_seed(2), waits_for_the_seed(4000)
+    assert many < 25  # a pause that doubles from 1 ms to 1 s, and a look at the others each second
+    assert few > many  # of two ranks each hears of it within 50 ms
+
+
+def test_a_closed_loader_of_rank_0_ends_the_wait() -> None:
+    store = Counting()
+    rank = Ranks(World(1, 4000, store), 30.0)
+    rank.tell("closed", "1")
+    with pytest.raises(LoaderError, match="Rank 0 has closed its loader, and this rank begins epoch 2"):
+        rank.share_seed(2, 3)
