@@ -32,8 +32,8 @@ KEPT = 256
 MOST_UNSENT = 4096
 """Batches that wait to be told to the main process."""
 
-_COUNTED_S = 25e-3
-"""Making that takes so long is worth a look at the counters."""
+_SLOW_S, _COUNTED_S = 25e-3, 0.1
+"""One batch that takes so long to make is worth a look at the counters; so are faster ones, together."""
 
 _MOST_FRESH = 64
 """Batches of which records are made together: code that has left the processor's cache takes ten times as long."""
@@ -117,7 +117,7 @@ class BatchRecorder:
         fresh = self._iteration, self._number, begun, made_s, self._keys(item)
         self._uncounted_s += made_s
         # The first batch opens connections, and has its growth for itself.
-        if self._uncounted_s >= _COUNTED_S or not self._number:
+        if made_s >= _SLOW_S or self._uncounted_s >= _COUNTED_S or not self._number:
             self._settle()
             self._count(self._record(fresh))
         else:

@@ -12,8 +12,8 @@ from torchdata_ais.store import RequestRecord
 class BatchRecord(msgspec.Struct, array_like=True):
     """How one batch was made.
 
-    Batches that are made within 25 ms together are counted together: the last of them has `wait_s` and what follows of
-    them all, the others have nothing there.
+    Batches that are made in less than 25 ms each are counted together, up to 100 ms of them: the last has `wait_s` and
+    what follows of them all, the others have nothing there.
 
     Attributes:
         iteration: The how-manieth iteration of its process's pipe it is of.
