@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +25,17 @@ class Counting:
     def __init__(self) -> None:
         self._store = dist.HashStore()
         self.asked: Counter[str] = Counter()
+        self.threads: set[threading.Thread] = set()  # that have asked
 
     def __getattr__(self, name: str) -> Any:
-        self.asked[name] += 1
-        return getattr(self._store, name)
+        call = getattr(self._store, name)
+
+        def counted(*arguments: Any) -> Any:
+            self.asked[name] += 1
+            self.threads.add(threading.current_thread())
+            return call(*arguments)
+
+        return counted
 
 
 def waits_for_the_seed(size: int) -> int:
@@ -54,3 +62,35 @@ def test_a_closed_loader_of_rank_0_ends_the_wait() -> None:
     rank.tell("closed", "1")
     with pytest.raises(LoaderError, match="Rank 0 has closed its loader, and this rank begins epoch 2"):
         rank.share_seed(2, 3)
+
+
+def test_rank_0_hears_all_others_in_few_calls() -> None:
+    store = Counting()
+    rank = Ranks(World(0, 1000, store), 30.0)
+    names = {other: f"answer/{other}" for other in range(1, 1000)}
+    for other, name in names.items():
+        rank.tell(name, f"of {other}")
+    store.asked.clear()
+    store.threads.clear()
+    assert rank.hear(names) == {other: b"of %d" % other for other in names}
+    assert sum(store.asked.values()) < 20  # not one for each rank
+    assert len(store.threads) < 20
+
+
+def test_rank_0_looks_after_those_who_do_not_come_in_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchdata_ais.ranks.alive.usual_interval", lambda ranks: 0.0)
+    store = Counting()
+    rank = Ranks(World(0, 1000, store), 0.0)
+    store.threads.clear()
+    with pytest.raises(LoaderError, match=r"Ranks 1, 2, 3, .* did not begin this loader within 0 s"):
+        rank.hear({other: f"answer/{other}" for other in range(1, 1000)})
+    assert store.asked["check"] > 3 * 999  # each of them: its answer, its signs of life, its trouble
+    assert len(store.threads) < 40
+
+
+def test_a_store_that_gives_one_value_a_call_is_heard_too(tmp_path: Path) -> None:
+    rank = Ranks(World(0, 600, dist.FileStore(str(tmp_path / "store"), 600)), 30.0)
+    names = {other: f"answer/{other}" for other in range(1, 600)}
+    for other, name in names.items():
+        rank.tell(name, f"of {other}")
+    assert rank.hear(names) == {other: b"of %d" % other for other in names}

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
@@ -24,8 +24,14 @@ from torchdata_ais.world import World
 
 _CHECK_EVERY_S = 1.0
 _BEAT_S = 1.0
-_POLLS_A_SECOND = 4000
+_BEATS_A_SECOND = 4000
+"""Of all ranks together, while they begin."""
+
+_POLLS_A_SECOND = 1000
 """Of all ranks together, while they wait for what is told."""
+
+_AT_ONCE = 256
+"""Names that the store is asked for in one call, which must come back within `_ANSWER_S`."""
 
 _ANSWER_S = 30.0
 """How long one call of the store may take."""
@@ -72,7 +78,7 @@ class Ranks:
 
         def beat(over: threading.Event) -> None:
             count = 0
-            while not over.wait(max(_BEAT_S, self.world_size / _POLLS_A_SECOND)):
+            while not over.wait(max(_BEAT_S, self.world_size / _BEATS_A_SECOND)):
                 count += 1
                 try:
                     self.store.set(key, f"{count} {where}")
@@ -146,14 +152,16 @@ class Ranks:
         """
         deadline = time.monotonic() + self.timeout_s
         keys = {rank: f"{self.prefix}/{name}" for rank, name in names.items()}
-        waited_for = WaitedFor(self.rank, self.prefix, self._has, self._get)
+        waited_for = WaitedFor(self.rank, self.prefix, self._known)
         look_s, longest_s = usual_interval(self.world_size), self._longest_pause_s()
         pause_s, next_look = 0.001, time.monotonic() + look_s
         while not self._has(*keys.values()):
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look_s
                 self.check()
-                missing = [rank for rank, key in keys.items() if not self._has(key)]
+                missing = [
+                    rank for rank, here in zip(keys, self._are_there(keys.values()), strict=True) if not here
+                ]
                 waited_for.look_after(missing)
                 if missing and time.monotonic() > deadline:
                     raise self._error(
@@ -161,7 +169,7 @@ class Ranks:
                     )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
-        return {rank: self._get(key) for rank, key in keys.items()}
+        return self._get_all(keys)
 
     def share_seed(self, epoch: int, seed: int) -> int:
         """Return rank 0's `seed` for the `epoch`, on every rank.
@@ -266,6 +274,32 @@ class Ranks:
 
     def _get(self, key: str) -> bytes:
         return bytes(self._ask(self.store.get, key))
+
+    def _known(self, names: Mapping[int, str]) -> dict[int, bytes]:
+        """Return what of these names the store has."""
+        there = self._are_there(names.values())
+        return self._get_all({rank: names[rank] for rank, here in zip(names, there, strict=True) if here})
+
+    def _are_there(self, keys: Iterable[str]) -> list[bool]:
+        """Return which of these names the store has."""
+        return self._of_many(lambda some: [self.store.check([key]) for key in some], keys)
+
+    def _get_all(self, names: Mapping[int, str]) -> dict[int, bytes]:
+        """Return what the store has under these names."""
+        one_call = self.store.has_extended_api()
+        values = self._of_many(
+            lambda some: self.store.multi_get(some) if one_call else [self.store.get(key) for key in some],
+            names.values(),
+        )
+        return {rank: bytes(value) for rank, value in zip(names, values, strict=True)}
+
+    def _of_many(self, call: Callable[[list[str]], list[Any]], keys: Iterable[str]) -> list[Any]:
+        """Return what the store answers for each key; in few threads, for rank 0 hears all the others."""
+        rest, answers = list(keys), []
+        while rest:
+            answers += self._ask(call, rest[:_AT_ONCE])
+            rest = rest[_AT_ONCE:]
+        return answers
 
     def _ask(self, call: Callable[..., Any], *arguments: Any, wait_s: float | None = None) -> Any:
         """Return what the store answers.

@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.util import Finalize
 
 from torchdata_ais.errors import LoaderError
@@ -131,12 +131,13 @@ class WaitedFor:
     Args:
         rank: This rank, which waits.
         prefix: Of the names of its loader in the store.
-        has: Returns whether the store has something under a name.
-        get: Returns it.
+        known: Returns, by rank, what the store has under a name of each rank.
     """
 
-    def __init__(self, rank: int, prefix: str, has: Callable[..., bool], get: Callable[[str], bytes]) -> None:
-        self._rank, self._prefix, self._has, self._get = rank, prefix, has, get
+    def __init__(
+        self, rank: int, prefix: str, known: Callable[[Mapping[int, str]], dict[int, bytes]]
+    ) -> None:
+        self._rank, self._prefix, self._known = rank, prefix, known
         self._signs: dict[int, tuple[str, float]] = {}
         self._begun_at = time.monotonic()
         self._named = False
@@ -147,30 +148,41 @@ class WaitedFor:
         Raises:
             LoaderError: One of them does not come; names it and says why.
         """
-        absent = [rank for rank in ranks if not self._is_here(rank)]
+        begun = self._known({rank: f"{self._prefix}/alive/{rank}" for rank in ranks})
+        for rank, told in begun.items():
+            sign = told.decode(errors="replace")
+            if (silent_s := self._since(rank, sign)) > SILENT_S:
+                raise self._dead(rank, sign.partition(" ")[2], silent_s, "the ranks began")
+        absent = [rank for rank in ranks if rank not in begun]
+        troubles = {
+            rank: trouble
+            for rank, trouble in self._known({rank: _trouble(rank) for rank in absent}).items()
+            if trouble
+        }
+        for rank, trouble in troubles.items():
+            self._look_at_trouble(rank, trouble.decode())
+        quiet = {rank: _here(rank) for rank in absent if rank not in troubles}
+        for rank, told in self._known(quiet).items():
+            if told:
+                self._look_at_sign(rank, told.decode(errors="replace"))
         if absent and not self._named and time.monotonic() - self._begun_at > _NAMED_S:
             self._named = True
             logger.warning("rank %d waits for %s to begin this loader", self._rank, named(absent))
 
-    def _is_here(self, rank: int) -> bool:
-        """Return whether a rank has begun, raise if it never will."""
-        begun = f"{self._prefix}/alive/{rank}"
-        if self._has(begun):
-            sign = self._get(begun).decode(errors="replace")
-            if (silent_s := self._since(rank, sign)) > SILENT_S:
-                raise self._dead(rank, sign.partition(" ")[2], silent_s, "the ranks began")
-            return True
-        if self._has(_trouble(rank)) and (trouble := self._get(_trouble(rank))):
-            said = json.loads(trouble)
-            if said["over"]:
-                raise self._error(rank, f"rank {rank} ended before it began this loader", said["text"])
-            if self._since(rank, trouble.decode()) > GRACE_S:
-                raise self._error(rank, f"rank {rank} failed before it began this loader", said["text"])
-        elif self._has(_here(rank)) and (sign := self._get(_here(rank)).decode(errors="replace")):
-            silent_s, place = self._since(rank, sign), sign.split(" ", 2)[2]
-            if silent_s > UNHEARD_S:
-                raise self._dead(rank, place, silent_s, "it had made its loader and not begun it")
-        return False
+    def _look_at_trouble(self, rank: int, trouble: str) -> None:
+        """Raise if a rank that has told of an error will not begin."""
+        said = json.loads(trouble)
+        if said["over"]:
+            raise self._error(rank, f"rank {rank} ended before it began this loader", said["text"])
+        if self._since(rank, trouble) > GRACE_S:
+            raise self._error(rank, f"rank {rank} failed before it began this loader", said["text"])
+
+    def _look_at_sign(self, rank: int, sign: str) -> None:
+        """Raise if a rank that has made its loader has been silent for too long."""
+        silent_s = self._since(rank, sign)
+        if silent_s > UNHEARD_S:
+            when = "it had made its loader and not begun it"
+            raise self._dead(rank, sign.split(" ", 2)[2], silent_s, when)
 
     def _since(self, rank: int, sign: str) -> float:
         """Return for how many seconds a rank has given this sign and no other."""
