@@ -62,7 +62,8 @@ def main() -> None:
         for name, pipe in pipes([shard]).items():
             shares, costs = [], []
             with ais_loader(pipe) as plain, ais_loader(pipe, trace=True) as traced:
-                seconds(plain), seconds(traced)  # the first epoch opens files and imports
+                for loader in (plain, traced):
+                    seconds(loader)  # the first epoch opens files and imports
                 for pair in range(given.pairs):
                     order = (plain, traced) if pair % 2 else (traced, plain)
                     took = {loader: seconds(loader) for loader in order}

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
@@ -159,9 +159,8 @@ class Ranks:
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look_s
                 self.check()
-                missing = [
-                    rank for rank, here in zip(keys, self._are_there(keys.values()), strict=True) if not here
-                ]
+                there = set(self._there(keys))
+                missing = [rank for rank in keys if rank not in there]
                 waited_for.look_after(missing)
                 if missing and time.monotonic() > deadline:
                     raise self._error(
@@ -277,29 +276,28 @@ class Ranks:
 
     def _known(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return what of these names the store has."""
-        there = self._are_there(names.values())
-        return self._get_all({rank: names[rank] for rank, here in zip(names, there, strict=True) if here})
+        return self._get_all({rank: names[rank] for rank in self._there(names)})
 
-    def _are_there(self, keys: Iterable[str]) -> list[bool]:
-        """Return which of these names the store has."""
-        return self._of_many(lambda some: [self.store.check([key]) for key in some], keys)
+    def _there(self, names: Mapping[int, str]) -> list[int]:
+        """Return the ranks whose names the store has."""
+        answers = self._of_many(lambda some: [self.store.check([key]) for key in some], names)
+        return [rank for rank, there in answers.items() if there]
 
     def _get_all(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return what the store has under these names."""
         one_call = self.store.has_extended_api()
-        values = self._of_many(
+        answers = self._of_many(
             lambda some: self.store.multi_get(some) if one_call else [self.store.get(key) for key in some],
-            names.values(),
+            names,
         )
-        return {rank: bytes(value) for rank, value in zip(names, values, strict=True)}
+        return {rank: bytes(value) for rank, value in answers.items()}
 
-    def _of_many(self, call: Callable[[list[str]], list[Any]], keys: Iterable[str]) -> list[Any]:
-        """Return what the store answers for each key; in few threads, for rank 0 hears all the others."""
-        rest, answers = list(keys), []
-        while rest:
-            answers += self._ask(call, rest[:_AT_ONCE])
-            rest = rest[_AT_ONCE:]
-        return answers
+    def _of_many(self, call: Callable[[list[str]], list[Any]], names: Mapping[int, str]) -> dict[int, Any]:
+        """Return what the store answers for each name; in few threads, for rank 0 hears all the others."""
+        keys, answers = list(names.values()), []
+        for begin in range(0, len(keys), _AT_ONCE):
+            answers += self._ask(call, keys[begin : begin + _AT_ONCE])
+        return dict(zip(names, answers, strict=True))
 
     def _ask(self, call: Callable[..., Any], *arguments: Any, wait_s: float | None = None) -> Any:
         """Return what the store answers.
