@@ -13,13 +13,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.meanwhile import meanwhile
 from torchdata_ais.ranks.intervals import usual_interval
 from torchdata_ais.ranks.presence import SILENT_S, WaitedFor, named, take_back
+from torchdata_ais.ranks.store_calls import StoreCalls
 from torchdata_ais.world import World
 
 _CHECK_EVERY_S = 1.0
@@ -30,11 +30,6 @@ _BEATS_A_SECOND = 4000
 _POLLS_A_SECOND = 1000
 """Of all ranks together, while they wait for what is told."""
 
-_AT_ONCE = 256
-"""Names that the store is asked for in one call, which must come back within `_ANSWER_S`."""
-
-_ANSWER_S = 30.0
-"""How long one call of the store may take."""
 _TEXT_LIMIT = 16 << 10
 
 
@@ -55,16 +50,15 @@ class Ranks:
     Attributes:
         rank, world_size: This process, and how many there are.
         timeout_s: As given.
-        store: What they tell each other by.
+        calls: The store that they tell each other by.
         prefix: What the names of this loader begin with in the store.
     """
 
     def __init__(self, world: World, timeout_s: float) -> None:
         self.rank, self.world_size = world.members
-        self.store = world.store
+        self.calls = StoreCalls(world.store, self.rank)
         self.timeout_s = timeout_s
-        self._mute = False  # whether the store has once not answered
-        number = self._ask(self.store.add, f"torchdata_ais/loaders/{self.rank}", 1)
+        number = self.calls.add(f"torchdata_ais/loaders/{self.rank}", 1)
         self.prefix = f"torchdata_ais/{number}"
         self._next_check = 0.0
         self._told = False
@@ -81,13 +75,13 @@ class Ranks:
             while not over.wait(max(_BEAT_S, self.world_size / _BEATS_A_SECOND)):
                 count += 1
                 try:
-                    self.store.set(key, f"{count} {where}")
+                    self.calls.store.set(key, f"{count} {where}")
                 except (RuntimeError, OSError):  # the thread that waits meets it, too, and says so
                     return
 
         # The first one here, so that no rank that goes on is unknown to the others.
-        self._ask(self.store.set, key, f"0 {where}")
-        take_back(self.rank, self._has, lambda name, text: self._ask(self.store.set, name, text))
+        self.calls.set(key, f"0 {where}")
+        take_back(self.rank, self.calls.has, self.calls.set)
         with meanwhile(beat, "rank-alive", SILENT_S):
             yield
 
@@ -97,7 +91,7 @@ class Ranks:
         Raises:
             LoaderError: The store is gone.
         """
-        self._ask(self.store.set, f"{self.prefix}/{name}", value)
+        self.calls.set(f"{self.prefix}/{name}", value)
 
     def first_to_tell(self, name: str, value: str) -> tuple[str, int]:
         """Tell something under a name that several ranks use; return what the first of them told, and which one it is.
@@ -106,7 +100,7 @@ class Ranks:
             LoaderError: The store is gone.
         """
         mine = f"{value} {self.rank}"
-        there = bytes(self._ask(self.store.compare_set, f"{self.prefix}/{name}", "", mine)).decode()
+        there = self.calls.compare_set(f"{self.prefix}/{name}", "", mine).decode()
         first, _, rank = there.partition(" ")
         return first, int(rank)
 
@@ -116,8 +110,7 @@ class Ranks:
         Raises:
             LoaderError: The store is gone.
         """
-        there = self._ask(self.store.compare_set, f"{self.prefix}/{name}", expected.decode(), value.decode())
-        return bytes(there)
+        return self.calls.compare_set(f"{self.prefix}/{name}", expected.decode(), value.decode())
 
     def add(self, name: str, value: int, *, wait_s: float | None = None) -> int:
         """Add to a number of this loader that all ranks share; return what it is then.
@@ -130,7 +123,7 @@ class Ranks:
         Raises:
             LoaderError: The store is gone.
         """
-        return int(self._ask(self.store.add, f"{self.prefix}/{name}", value, wait_s=wait_s))
+        return self.calls.add(f"{self.prefix}/{name}", value, wait_s=wait_s)
 
     def told(self, name: str) -> bytes | None:
         """Return what was told under a name of this loader, if anything was; does not wait for it.
@@ -139,7 +132,7 @@ class Ranks:
             LoaderError: The store is gone.
         """
         key = f"{self.prefix}/{name}"
-        return self._get(key) if self._has(key) else None
+        return self.calls.get(key) if self.calls.has(key) else None
 
     def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return what other ranks told, and wait for it.
@@ -152,14 +145,14 @@ class Ranks:
         """
         deadline = time.monotonic() + self.timeout_s
         keys = {rank: f"{self.prefix}/{name}" for rank, name in names.items()}
-        waited_for = WaitedFor(self.rank, self.prefix, self._known)
+        waited_for = WaitedFor(self.rank, self.prefix, self.calls.known)
         look_s, longest_s = usual_interval(self.world_size), self._longest_pause_s()
         pause_s, next_look = 0.001, time.monotonic() + look_s
-        while not self._has(*keys.values()):
+        while not self.calls.has(*keys.values()):
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look_s
                 self.check()
-                there = set(self._there(keys))
+                there = set(self.calls.there(keys))
                 missing = [rank for rank in keys if rank not in there]
                 waited_for.look_after(missing)
                 if missing and time.monotonic() > deadline:
@@ -168,7 +161,7 @@ class Ranks:
                     )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
-        return self._get_all(keys)
+        return self.calls.get_all(keys)
 
     def share_seed(self, epoch: int, seed: int) -> int:
         """Return rank 0's `seed` for the `epoch`, on every rank.
@@ -178,20 +171,20 @@ class Ranks:
         """
         key = f"{self.prefix}/seed/{epoch}"
         if self.rank == 0:
-            self._ask(self.store.set, key, str(seed))
+            self.calls.set(key, str(seed))
             return seed
         deadline = time.monotonic() + self.timeout_s
         pause_s, longest_s = 0.001, self._longest_pause_s()
-        while not self._has(key):
+        while not self.calls.has(key):
             if time.monotonic() >= self._next_check:
                 self.check()
-                if self._has(f"{self.prefix}/closed"):
+                if self.calls.has(f"{self.prefix}/closed"):
                     raise self._error(f"rank 0 has closed its loader, and this rank begins epoch {epoch}")
             if time.monotonic() > deadline:
                 raise self._error(f"rank 0 did not begin epoch {epoch} within {self.timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
-        return int(self._get(key))
+        return int(self.calls.get(key))
 
     def _longest_pause_s(self) -> float:
         """Return how long to wait between two looks at the store, so that all ranks together do not swamp it."""
@@ -219,7 +212,7 @@ class Ranks:
         without = {self.rank, self._lost}
         others = [f"{self.prefix}/seen/{rank}" for rank in range(self.world_size) if rank not in without]
         with contextlib.suppress(LoaderError):
-            while others and not self._has(*others) and time.monotonic() < deadline:
+            while others and not self.calls.has(*others) and time.monotonic() < deadline:
                 time.sleep(0.02)
 
     def look_round(self) -> None:
@@ -235,9 +228,9 @@ class Ranks:
         """
         self._next_check = time.monotonic() + _CHECK_EVERY_S
         self.raise_heard()
-        if self._told or not self._has(f"{self.prefix}/failed"):
+        if self._told or not self.calls.has(f"{self.prefix}/failed"):
             return
-        failed = json.loads(self._get(f"{self.prefix}/failed"))
+        failed = json.loads(self.calls.get(f"{self.prefix}/failed"))
         if failed["rank"] != self.rank:
             self._told, self._lost = True, failed["lost"]
             self.see()
@@ -268,75 +261,6 @@ class Ranks:
             with contextlib.suppress(LoaderError):
                 self.tell("closed", "1")
 
-    def _has(self, *keys: str) -> bool:
-        return bool(self._ask(self.store.check, list(keys)))
-
-    def _get(self, key: str) -> bytes:
-        return bytes(self._ask(self.store.get, key))
-
-    def _known(self, names: Mapping[int, str]) -> dict[int, bytes]:
-        """Return what of these names the store has."""
-        return self._get_all({rank: names[rank] for rank in self._there(names)})
-
-    def _there(self, names: Mapping[int, str]) -> list[int]:
-        """Return the ranks whose names the store has."""
-        answers = self._of_many(lambda some: [self.store.check([key]) for key in some], names)
-        return [rank for rank, there in answers.items() if there]
-
-    def _get_all(self, names: Mapping[int, str]) -> dict[int, bytes]:
-        """Return what the store has under these names."""
-        one_call = self.store.has_extended_api()
-        answers = self._of_many(
-            lambda some: self.store.multi_get(some) if one_call else [self.store.get(key) for key in some],
-            names,
-        )
-        return {rank: bytes(value) for rank, value in answers.items()}
-
-    def _of_many(self, call: Callable[[list[str]], list[Any]], names: Mapping[int, str]) -> dict[int, Any]:
-        """Return what the store answers for each name; in few threads, for rank 0 hears all the others."""
-        keys, answers = list(names.values()), []
-        for begin in range(0, len(keys), _AT_ONCE):
-            answers += self._ask(call, keys[begin : begin + _AT_ONCE])
-        return dict(zip(names, answers, strict=True))
-
-    def _ask(self, call: Callable[..., Any], *arguments: Any, wait_s: float | None = None) -> Any:
-        """Return what the store answers.
-
-        In a thread, for some stores never answer: one whose process is stopped, and a FileStore whose file ends in the
-        middle of a record, since the rank that wrote it was killed.
-
-        Raises:
-            LoaderError: The store is gone, or gives no answer for `_ANSWER_S`.
-        """
-        answer: list[Any] = []
-        if not self._mute:
-            name = f"rank-asks for {threading.current_thread().name}"
-            thread = threading.Thread(target=_note, args=(answer, call, arguments), name=name, daemon=True)
-            thread.start()
-            thread.join(_ANSWER_S if wait_s is None else wait_s)
-        if not answer:
-            self._mute = True
-            raise LoaderError.at(
-                f"the store of torch.distributed has given no answer for {_ANSWER_S:g} s: the process it lives in, "
-                "most often rank 0, is stopped, or a rank was killed while it wrote to a FileStore",
-                todo="look at the output of the other ranks; end this job and begin it again from its checkpoint",
-                rank=self.rank,
-            )
-        if isinstance(answer[0], (RuntimeError, OSError)):
-            raise self.gone(answer[0]) from answer[0]
-        if isinstance(answer[0], Exception):
-            raise answer[0]
-        return answer[0]
-
-    def gone(self, error: Exception) -> LoaderError:
-        """Return what to raise when the store gave this error."""
-        reason = str(error).partition("\n")[0]
-        return LoaderError.at(
-            f"the store of torch.distributed is gone ({reason}): the process it lives in, most often rank 0, has ended",
-            todo="look at the output of that process",
-            rank=self.rank,
-        )
-
     def _error(self, what: str) -> LoaderError:
         return LoaderError.at(
             what,
@@ -344,10 +268,3 @@ class Ranks:
             "of one rank alone takes rank=0, world_size=1 (with DataLoader2: shard_by_rank=False)",
             rank=self.rank,
         )
-
-
-def _note(answer: list[Any], call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    try:
-        answer.append(call(*arguments))
-    except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
-        answer.append(error)

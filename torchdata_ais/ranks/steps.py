@@ -94,7 +94,7 @@ class StepVotes:
                     self._signs.look_after_next(self._asked, now - begin)
         self._heard += 1
         if isinstance(answer, (RuntimeError, OSError)):
-            raise self._ranks.gone(answer) from answer
+            raise self._ranks.calls.gone(answer) from answer
         if isinstance(answer, Exception):
             raise answer
         told, rank = answer.split()
@@ -117,7 +117,7 @@ class StepVotes:
 
     def _exchange(self) -> None:
         try:
-            store, blocks = own_connection(self._ranks.store)
+            store, blocks = own_connection(self._ranks.calls.store)
             for number in itertools.count():
                 question = self._questions.get()
                 if question is None:
