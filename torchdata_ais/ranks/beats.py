@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import msgspec
 
@@ -20,6 +19,7 @@ from torchdata_ais.errors import LoaderError
 from torchdata_ais.meanwhile import meanwhile
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.intervals import interval_of
+from torchdata_ais.ranks.machine import start_time, this_machine
 
 _SILENT_S = 10.0
 """A rank that gives no sign of life for so long, and for three of its pauses, is named in the log."""
@@ -55,11 +55,11 @@ class Beat(msgspec.Struct, array_like=True):
     def now(cls, count: int, step: int) -> Beat:
         """Return that of this process."""
         pid = os.getpid()
-        return cls(count, step, pid, socket.gethostname(), _machine(), _started(pid))
+        return cls(count, step, pid, socket.gethostname(), this_machine(), start_time(pid))
 
     def is_dead(self) -> bool:
         """Return whether its process has ended, as far as can be seen from here."""
-        return bool(self.machine) and self.machine == _machine() and self.started != _started(self.pid)
+        return bool(self.machine) and self.machine == this_machine() and self.started != start_time(self.pid)
 
 
 _beat = msgspec.json.Decoder(Beat)
@@ -149,20 +149,3 @@ class LifeSigns:
 
     def _key(self, rank: int) -> str:
         return f"{self._name}/alive/{rank}"
-
-
-def _machine() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """Return when a process began; nothing if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in ("Z", "X") else fields[19]

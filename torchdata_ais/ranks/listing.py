@@ -75,6 +75,11 @@ class Listing:
             for table, endpoint in zip(listed, endpoints, strict=True)
         ]
 
+    @property
+    def packed(self) -> list[PackedURLs]:
+        """All that it gives, source by source."""
+        return [urls for urls, _ in self._given] + [urls for urls in self._lists if urls is not None]
+
     def compared(self) -> Listing:
         """Forget what only the comparison needs; return this listing."""
         self.tables = []

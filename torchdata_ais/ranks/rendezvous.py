@@ -29,6 +29,7 @@ from torchdata_ais.ranks.listing import (
     rows_of,
     shown,
 )
+from torchdata_ais.ranks.machine import share_on_machine
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.stage.upstream import upstream
@@ -118,7 +119,9 @@ def begin_together(
         with ranks.alive():
             check_planned(pipe)
             begin = _lead if ranks.rank == 0 else _follow
-            return begin(ranks, pipe, told).compared(), ranks
+            listing = begin(ranks, pipe, told).compared()
+            share_on_machine(listing.packed, ranks)
+            return listing, ranks
     except _Refused as refused:
         if ranks.rank == 0:
             ranks.linger()

@@ -6,10 +6,6 @@ each look at a URL copies the page that its count of references stands in. Packe
 
 from __future__ import annotations
 
-import mmap
-import os
-import tempfile
-import weakref
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator
@@ -18,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from torchdata_ais.store.shared_bytes import SharedBytes
 from torchdata_ais.urls import ObjectURL
 
 Row = tuple[str, int | None, str | None, str | None]
@@ -27,7 +24,6 @@ OURS = "\0"
 """What a URL begins with in place of the endpoint of the process that reads it."""
 
 _BLOCK = 128  # URLs that are decoded together
-_SHARED_BYTES = 256 << 10  # less than that is sent with the pipe
 
 _rows = msgspec.msgpack.Decoder(list[Row])
 
@@ -45,8 +41,8 @@ class PackedURLs:
         As given.
 
     Memory:
-        About 3 bytes a URL, and 22 where size and checksum are known, which are shared with the workers. Of its own a
-        process has 128 URLs.
+        About 3 bytes a URL, and 22 where size and checksum are known, shared with the workers and the ranks of a
+        machine. Of its own a process has 128 URLs.
 
     Example:
         >>> urls = PackedURLs([("\0/v1/objects/b/s.tar?provider=ais", 10240, "1", None)], "http://h:51080")
@@ -55,9 +51,9 @@ class PackedURLs:
     """
 
     def __init__(self, rows: Iterable[Row], endpoint: str | None = None) -> None:
-        self._take(_Memory.of(_packed(rows)), (endpoint or "").rstrip("/"))
+        self._take(SharedBytes.of(_packed(rows)), (endpoint or "").rstrip("/"))
 
-    def _take(self, memory: _Memory, endpoint: str) -> None:
+    def _take(self, memory: SharedBytes, endpoint: str) -> None:
         self._memory = memory
         self._endpoint = endpoint
         self._length, blocks = memory.data[-16:].cast("Q")
@@ -65,7 +61,7 @@ class PackedURLs:
         self._last: tuple[int, list[Row]] = (-1, [])
 
     @classmethod
-    def _of(cls, memory: _Memory, endpoint: str) -> PackedURLs:
+    def _of(cls, memory: SharedBytes, endpoint: str) -> PackedURLs:
         self = cls.__new__(cls)
         self._take(memory, endpoint)
         return self
@@ -104,6 +100,17 @@ class PackedURLs:
             text = self._endpoint + text[len(OURS) :]
         return ObjectURL(text, size, checksum, version)
 
+    @property
+    def place(self) -> str | None:
+        """Where other processes of this user and machine find the memory; None if they cannot."""
+        return self._memory.place
+
+    def take_memory(self, place: str) -> None:
+        """Use the memory of another process in place of one's own, if it is still there and holds the same."""
+        there = self._memory.same_at(place)
+        if there is not None:
+            self._take(there, self._endpoint)
+
     def __deepcopy__(self, _: Any) -> PackedURLs:
         return self
 
@@ -122,66 +129,3 @@ def _packed(rows: Iterable[Row]) -> bytes:
         starts.append(len(packed))
         count += len(block)
     return bytes(packed + array("Q", [*starts, count, len(starts) - 1]).tobytes())
-
-
-class _Memory:
-    """Bytes that nobody writes to: if they are many, in a file without a name, which ends with who has it open.
-
-    Attributes:
-        data: The bytes.
-    """
-
-    def __init__(self, data: memoryview, fd: int | None = None) -> None:
-        self.data = data
-        self._fd = fd
-        if fd is not None:
-            weakref.finalize(self, os.close, fd)
-
-    @classmethod
-    def of(cls, data: bytes) -> _Memory:
-        """Return memory with `data` in it, shared if that is worth it and there is room."""
-        if len(data) >= _SHARED_BYTES:
-            try:
-                return cls.at(_file_with(data))
-            except OSError:
-                pass  # no more descriptors, or no memory: each process has its own then
-        return cls(memoryview(data))
-
-    @classmethod
-    def at(cls, fd: int) -> _Memory:
-        """Return the memory behind a descriptor, which it takes."""
-        # All pages now: what only one process has seen counts as its own.
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-        try:
-            return cls(memoryview(mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ)), fd)
-        except BaseException:
-            os.close(fd)
-            raise
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing.context import get_spawning_popen
-        from multiprocessing.reduction import DupFd
-
-        if self._fd is not None and get_spawning_popen() is not None:
-            return _at_sent, (DupFd(self._fd),)
-        return _of_bytes, (bytes(self.data),)
-
-
-def _at_sent(sent: Any) -> _Memory:
-    return _Memory.at(sent.detach())
-
-
-def _of_bytes(data: bytes) -> _Memory:
-    return _Memory(memoryview(data))
-
-
-def _file_with(data: bytes) -> int:
-    """Return a descriptor of a file without a name that holds `data`."""
-    with tempfile.TemporaryFile() if not hasattr(os, "memfd_create") else _memory_file() as file:
-        file.write(data)
-        file.flush()
-        return os.dup(file.fileno())
-
-
-def _memory_file() -> Any:
-    return open(os.memfd_create("torchdata_ais.urls"), "wb")  # noqa: PTH123 - a descriptor
