@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -126,3 +127,19 @@ def test_the_same_number_of_other_bytes_is_not_taken() -> None:
 
 def test_few_urls_are_nowhere_to_be_found() -> None:
     assert PackedURLs(rows()[:10]).place is None
+
+
+def test_a_copy_by_pickle_has_the_same_memory_while_it_lives() -> None:
+    # A loader clones its reading service so, before workers that are spawned are sent the clone.
+    urls = PackedURLs(rows())
+    pickled = pickle.dumps(urls)
+    before = inodes()
+    copied = pickle.loads(pickled)
+    assert set(inodes()) == set(before)
+    assert list(copied.part(0, 3)) == list(urls.part(0, 3))
+    del urls, copied
+    assert inodes() == []
+    late = pickle.loads(pickled)  # in another process, or later: memory of its own, which it may share again
+    assert len(late) == 40_000
+    assert len(inodes()) == 1
+    assert late.place is not None

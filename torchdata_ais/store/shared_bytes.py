@@ -18,7 +18,8 @@ _SHARED_BYTES = 256 << 10  # less than that is sent with what has it
 class SharedBytes:
     """Bytes; if they are many, in a file without a name, which ends with the last process that has it open.
 
-    A process that is forked or spawned from this one has the same memory. One that is not may take it by `place`.
+    A process that is forked or spawned from this one has the same memory, and so has a copy by pickle. Another process
+    may take it by `place`.
 
     Attributes:
         data: The bytes.
@@ -74,15 +75,18 @@ class SharedBytes:
 
         if self._fd is not None and get_spawning_popen() is not None:
             return _at_sent, (DupFd(self._fd),)
-        return _of_bytes, (bytes(self.data),)
+        return _of_bytes, (bytes(self.data), self.place)
 
 
 def _at_sent(sent: Any) -> SharedBytes:
     return SharedBytes._at(sent.detach())
 
 
-def _of_bytes(data: bytes) -> SharedBytes:
-    return SharedBytes(memoryview(data))
+def _of_bytes(data: bytes, place: str | None) -> SharedBytes:
+    """Return the memory that was pickled, if it is still there (a loader copies its parts so), else one of our own."""
+    here = SharedBytes(memoryview(data))
+    there = here.same_at(place) if place is not None else None
+    return there or SharedBytes.of(data)
 
 
 def _file_with(data: bytes) -> int:
