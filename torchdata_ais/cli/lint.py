@@ -199,7 +199,8 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
 def _check_target(target: str, urls: list[str], options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
     from torchdata_ais.store import resolve_options
-    from torchdata_ais.writing.prepare import check_apart, prepare
+    from torchdata_ais.writing.apart import check_apart
+    from torchdata_ais.writing.prepare import prepare
 
     def store() -> StoreOptions:
         return options or resolve_options()

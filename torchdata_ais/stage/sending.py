@@ -16,34 +16,52 @@ _TODO = (
 )
 
 
-class _ByDill(NamedTuple):
+class Pickled(NamedTuple):
+    """What `dumped` returns."""
+
     data: bytes
+    by_dill: bool
+
+
+def dumped(item: Any) -> Pickled:
+    """Return `item` pickled: by dill where pickle cannot and dill is there.
+
+    Raises:
+        UsageError: It holds what cannot be pickled, such as a lambda where dill is not installed.
+    """
+    dill = dill_if_installed()
+    with explained():
+        try:
+            return Pickled(pickle.dumps(item), by_dill=False)
+        except Exception:
+            if dill is None:
+                raise
+            return Pickled(dill.dumps(item), by_dill=True)  # whatever pickle met, dill may know what to do
+
+
+def loaded(pickled: Pickled) -> Any:
+    """Return a copy of what `dumped` was given."""
+    loads = dill_if_installed().loads if pickled.by_dill else pickle.loads
+    return loads(pickled.data)
 
 
 def sendable(state: Any) -> Any:
-    """Return `state` as it goes to a process that is being started: by dill where pickle cannot and dill is there.
+    """Return `state` as it goes to a process that is being started: as it is, or pickled if only dill can do it.
 
     For ``__getstate__`` of what torch's DataLoader is given; `received` in ``__setstate__`` undoes it.
 
     Raises:
         UsageError: Dill cannot, either.
     """
-    dill = dill_if_installed()
-    if dill is None or get_spawning_popen() is None:
+    if get_spawning_popen() is None or dill_if_installed() is None:
         return state
-    try:
-        pickle.dumps(state)
-    except Exception:  # noqa: BLE001 - whatever pickle meets, dill may know what to do
-        with explained():
-            return _ByDill(dill.dumps(state))
-    return state
+    pickled = dumped(state)
+    return pickled if pickled.by_dill else state
 
 
 def received(state: Any) -> Any:
     """Return what `sendable` was given."""
-    if not isinstance(state, _ByDill):
-        return state
-    return dill_if_installed().loads(state.data)
+    return loaded(state) if isinstance(state, Pickled) else state
 
 
 def dill_if_installed() -> Any:

@@ -19,16 +19,11 @@ from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_op
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._outcomes import Counts, Lacking, OnError, outcomes
 from torchdata_ais.writing._transform import Edit
+from torchdata_ais.writing.apart import check_apart, check_not_read
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
 from torchdata_ais.writing.manifest import ShardInfo
-from torchdata_ais.writing.prepare import (
-    check_apart,
-    check_not_read,
-    check_pattern,
-    folder_of,
-    prepare,
-    shards_there,
-)
+from torchdata_ais.writing.pattern import check_pattern, shards_there
+from torchdata_ais.writing.prepare import folder_of, prepare
 from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
 from torchdata_ais.writing.sources.options import SourceOptions, positions_of

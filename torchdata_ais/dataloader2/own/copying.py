@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from torchdata_ais.stage.datapipes import IterDataPipe
-from torchdata_ais.stage.sending import dill_if_installed, explained
-
-
-class _Pickled(NamedTuple):
-    data: bytes
-    by_dill: bool
+from torchdata_ais.stage.sending import Pickled, dumped, loaded
 
 
 class _Carrier(IterDataPipe[Any]):
@@ -29,10 +23,10 @@ class _Carrier(IterDataPipe[Any]):
         return len(self._pipe)
 
     def __getstate__(self) -> Any:
-        return _dumped(self._pipe)
+        return dumped(self._pipe)
 
-    def __setstate__(self, state: _Pickled) -> None:
-        self._pipe = _loaded(state)
+    def __setstate__(self, state: Pickled) -> None:
+        self._pipe = loaded(state)
 
 
 def attach_wrapper(pipe: Any) -> Any:
@@ -51,21 +45,4 @@ def clone(item: Any) -> Any:
     Raises:
         UsageError: It holds what cannot be pickled, such as a lambda where dill is not installed.
     """
-    return _loaded(_dumped(item))
-
-
-def _dumped(item: Any) -> _Pickled:
-    dill = dill_if_installed()
-    if dill is None:
-        with explained():
-            return _Pickled(pickle.dumps(item), False)
-    try:
-        return _Pickled(pickle.dumps(item), False)
-    except Exception:  # noqa: BLE001 - whatever pickle meets, dill may know what to do
-        with explained():
-            return _Pickled(dill.dumps(item), True)
-
-
-def _loaded(pickled: _Pickled) -> Any:
-    loads = dill_if_installed().loads if pickled.by_dill else pickle.loads
-    return loads(pickled.data)
+    return loaded(dumped(item))
