@@ -10,22 +10,14 @@ from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.planned import PlannedStage, SlotStage
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.slots import (
-    SlotBatcher,
-    given_of,
-    gives_as_many,
-    planned_above,
-    refuse_below_plan,
-    slots_above,
-)
+from torchdata_ais.stage.slots import SlotBatcher, refuse_below_plan
 
 
 @stage("batched")
-class Batcher(Pipe[Any], SlotBatcher):
+class Batcher(SlotBatcher):
     """Put `batchsize` items together as columns (``.batched(64)``).
 
     Batching in the workers, before items cross to the main process, is what makes several workers fast.
@@ -59,8 +51,6 @@ class Batcher(Pipe[Any], SlotBatcher):
         [(tensor([0, 1]), ['a', 'b']), (tensor([2]), ['c'])]
     """
 
-    resumable = True
-
     def __init__(
         self,
         source: Any,
@@ -90,55 +80,15 @@ class Batcher(Pipe[Any], SlotBatcher):
     def effect(self) -> Effect:
         return Effect("batches", self.batchsize, self._partial, keeps_place=False)
 
-    def __len__(self) -> int:
-        plan = planned_above(self)
-        if plan is None:
-            return super().__len__()
-        plan.use_batches_of(self.batchsize)
-        return plan.batches()
-
     def arguments(self) -> str:
         return str(self.batchsize)
 
     def identity(self) -> str:
         return f"{self.batchsize}" if self._partial else f"{self.batchsize}, partial=False"
 
-    def _items(self) -> Iterator[Any]:
-        plan, slots = planned_above(self), slots_above(self)
-        if plan is not None and slots is not None:
-            yield from given_of(plan, self._as_planned(plan, slots), self._batch, self.stats)
-            return
-        rows: list[Any] = []
-        for row in self._source:
-            rows.append(row)
-            if len(rows) == self.batchsize:
-                yield self._batch(rows)
-                rows = []
-        if rows and self._partial:
+    def _of_stream(self) -> Iterator[Any]:
+        for rows in lists_of(self._source, self.batchsize, self._partial):
             yield self._batch(rows)
-
-    def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[list[Any]]:
-        """Yield what is left of each batch that was laid down."""
-        plan.use_batches_of(self.batchsize)
-        at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
-        rows: list[Any] = []
-        filling, size = 0, 0
-        for row in self._source:
-            drawn = slots.drawn
-            while filling < slots.slot:
-                yield rows
-                rows, filling = [], filling + 1
-            if not rows:
-                self.drawn, size = drawn, plan.size_of(filling)
-            rows.append(row)
-            if at_once and len(rows) == size:
-                yield rows
-                rows, filling = [], filling + 1
-        while filling < plan.slots_given:
-            yield rows
-            rows, filling = [], filling + 1
-        if rows:  # an error policy has ended the epoch in the middle of a batch
-            yield rows
 
     def _batch(self, rows: list[Any]) -> Any:
         if self._collate is None:

@@ -8,6 +8,7 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.registry import stage
 
@@ -58,18 +59,11 @@ class ListBatcher(Pipe[list[Any]]):
         return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
 
     def _items(self) -> Iterator[list[Any]]:
-        yield from listed(self._source, self._batchsize, self._partial)
+        yield from lists_of(self._source, self._batchsize, self._partial)
 
 
 def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:
     """Yield lists of `batchsize` items; the last one may be shorter, or is left out if `partial` is False."""
     if batchsize < 1:
         raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
-    rows: list[Any] = []
-    for item in items:
-        rows.append(item)
-        if len(rows) == batchsize:
-            yield rows
-            rows = []
-    if rows and partial:
-        yield rows
+    yield from lists_of(items, batchsize, partial)

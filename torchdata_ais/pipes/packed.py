@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Literal
 
 from typing_extensions import override
@@ -14,20 +15,15 @@ from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import collate_columns
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.planned import PlannedStage, SlotStage
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.slots import SlotBatcher, given_of, gives_as_many, planned_above, slots_above
+from torchdata_ais.stage.slots import SlotBatcher, planned_above
 
 Packs = list[list[Any]]
 
 
-class _Grouper(Pipe[Any], SlotBatcher):
+class _Grouper(SlotBatcher):
     """Gives the groups of samples that a plan has drawn for each batch; of a stream, groups of those that wait."""
-
-    batchsize = 1
-    name = "pack"
-    resumable = True
 
     def __init__(
         self, source: Any, grouping: Grouping, collation_fn: Callable[[Any], Any] | None, pool: int = 0
@@ -35,7 +31,7 @@ class _Grouper(Pipe[Any], SlotBatcher):
         super().__init__(source)
         self._pool = pool
         if collation_fn is not None:
-            check_function(collation_fn, 1, f"{self.name}(collation_fn=)")
+            check_function(collation_fn, 1, f"{self.functional_name}(collation_fn=)")
         self._grouping = grouping
         self._collate = collation_fn
 
@@ -43,35 +39,23 @@ class _Grouper(Pipe[Any], SlotBatcher):
     def say_to(self, plan: PlannedStage) -> None:
         plan.use_groups(self._grouping)
 
-    def _of_stream(self) -> bool:
-        return planned_above(self) is None
+    def _is_planned(self) -> bool:
+        return planned_above(self) is not None
 
     def effect(self) -> Effect:
-        return Effect("batches", holds=self._of_stream(), keeps_place=False)
+        return Effect("batches", holds=not self._is_planned(), keeps_place=False)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         waiting = self._pool or self._grouping.most_waiting
-        return MemoryBound(f"{waiting} samples + 1 group" if self._of_stream() else "2 groups")
+        return MemoryBound("2 groups" if self._is_planned() else f"{waiting} samples + 1 group")
 
     def arguments(self) -> str:
-        if not self._of_stream():
+        if self._is_planned():
             return self._grouping.words.partition("(")[2][:-1]
         return self._grouping.stream_words + (f", pool={self._pool}" if self._pool else "")
 
-    def __len__(self) -> int:
-        plan = planned_above(self)
-        if plan is None:
-            return super().__len__()
-        self.say_to(plan)
-        return plan.batches()
-
-    def _items(self) -> Iterator[Any]:
-        plan, slots = planned_above(self), slots_above(self)
-        if plan is not None and slots is not None:
-            self.say_to(plan)
-            yield from given_of(plan, self._as_planned(plan, slots), self._batch, self.stats)
-            return
+    def _of_stream(self) -> Iterator[Any]:
         put, pool = self._grouping.put, self._grouping.pool(self._pool)
         self._live = pool
         # At a resume the samples that waited come first, in their order: no group was due of them, and none is now.
@@ -86,38 +70,15 @@ class _Grouper(Pipe[Any], SlotBatcher):
         return self._live.places if self._live is not None else []
 
     def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[Packs]:
-        """Yield what is left of each batch that was laid down."""
-        at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
-        packs: Packs = []
-        group: tuple[int, int] | None = None
-        filling, count, size = 0, 0, 0
-        for row in self._source:
-            drawn = slots.drawn
-            while filling < slots.slot:
-                yield packs
-                packs, count, filling = [], 0, filling + 1
-            if not packs:
-                self.drawn, size, group = drawn, plan.size_of(filling), None
-            now = plan.group_of(drawn)
-            if now != group:
-                packs.append([])
-                group = now
-            packs[-1].append(row)
-            count += 1
-            if at_once and count == size:
-                yield packs
-                packs, count, filling = [], 0, filling + 1
-        while filling < plan.slots_given:
-            yield packs
-            packs, filling = [], filling + 1
-        if packs:  # an error policy has ended the epoch in the middle of a batch
-            yield packs
+        draws: list[tuple[int, int]] = []
+        for rows in self._rows_as_planned(plan, slots, draws):
+            groups = groupby(zip(draws, rows, strict=True), key=lambda drawn_row: plan.group_of(drawn_row[0]))
+            yield [[row for _, row in group] for _, group in groups]
+            draws.clear()
 
     def _batch(self, packs: Packs) -> Any:
         try:
             return self._made(packs)
-        except UsageError:
-            raise
         except Exception as error:
             note_place(error, packs[0][0], self, {})
             raise
@@ -182,8 +143,6 @@ class Packer(_Grouper):
         [[5, 3], [9], [2, 7]]
     """
 
-    name = "pack"
-
     def __init__(
         self,
         source: Any,
@@ -245,8 +204,6 @@ class Bucketer(_Grouper):
         >>> list(Bucketer([5, 3, 9, 2, 7, 1], length=int, edges=[5, 10], budget=15, collation_fn=list))
         [[9], [5, 3, 2], [7], [1]]
     """
-
-    name = "buckets"
 
     def __init__(
         self,

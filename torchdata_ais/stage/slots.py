@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.stage.below_plan import check_below_plan
 from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.planned import DrawnStage, PlannedStage, SlotStage
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.upstream import parents, upstream
@@ -153,15 +153,69 @@ def not_steps(tail: IterDataPipe[Any], size: int) -> str | None:
     return None if batcher is not None or size == 1 else f"no .batched(n) makes one item of {size} samples"
 
 
-class SlotBatcher(DrawnStage):
-    """A stage that makes the batches that a plan has laid down.
+class SlotBatcher(Pipe[Any], DrawnStage):
+    """Base of the stages that make batches: those that a plan has laid down, or of a stream.
 
     Attributes:
         batchsize: Samples of a rank's batch, where the loader does not say otherwise.
     """
 
-    batchsize: int
+    resumable = True
+    batchsize = 1
 
     def say_to(self, plan: PlannedStage) -> None:
         """Tell a planned stage what a batch is: loaders call it, and iterating does."""
         plan.use_batches_of(self.batchsize)
+
+    def __len__(self) -> int:
+        plan = planned_above(self)
+        if plan is None:
+            return super().__len__()
+        self.say_to(plan)
+        return plan.batches()
+
+    def _items(self) -> Iterator[Any]:
+        plan, slots = planned_above(self), slots_above(self)
+        if plan is None or slots is None:
+            yield from self._of_stream()
+            return
+        self.say_to(plan)
+        yield from given_of(plan, self._as_planned(plan, slots), self._batch, self.stats)
+
+    def _of_stream(self) -> Iterator[Any]:
+        """Yield batches of what comes, where nothing was laid down."""
+        raise NotImplementedError
+
+    def _batch(self, items: list[Any]) -> Any:
+        """Return the batch of what was put together."""
+        raise NotImplementedError
+
+    def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[list[Any]]:
+        """Yield what is left of each batch that was laid down."""
+        return self._rows_as_planned(plan, slots)
+
+    def _rows_as_planned(
+        self, plan: PlannedStage, slots: SlotStage, draws: list[tuple[int, int]] | None = None
+    ) -> Iterator[list[Any]]:
+        """Yield the rows that are left of each batch; `draws` is given the draw of each of them."""
+        at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
+        rows: list[Any] = []
+        filling, size = 0, 0
+        for row in self._source:
+            drawn = slots.drawn
+            while filling < slots.slot:
+                yield rows
+                rows, filling = [], filling + 1
+            if not rows:
+                self.drawn, size = drawn, plan.size_of(filling)
+            rows.append(row)
+            if draws is not None:
+                draws.append(drawn)
+            if at_once and len(rows) == size:
+                yield rows
+                rows, filling = [], filling + 1
+        while filling < plan.slots_given:
+            yield rows
+            rows, filling = [], filling + 1
+        if rows:  # an error policy has ended the epoch in the middle of a batch
+            yield rows

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.own.base import IterDataPipe
 from torchdata_ais.stage.own.graph import SHARDING_PRIORITIES
 
@@ -127,13 +128,7 @@ class Batcher(IterDataPipe[Any]):
         self.wrapper_class = wrapper_class
 
     def __iter__(self) -> Iterator[Any]:
-        batch: list[Any] = []
-        for item in self.datapipe:
-            batch.append(item)
-            if len(batch) == self.batch_size:
-                yield self.wrapper_class(batch)
-                batch = []
-        if batch and not self.drop_last:
+        for batch in lists_of(self.datapipe, self.batch_size, not self.drop_last):
             yield self.wrapper_class(batch)
 
     def __len__(self) -> int:
