@@ -113,5 +113,5 @@ def test_shuffling_is_set_for_a_whole_graph() -> None:
     assert list(graph.apply_shuffle_settings(pipe, False)) == [pair(item) for item in range(40)]
     plain = pipes.IterableWrapper(range(40))
     shuffled = graph.apply_shuffle_settings(plain, True)
-    assert graph.each_pipe(shuffled) == [shuffled, plain]
+    assert graph.pipes_in(graph.traverse_dps(shuffled)) == [shuffled, plain]
     assert list(copy.copy(plain)) == list(range(40))

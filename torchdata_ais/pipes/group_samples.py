@@ -15,7 +15,6 @@ from torchdata_ais.reading.runs import Run, RunMember
 from torchdata_ais.reading.samples import sample_of
 from torchdata_ais.samples import Sample, shown_fields, split_name
 from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.place import place_in
@@ -76,6 +75,7 @@ class TarSampleGrouper(Pipe[Sample]):
     """
 
     resumable = True
+    gives = "fewer"
 
     def __init__(
         self,
@@ -99,9 +99,6 @@ class TarSampleGrouper(Pipe[Sample]):
         if self._policy.on_error != "raise":
             shown.append(repr(self._policy))
         return ", ".join(shown)
-
-    def effect(self) -> Effect:
-        return Effect("fewer")
 
     def busy_with(self) -> dict[str, Any]:
         return place_in(self._busy)

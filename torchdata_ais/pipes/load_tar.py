@@ -15,7 +15,7 @@ from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions, Wa
 from torchdata_ais.reading.runs import Run
 from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.bound import MemoryBound, mib
-from torchdata_ais.stage.contract import Effect, Reader
+from torchdata_ais.stage.contract import Reader
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.load_state import LoadState, Resume
 from torchdata_ais.stage.meter import meter_of, metered
@@ -112,6 +112,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     """
 
     resumable = True
+    gives = "more"
     loop = "_whole_runs"
 
     epoch_seed: EpochSeed
@@ -174,9 +175,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         return MemoryBound(
             f"{mib(prefetch)} + {self.reads} x (sample + member + {mib(each + _UNKEYED_BYTES)})", ahead
         )
-
-    def effect(self) -> Effect:
-        return Effect("more")
 
     def arguments(self) -> str:
         shown = [f"open_shards={self.reads}"] if self.reads > 1 else []

@@ -7,20 +7,18 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from typing_extensions import Self
-
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.mixing import several_pipes
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import EpochSeed
+from torchdata_ais.stage.seed import EpochSeed, Seeded
 
 _END = object()
 
 
 @stage("mix_random")
-class RandomMix(Pipe[Any]):
+class RandomMix(Pipe[Any], Seeded):
     """Take each item from a pipe chosen by chance (``a.mix_random(b, probs=[0.9, 0.1])``, ``RandomMix([a, b])``).
 
     Args:
@@ -52,8 +50,6 @@ class RandomMix(Pipe[Any]):
 
     mixes = True
 
-    epoch_seed: EpochSeed
-
     def __init__(
         self,
         source: Any,
@@ -83,11 +79,6 @@ class RandomMix(Pipe[Any]):
         return f"{len(self._sources)} pipes, probs={self._weights}" + (
             ", longest=True" if self._longest else ""
         )
-
-    def set_seed(self, seed: int) -> Self:
-        """Set the seed of the next epoch: loaders call it."""
-        self.epoch_seed.send(seed)
-        return self
 
     def _items(self) -> Iterator[Any]:
         rng = random.Random(self.epoch_seed.next_epoch())

@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from typing_extensions import Self
-
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import EpochSeed, mix_seed
+from torchdata_ais.stage.seed import EpochSeed, Seeded, mix_seed
 from torchdata_ais.stage.shared_seed import sharder_above
 
 
 @stage("resampled")
-class Resampler(Pipe[Any]):
+class Resampler(Pipe[Any], Seeded):
     """Draw items of the source at random, with replacement, without end (``.resampled()``).
 
     Meant for shards, before ``.load_tar()``: all ranks and workers draw the same sequence, and the sharding filter
@@ -54,8 +52,6 @@ class Resampler(Pipe[Any]):
     gives = "more"
     mixes = True
 
-    epoch_seed: EpochSeed
-
     def __init__(
         self, source: Any, n: int | None = None, *, seed: int = 0, deterministic: bool = True
     ) -> None:
@@ -73,11 +69,6 @@ class Resampler(Pipe[Any]):
     def arguments(self) -> str:
         shown = [] if self._n is None else [f"{self._n}"]
         return ", ".join(shown + ([] if self._deterministic else ["deterministic=False"]))
-
-    def set_seed(self, seed: int) -> Self:
-        """Set the seed of the next epoch: loaders call it."""
-        self.epoch_seed.send(seed)
-        return self
 
     def _items(self) -> Iterator[Any]:
         seed = self.epoch_seed.next_epoch()

@@ -12,14 +12,14 @@ from torchdata_ais.arguments import check_number
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import EpochSeed
+from torchdata_ais.stage.seed import EpochSeed, Seeded
 from torchdata_ais.state import GeneratorState, StageState, damaged
 
 _END = object()
 
 
 @stage("shuffled")
-class Shuffler(Pipe[Any]):
+class Shuffler(Pipe[Any], Seeded):
     """Shuffle items through a buffer of bounded size (``.shuffled(bufsize)``).
 
     webdataset's reservoir: while the buffer fills, two items are taken in for each one given out, so that the
@@ -55,8 +55,6 @@ class Shuffler(Pipe[Any]):
     holds = True
     seed_per_instance = True
 
-    epoch_seed: EpochSeed
-
     def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
         super().__init__(source)
         check_number(bufsize, 1, "bufsize")
@@ -79,11 +77,6 @@ class Shuffler(Pipe[Any]):
     def set_shuffle(self, shuffle: bool = True) -> Shuffler:
         """Turn shuffling on or off: torch's `DataLoader(shuffle=...)` calls it."""
         self._enabled = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> Shuffler:
-        """Set the seed of the next epoch: loaders call it."""
-        self.epoch_seed.send(seed)
         return self
 
     def _items(self) -> Iterator[Any]:

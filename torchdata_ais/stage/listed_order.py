@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import Shuffler
 from torchdata_ais.stage.meter import count_given
+from torchdata_ais.stage.own.shuffling import shuffled_by
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.shared_seed import SharedSeed
 from torchdata_ais.stage.upstream import parents
@@ -37,7 +38,7 @@ class ListedOrder(NamedTuple):
         for stage in self.stages:
             if type(stage) is Shuffler:
                 stage.reset()
-                numbers = shuffled(numbers, stage)
+                numbers = shuffled_by(stage, numbers, array("I"))
             elif isinstance(stage, Pipe):
                 count_given(stage, len(self.urls))
         return iter(numbers)
@@ -71,21 +72,3 @@ def listed_order(pipe: IterDataPipe[Any]) -> ListedOrder | None:
         stages.insert(0, pipe)
         pipe = above[0]
     return ListedOrder(urls, [pipe, *stages])
-
-
-def shuffled(numbers: Iterable[int], shuffler: Any) -> Iterator[int]:
-    """Yield `numbers` as `shuffler`, which was reset, would yield them."""
-    if not shuffler._enabled:
-        yield from numbers
-        return
-    draw, size = shuffler._rng.randint, shuffler.buffer_size
-    waiting = array("I")
-    for number in numbers:
-        if len(waiting) < size:
-            waiting.append(number)
-            continue
-        index = draw(0, size - 1)
-        drawn, waiting[index] = waiting[index], number
-        yield drawn
-    while waiting:
-        yield waiting.pop(draw(0, len(waiting) - 1))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import xxhash
+from typing_extensions import Self
 
+from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.datapipes import Shuffler
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.upstream import upstream
@@ -61,6 +63,17 @@ class EpochSeed:
         self.epoch = state.epochs - 1
         self._next = state.seed
         self.was_sent = True
+
+
+class Seeded(Stage):
+    """A stage that takes the seed of each epoch as it is sent to it."""
+
+    epoch_seed: EpochSeed
+
+    def set_seed(self, seed: int) -> Self:
+        """Set the seed of the next epoch: loaders call it."""
+        self.epoch_seed.send(seed)
+        return self
 
 
 def seed_shufflers(pipe: IterDataPipe[Any], seed: int, *, always: bool) -> None:

@@ -17,7 +17,6 @@ from typing_extensions import Self
 from torchdata_ais.errors import StateError
 from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.above import with_above
-from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.slots import drawn_above, plan_of
@@ -33,6 +32,7 @@ class SharedSeed(Pipe[Any]):
     """
 
     resumable = True
+    gives = "each"
 
     def __init__(self, source: IterDataPipe[Any]) -> None:
         super().__init__(source)
@@ -44,10 +44,6 @@ class SharedSeed(Pipe[Any]):
         self.sent = int(seed)
         self.sends += 1
         return self
-
-    def effect(self) -> Effect:
-        """Return that nothing is done to items."""
-        return Effect("each")
 
     def _items(self) -> Iterator[Any]:
         yield from self._source

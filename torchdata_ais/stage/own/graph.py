@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,17 +51,15 @@ def _pipes_in(value: Any) -> Iterator[Any]:
             yield from _pipes_in(one)
 
 
-def each_pipe(pipe: Any) -> list[Any]:
-    """Return `pipe` and all it reads from, each once."""
+def pipes_in(graph: Graph) -> list[Any]:
+    """Return the pipes of what `traverse_dps` gave, nearest first, each once."""
     found: dict[int, Any] = {}
-
-    def walk(graph: Graph) -> None:
-        for number, (one, sources) in graph.items():
+    graphs = deque([graph])
+    while graphs:
+        for number, (part, sources) in graphs.popleft().items():
             if number not in found:
-                found[number] = one
-                walk(sources)
-
-    walk(traverse_dps(pipe))
+                found[number] = part
+                graphs.append(sources)
     return list(found.values())
 
 
@@ -91,7 +90,11 @@ def apply_shuffle_settings(pipe: Any, shuffle: bool | None = None) -> Any:
     """Turn the shuffling stages on or off; return the pipe, with one at its end if it needs one."""
     if shuffle is None:
         return pipe
-    shuffling = [one for one in each_pipe(pipe) if hasattr(one, "set_shuffle") and hasattr(one, "set_seed")]
+    shuffling = [
+        one
+        for one in pipes_in(traverse_dps(pipe))
+        if hasattr(one, "set_shuffle") and hasattr(one, "set_seed")
+    ]
     if shuffle and not shuffling:
         pipe = pipe.shuffle()
         shuffling = [pipe]

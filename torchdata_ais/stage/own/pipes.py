@@ -14,6 +14,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.own.base import IterDataPipe
 from torchdata_ais.stage.own.graph import SHARDING_PRIORITIES
+from torchdata_ais.stage.own.shuffling import shuffled_by
 
 
 def _chained(name: str) -> Callable[[type], Any]:
@@ -50,12 +51,14 @@ class _Behind(IterDataPipe[Any]):
         super().__init__()
         self.datapipe = datapipe
 
+
+class _AsMany(_Behind):
     def __len__(self) -> int:
         return len(self.datapipe)
 
 
 @_chained("map")
-class Mapper(_Behind):
+class Mapper(_AsMany):
     """Puts what a function makes of an item, or of a column of it, in its place."""
 
     def __init__(
@@ -90,12 +93,11 @@ class Mapper(_Behind):
 
 
 @_chained("filter")
-class Filter(IterDataPipe[Any]):
+class Filter(_Behind):
     """Passes on the items of which a function says True."""
 
     def __init__(self, datapipe: Any, filter_fn: Callable[..., Any], input_col: Any = None) -> None:
-        super().__init__()
-        self.datapipe = datapipe
+        super().__init__(datapipe)
         self.filter_fn = filter_fn
         self.input_col = input_col
 
@@ -113,16 +115,15 @@ class Filter(IterDataPipe[Any]):
 
 
 @_chained("batch")
-class Batcher(IterDataPipe[Any]):
+class Batcher(_Behind):
     """Puts items into lists of `batch_size`."""
 
     def __init__(
         self, datapipe: Any, batch_size: int, drop_last: bool = False, wrapper_class: type = list
     ) -> None:
-        super().__init__()
+        super().__init__(datapipe)
         if batch_size <= 0:
             raise UsageError.at(f"batch_size={batch_size}", todo="use 1 or more")
-        self.datapipe = datapipe
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.wrapper_class = wrapper_class
@@ -137,12 +138,11 @@ class Batcher(IterDataPipe[Any]):
 
 
 @_chained("unbatch")
-class UnBatcher(IterDataPipe[Any]):
+class UnBatcher(_Behind):
     """Takes lists apart, `unbatch_level` deep; -1 is to the bottom."""
 
     def __init__(self, datapipe: Any, unbatch_level: int = 1) -> None:
-        super().__init__()
-        self.datapipe = datapipe
+        super().__init__(datapipe)
         self.unbatch_level = unbatch_level
 
     def __iter__(self) -> Iterator[Any]:
@@ -164,7 +164,7 @@ def _apart(item: Any, level: int) -> Iterator[Any]:
 
 
 @_chained("collate")
-class Collator(_Behind):
+class Collator(_AsMany):
     """Makes tensors of batches, or what `collate_fn` makes."""
 
     def __init__(
@@ -179,7 +179,7 @@ class Collator(_Behind):
 
 
 @_chained("shuffle")
-class Shuffler(_Behind):
+class Shuffler(_AsMany):
     """Mixes items: each is drawn out of `buffer_size` that wait."""
 
     def __init__(self, datapipe: Any, *, buffer_size: int = 10_000, unbatch_level: int = 0) -> None:
@@ -210,19 +210,7 @@ class Shuffler(_Behind):
             self._rng.seed(seed)
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._enabled:
-            yield from self.datapipe
-            return
-        waiting: list[Any] = []
-        for item in self.datapipe:
-            if len(waiting) < self.buffer_size:
-                waiting.append(item)
-                continue
-            index = self._rng.randint(0, self.buffer_size - 1)
-            drawn, waiting[index] = waiting[index], item
-            yield drawn
-        while waiting:
-            yield waiting.pop(self._rng.randint(0, len(waiting) - 1))
+        yield from shuffled_by(self, self.datapipe, [])
 
 
 @_chained("sharding_filter")
@@ -279,13 +267,15 @@ class ShardingFilter(IterDataPipe[Any]):
         return whole + (self.instance_id < rest)
 
 
-@_chained("concat")
-class Concater(IterDataPipe[Any]):
-    """The items of one pipe after those of another."""
-
+class _BehindSeveral(IterDataPipe[Any]):
     def __init__(self, *datapipes: Any) -> None:
         super().__init__()
         self.datapipes = datapipes
+
+
+@_chained("concat")
+class Concater(_BehindSeveral):
+    """The items of one pipe after those of another."""
 
     def __iter__(self) -> Iterator[Any]:
         for pipe in self.datapipes:
@@ -296,12 +286,8 @@ class Concater(IterDataPipe[Any]):
 
 
 @_chained("zip")
-class Zipper(IterDataPipe[Any]):
+class Zipper(_BehindSeveral):
     """Tuples of an item of each pipe, as long as all have one."""
-
-    def __init__(self, *datapipes: Any) -> None:
-        super().__init__()
-        self.datapipes = datapipes
 
     def __iter__(self) -> Iterator[Any]:
         yield from zip(*self.datapipes, strict=False)

@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 import xxhash
 
-from torchdata_ais.stage.own.graph import SHARDING_PRIORITIES, apply_sharding, each_pipe
+from torchdata_ais.stage.own.graph import SHARDING_PRIORITIES, apply_sharding, pipes_in, traverse_dps
 
 
 def share_out(pipe: Any, info: Any, run: int) -> None:
@@ -18,6 +18,6 @@ def share_out(pipe: Any, info: Any, run: int) -> None:
     if dist.is_available() and dist.is_initialized():
         apply_sharding(pipe, dist.get_world_size(), dist.get_rank(), SHARDING_PRIORITIES.DISTRIBUTED)
     apply_sharding(pipe, info.num_workers, info.id, SHARDING_PRIORITIES.MULTIPROCESSING)
-    for index, one in enumerate(each_pipe(pipe)):
+    for index, one in enumerate(pipes_in(traverse_dps(pipe))):
         if hasattr(one, "set_seed"):
             one.set_seed(xxhash.xxh64_intdigest(f"{info.seed - info.id} {run} {index}".encode()) >> 1)
