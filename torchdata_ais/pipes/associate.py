@@ -25,7 +25,7 @@ class _Table:
 
 
 @stage("associate")
-class Associator(EachItem):
+class Associator(EachItem[Any]):
     """Add fields found by the sample's key (``.associate({"a": {"caption": "a cat"}})``).
 
     Args:

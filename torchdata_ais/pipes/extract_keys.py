@@ -16,7 +16,7 @@ from torchdata_ais.stage.registry import stage
 
 
 @stage("extract_keys")
-class KeyExtractor(EachItem):
+class KeyExtractor(EachItem[Any]):
     """Pick the fields that match patterns as a tuple (``.extract_keys("*.jpg;*.png", "*.cls")``).
 
     Args:

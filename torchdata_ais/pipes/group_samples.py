@@ -96,9 +96,7 @@ class TarSampleGrouper(Pipe[Sample]):
         shown = [f"require={self._require!r}"] if self._require else []
         if self._adjacent != "error":
             shown.append(f"adjacent={self._adjacent!r}")
-        if self._policy.on_error != "raise":
-            shown.append(repr(self._policy))
-        return ", ".join(shown)
+        return ", ".join(shown + self._policy.shown())
 
     def busy_with(self) -> dict[str, Any]:
         return place_in(self._busy)

@@ -177,10 +177,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         )
 
     def arguments(self) -> str:
-        shown = [f"open_shards={self.reads}"] if self.reads > 1 else []
-        if self._policy.on_error != "raise":
-            shown.append(repr(self._policy))
-        return ", ".join(shown)
+        return ", ".join(filter(None, [self.identity(), *self._policy.shown()]))
 
     @override
     def identity(self) -> str:

@@ -16,7 +16,7 @@ from torchdata_ais.stage.registry import stage
 
 
 @stage("map_dict")
-class DictMapper(EachItem):
+class DictMapper(EachItem[Any]):
     """Apply functions to fields of each sample (``.map_dict(jpg=augment, cls=int)``).
 
     Args:

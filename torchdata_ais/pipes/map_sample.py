@@ -17,7 +17,7 @@ from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_s
 
 
 @stage("map_sample")
-class SampleMapper(EachItem):
+class SampleMapper(EachItem[Any]):
     """Put each sample through a function (``.map_sample(f)``).
 
     (``.map(f)`` is torch's: it keeps None, and knows nothing of keys.)

@@ -13,7 +13,7 @@ from torchdata_ais.stage.registry import stage
 
 
 @stage("map_tuple")
-class TupleMapper(EachItem):
+class TupleMapper(EachItem[Any]):
     """Apply the first function to the first value of each tuple, and so on (``.map_tuple(f, None, g)``).
 
     Args:

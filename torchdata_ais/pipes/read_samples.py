@@ -305,9 +305,7 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
             shown.append(f"{len(source)} samples")
         if self.data.shuffle:
             shown.append(f"shuffle={self.data.shuffle!r}")
-        if self._policy.on_error != "raise":
-            shown.append(repr(self._policy))
-        return ", ".join(shown)
+        return ", ".join(shown + self._policy.shown())
 
     def busy_with(self) -> dict[str, Any]:
         return place_in(self._busy)

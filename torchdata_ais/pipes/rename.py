@@ -14,7 +14,7 @@ from torchdata_ais.stage.registry import stage
 
 
 @stage("rename")
-class Renamer(EachItem):
+class Renamer(EachItem[Any]):
     """Give fields other names (``.rename(image="jpg;png", label="cls")``).
 
     Args:

@@ -15,7 +15,7 @@ from torchdata_ais.stage.registry import stage
 
 
 @stage("rename_keys")
-class KeyRenamer(EachItem):
+class KeyRenamer(EachItem[Any]):
     """Give the fields that match a pattern another name (``.rename_keys(image="*png", label="cls")``).
 
     A pattern (of `fnmatch`, in lower case) is compared with the field's name in lower case, without what stands

@@ -12,7 +12,7 @@ from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_s
 
 
 @stage("rsample")
-class Subsampler(EachItem):
+class Subsampler(EachItem[Any]):
     """Keep each item with probability `p` (``.rsample(0.1)``): samples, or shards before they are read.
 
     Whether a sample is kept depends on its key (a shard: on its URL), the seed and the epoch: the same samples for

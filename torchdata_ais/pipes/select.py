@@ -12,7 +12,7 @@ from torchdata_ais.stage.registry import stage
 
 
 @stage("select")
-class Selector(EachItem):
+class Selector(EachItem[Any]):
     """Keep the items for which a function is true (``.select(predicate)``).
 
     Args:

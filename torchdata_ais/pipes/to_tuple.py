@@ -10,10 +10,9 @@ from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.samples import shown_fields
-from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.each_item import EachItem
 from torchdata_ais.stage.place import place_of
-from torchdata_ais.stage.policy import ErrorPolicy, OnError
+from torchdata_ais.stage.policy import OnError
 from torchdata_ais.stage.registry import stage
 
 _MISSING: Any = ...  # what help() can show
@@ -74,7 +73,7 @@ def _instead(sample: Mapping[str, Any], spec: str) -> str:
 
 
 @stage("to_tuple")
-class TupleMaker(Pipe[tuple[Any, ...]]):
+class TupleMaker(EachItem[tuple[Any, ...]]):
     """Pick fields of each sample as a tuple (``.to_tuple("jpg;png", "cls")``).
 
     Args:
@@ -104,7 +103,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         [(1, 2)]
     """
 
-    resumable = True
+    keeps_place = False
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         on_error: OnError = "raise",
         max_errors: float | None = None,
     ) -> None:
-        super().__init__(source)
+        super().__init__(source, on_error, max_errors)
         check_text(specs, "to_tuple()")
         if len(specs) == 1:
             specs = tuple(specs[0].split())
@@ -124,17 +123,13 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
             raise UsageError.at("to_tuple() was given no field", todo='write to_tuple("jpg;png", "cls")')
         self._specs = specs
         self._default: Any = missing if missing_is_error else None
-        self._has_default = missing is not _MISSING or not missing_is_error
-        if not self._has_default:
-            self._default = None
         self._none_is_error = none_is_error
-        self._policy = ErrorPolicy(on_error, max_errors)
 
-    def effect(self) -> Effect:
-        return Effect("each" if self._policy.on_error == "raise" else "fewer", keeps_place=False)
+    def _shown(self) -> list[str]:
+        return [repr(spec) for spec in self._specs]
 
     def arguments(self) -> str:
-        return ", ".join(map(repr, self._specs))
+        return self.identity()
 
     def _items(self) -> Iterator[tuple[Any, ...]]:
         specs, stats, other = self._specs, self.stats, self._other
@@ -159,7 +154,7 @@ class TupleMaker(Pipe[tuple[Any, ...]]):
         try:
             return first_field(sample, spec)
         except MissingFieldError:
-            if not self._has_default:
+            if self._default is _MISSING:
                 raise
             return self._default
 

@@ -30,7 +30,7 @@ _DEFAULTS: tuple[_Rule, ...] = (("*.bin", _read), ("*.txt", _read_text))
 
 
 @stage("xdecode")
-class StreamDecoder(EachItem):
+class StreamDecoder(EachItem[Any]):
     """Decode fields with functions that take a stream (``.xdecode(("*.npy", numpy.load), raw=False)``).
 
     A pattern (of `fnmatch`, in lower case) is compared with the field's name in lower case, without what stands

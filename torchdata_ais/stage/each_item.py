@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torchdata_ais.stage.contract import Effect, Gives
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.pipe import Pipe, T_co
 from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.upstream import at_work
@@ -16,7 +16,7 @@ DROPPED: Any = object()
 """What `EachItem._one` returns to leave an item out."""
 
 
-class EachItem(Pipe[Any]):
+class EachItem(Pipe[T_co]):
     """Base of the stages that make one item, or none, out of each one taken in; nothing is held in between.
 
     Args:
@@ -51,8 +51,7 @@ class EachItem(Pipe[Any]):
         return place_in(self._busy)
 
     def arguments(self) -> str:
-        policy = [] if self._policy.on_error == "raise" else [repr(self._policy)]
-        return ", ".join(self._shown() + policy)
+        return ", ".join(self._shown() + self._policy.shown())
 
     def identity(self) -> str:
         return ", ".join(self._shown())

@@ -94,7 +94,9 @@ class LoadState:
         self._set_order(ShardOrder(source, None, items, rest.left), True)
         self.held.extend(rest.held)
         for shard in rest.open:
-            self.open(items[shard.position], shard.position, shard.offset, shard.version, shard.checksum)
+            item = items[shard.position]
+            how = {"start": shard.offset, "version": shard.version, "checksum": shard.checksum}
+            self._begin(self._opened(item, shard.position, **how))
 
     def _set_order(self, order: ShardOrder, at_once: bool) -> None:
         self._order = order
@@ -108,14 +110,11 @@ class LoadState:
             failure, self._failure = self._failure, None
             raise failure
         shard, self.ahead = self.ahead, None
-        if shard is not None:
-            self._note(shard)
-            self.queue.append(shard)
-            return True
-        following = next(self._to_come, None)
-        if following is None:
+        if shard is None:
+            shard = self._following()
+        if shard is None:
             return False
-        self.open(following[1], following[0])
+        self._begin(shard)
         return True
 
     def look_ahead(self) -> None:
@@ -123,37 +122,25 @@ class LoadState:
         if not self._looks_ahead or self.ahead is not None:
             return
         try:
-            following = next(self._to_come, None)
-            if following is None:
-                self._looks_ahead = False
-                return
-            position, item = following
-            self.ahead = OpenShard(place_of(item), position, self._store, self._options, before_its_turn=True)
+            self.ahead = self._following(before_its_turn=True)
+            self._looks_ahead = self.ahead is not None
         except Exception as error:  # noqa: BLE001 - raised when it is the shard's turn
             self._looks_ahead, self._failure = False, error
 
-    def _note(self, shard: OpenShard) -> None:
-        self._seen.append(SeenShard(shard.position, url_hash(shard.place)))
+    def _following(self, *, before_its_turn: bool = False) -> OpenShard | None:
+        """Return the next shard of the order, opened; None if there is none."""
+        following = next(self._to_come, None)
+        if following is None:
+            return None
+        position, item = following
+        return self._opened(item, position, before_its_turn=before_its_turn)
 
-    def open(
-        self,
-        item: Any,
-        position: int,
-        start: int = 0,
-        version: str | None = None,
-        checksum: str | None = None,
-    ) -> None:
-        """Begin to read a shard, behind those already open."""
-        shard = OpenShard(
-            place_of(item),
-            position,
-            self._store,
-            self._options,
-            start=start,
-            version=version,
-            checksum=checksum,
-        )
-        self._note(shard)
+    def _opened(self, item: Any, position: int, **how: Any) -> OpenShard:
+        return OpenShard(place_of(item), position, self._store, self._options, **how)
+
+    def _begin(self, shard: OpenShard) -> None:
+        """Read a shard, behind those already open."""
+        self._seen.append(SeenShard(shard.position, url_hash(shard.place)))
         self.queue.append(shard)
 
     def replay(self) -> Iterator[tuple[str, Run]]:

@@ -117,6 +117,10 @@ class ErrorPolicy:
         count = sum(stats.skipped.values())
         return f"{stage}() met {count} errors in {stats.items} items, over max_errors={self.max_errors}"
 
+    def shown(self) -> list[str]:
+        """Return what `repr` of a stage shows of it: nothing, where errors are raised."""
+        return [] if self.on_error == "raise" else [repr(self)]
+
     def __repr__(self) -> str:
         name = (
             self.on_error if isinstance(self.on_error, str) else getattr(self.on_error, "__name__", "handler")

@@ -9,6 +9,7 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.stage.upstream import members
 
 _TODO = (
     "use functions defined at the top level of a module, functools.partial, or"
@@ -100,14 +101,7 @@ def check_sendable(stage: str, values: Iterable[Any]) -> None:
     if get_spawning_popen() is None or dill_if_installed() is not None:
         return
     for value in values:
-        parts = (
-            value.values()
-            if isinstance(value, dict)
-            else value
-            if isinstance(value, (list, tuple))
-            else [value]
-        )
-        for part in parts:
+        for part in members(value):
             name = str(getattr(part, "__qualname__", "") or type(part).__qualname__)
             if callable(part) and ("<locals>" in name or "<lambda>" in name):
                 raise UsageError.at(f"{name} of {stage} cannot be sent to worker processes", todo=_TODO)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
@@ -29,15 +29,15 @@ def parents(pipe: Any) -> list[IterDataPipe[Any]]:
     for value in list(vars(pipe).values()):  # another thread may be at work in it
         if type(value) in _NO_PIPES:
             continue
-        items = (
-            value.values()
-            if isinstance(value, dict)
-            else value
-            if isinstance(value, (list, tuple, set))
-            else [value]
-        )
-        found.extend(item for item in items if isinstance(item, IterDataPipe))
+        found.extend(item for item in members(value) if isinstance(item, IterDataPipe))
     return found
+
+
+def members(value: Any) -> Iterable[Any]:
+    """Return what a collection holds; what is none, alone."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (list, tuple, set)) else [value]
 
 
 def upstream(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
