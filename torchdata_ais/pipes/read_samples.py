@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy.typing as npt
-from typing_extensions import Self, Unpack, override
+from typing_extensions import Unpack, override
 
-from torchdata_ais.arguments import check_number, check_seed, whole_number
-from torchdata_ais.errors import AISError, EmptyBatchError, TransportError, UsageError
+from torchdata_ais.arguments import check_number, check_seed
+from torchdata_ais.errors import AISError, TransportError
 from torchdata_ais.index import IndexedSamples, Mixture
 from torchdata_ais.pipes.list_ais import AISSourceLister
-from torchdata_ais.plan import Epoch, Run, Tail
+from torchdata_ais.plan import Tail
 from torchdata_ais.reading.by_index import IndexedReader
 from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
-from torchdata_ais.reading.packing import Grouping
 from torchdata_ais.reading.planned import PlannedReading
 from torchdata_ais.reading.planned_data import PlannedData, Shuffle
 from torchdata_ais.samples import PlannedSample
@@ -26,19 +24,16 @@ from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.place import place_in
-from torchdata_ais.stage.planned import PlannedStage, Share, Task
+from torchdata_ais.stage.planned import PlannedStage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, StoreOptions, given_options
 
-_NO_BATCH = 8192  # positions a step, where nobody makes batches
-
 
 @stage("read_samples")
-class AISSampleReader(Pipe[PlannedSample], PlannedStage):
+class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
     """Read samples by index (``.read_samples()``): any order of them, the same for any number of ranks and workers.
 
     Args:
@@ -98,7 +93,6 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         ['00000', '00001', '00002', '00003', '00004']
     """
 
-    loop = "_items"
     transport: StageTransport
 
     def __init__(
@@ -142,78 +136,12 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         self._seed = self.run_seed = seed
         self.batch_size = batch_size
         self._empty = empty
-        self._epoch = 0
-        self._was_set = False
-        self._sent: int | None = None
         self._compared = False
-
-    @property
-    def own_seed(self) -> int:
-        """The seed that the stage was given."""
-        return self._seed
 
     @property
     def gives_all(self) -> bool:
         """Whether a sample that cannot be read ends the iteration, and none is left out."""
         return self._policy.on_error == "raise"
-
-    # What loaders say and ask
-
-    def set_seed(self, seed: int) -> Self:
-        """Take the seed of the next epoch: loaders call it."""
-        self._sent = int(seed)
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch; its order then follows from it and from `seed` alone."""
-        self._epoch, self._was_set = whole_number(epoch, "epoch"), True
-
-    @override
-    def use_batches_of(self, size: int) -> None:
-        super().use_batches_of(size)
-        self.data.group_by(None)
-
-    def use_groups(self, grouping: Grouping) -> None:
-        self.batch_size = 1
-        self.data.group_by(grouping)
-
-    def group_of(self, drawn: tuple[int, int]) -> tuple[int, int]:
-        source, draw = drawn
-        return source, self.data.group_of(source, draw)
-
-    def size_of(self, slot: int) -> int:
-        return self._live.size_of(slot) if self._live is not None else 0
-
-    def batches(self) -> int:
-        return len(self._next(self.rank_share())[2].slots)
-
-    def __len__(self) -> int:
-        """The number of samples that this rank gets in the next epoch, in all its workers."""
-        share = self.rank_share()
-        return self._next(share)[2].slots.given(share.rank)
-
-    def _next(self, share: Share | None = None) -> tuple[Run, Share, Epoch]:
-        """Return the run, and what this instance, or another `share`, has of its next epoch."""
-        if self._task is not None:
-            task = self._task
-            return task.run, task.share, task.run.epoch_of(task.step)
-        share = share or self.share()
-        if self.batch_size is None and share.ranks * share.workers > 1:
-            raise UsageError.at(
-                f"{share.ranks} ranks and {share.workers} workers share batches, and nothing says what a batch is",
-                todo="put .batched(n) below, or pass batch_size=n to .read_samples() if the loader makes the batches",
-            )
-        sources, epoch = self.data.sources_with(), self._epoch
-        size = self.batch_size
-        if size is None:
-            size, sources = _NO_BATCH, replace(sources, tail="short")
-        self.run_seed = self._seed
-        if self._sent is not None and not self._was_set:
-            self.run_seed, epoch = mix_seed(self._seed, self._sent), 0
-        run = Run.begun(sources, self.run_seed, size * share.ranks, share.ranks)
-        if self.batch_size is not None:
-            run.checked()
-        return run, share, run.epoch(epoch)
 
     def told(self) -> list[str]:
         """Return what all ranks must have been given alike."""
@@ -237,14 +165,7 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
         run, share, epoch = self._next()
         if share.rank == 0 and share.worker == 0 and self._task is None:
             self.compare_with_listing()
-        task, self._task = self._task, None
-        if task is not None:
-            self._given = task.share  # of a pass after this one, too
-        self.run_seed = run.seed
-        if task is None and not (self._sent is not None and not self._was_set):
-            self._epoch = epoch.number + 1
-        task = task or Task(run, share, epoch.step, list(range(len(run.sources.samples))))
-        self.under_way = task
+        task = self._begin(run, share, epoch)
         steps = range(task.step + share.worker, epoch.end, share.workers)[task.given :]
         live = self._live = PlannedReading(
             run,
@@ -257,7 +178,6 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
             max_bytes=self._safety.max_sample_bytes,
             cache=self._cache,
         )
-        self.slot, self.slots_given = -1, 0
         stats, policy = self.stats, self._policy
         try:
             for whole in live.read():
@@ -280,9 +200,6 @@ class AISSampleReader(Pipe[PlannedSample], PlannedStage):
             live.reader.close()
             stats.add(_counts(live.reader))
             live.over = True
-
-    def lost(self, slot: int) -> EmptyBatchError | None:
-        return None if self._empty == "repeat" or self._live is None else self._live.lost(slot)
 
     # What it says of itself
 

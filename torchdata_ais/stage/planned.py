@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch.utils.data import get_worker_info
+from typing_extensions import Self
 
-from torchdata_ais.errors import EmptyBatchError
-from torchdata_ais.plan import Run
+from torchdata_ais.arguments import whole_number
+from torchdata_ais.errors import EmptyBatchError, UsageError
+from torchdata_ais.plan import Epoch, Run
 from torchdata_ais.reading.packing import Grouping
+from torchdata_ais.reading.planned import PlannedReading
+from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES
+from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.world import known_ranks
+
+_NO_BATCH = 8192  # positions a step, where nobody makes batches
 
 
 class Share(NamedTuple):
@@ -76,9 +84,10 @@ class SlotStage(DrawnStage):
 
 
 class PlannedStage(SlotStage):
-    """A stage that reads by a plan.
+    """A stage that reads by a plan: which run is next, which epoch of it, and which part of that.
 
     Attributes:
+        data: What the plan is about.
         batch_size: Samples of a rank's batch; None where nobody has said.
         run_seed: What the order, and each random draw below, depends on.
         slots_given: How many batches this worker had in the last iteration, once it is over.
@@ -87,14 +96,28 @@ class PlannedStage(SlotStage):
 
     planned = True
     splits = True
+    data: PlannedData
     batch_size: int | None = None
     run_seed: int = 0
     slots_given: int = 0
     under_way: Task | None = None
 
+    _live: PlannedReading | None = None
+    _empty: Literal["error", "repeat"] = "error"
+    _seed: int = 0
+    _epoch: int = 0
+    _was_set: bool = False
+    _sent: int | None = None
     _task: Task | None = None
     _given: Share | None = None
     _groups: Mapping[Any, tuple[int, int]] = MappingProxyType({})
+
+    @property
+    def own_seed(self) -> int:
+        """The seed that the stage was given."""
+        return self._seed
+
+    # What loaders say
 
     def take_task(self, task: Task) -> None:
         """Give this in the next iteration: a loader says so."""
@@ -117,14 +140,23 @@ class PlannedStage(SlotStage):
     def use_batches_of(self, size: int) -> None:
         """Take `size` as the batch of a rank, unless a loader has said otherwise."""
         self.batch_size = size
+        self.data.group_by(None)
 
     def use_groups(self, grouping: Grouping) -> None:
         """Draw groups of samples, of which one is the batch of a rank, unless a loader has said otherwise."""
-        raise NotImplementedError
+        self.batch_size = 1
+        self.data.group_by(grouping)
 
-    def group_of(self, drawn: tuple[int, int]) -> tuple[int, int]:
-        """Return source and number of the drawn group that an item is of."""
-        raise NotImplementedError
+    def set_seed(self, seed: int) -> Self:
+        """Take the seed of the next epoch, the same in all ranks and workers: loaders call it."""
+        self._sent = int(seed)
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch; its order then follows from it and from `seed` alone."""
+        self._epoch, self._was_set = whole_number(epoch, "epoch"), True
+
+    # What is next
 
     def share(self) -> Share:
         """Return which part of the data this instance reads, as loaders have said."""
@@ -151,18 +183,67 @@ class PlannedStage(SlotStage):
         rank, ranks = known_ranks()
         return Share(rank or 0, ranks)
 
-    def set_seed(self, seed: int) -> Any:
-        """Take the seed of the next epoch, the same in all ranks and workers: loaders call it."""
-        raise NotImplementedError
+    def batches(self) -> int:
+        """Return how many batches this rank gets in the next epoch."""
+        return len(self._next(self.rank_share())[2].slots)
+
+    def __len__(self) -> int:
+        """The number of samples that this rank gets in the next epoch, in all its workers."""
+        share = self.rank_share()
+        return self._next(share)[2].slots.given(share.rank)
+
+    def _next(self, share: Share | None = None) -> tuple[Run, Share, Epoch]:
+        """Return the run, and what this instance, or another `share`, has of its next epoch."""
+        if self._task is not None:
+            task = self._task
+            return task.run, task.share, task.run.epoch_of(task.step)
+        share = share or self.share()
+        if self.batch_size is None and share.ranks * share.workers > 1:
+            raise UsageError.at(
+                f"{share.ranks} ranks and {share.workers} workers share batches, and nothing says what a batch is",
+                todo="put .batched(n) below, or pass batch_size=n to .read_samples() if the loader makes the batches",
+            )
+        sources, epoch = self.data.sources_with(), self._epoch
+        size = self.batch_size
+        if size is None:
+            size, sources = _NO_BATCH, replace(sources, tail="short")
+        self.run_seed = self._seed
+        if self._takes_sent():
+            self.run_seed, epoch = mix_seed(self._seed, self._sent), 0
+        run = Run.begun(sources, self.run_seed, size * share.ranks, share.ranks)
+        if self.batch_size is not None:
+            run.checked()
+        return run, share, run.epoch(epoch)
+
+    def _takes_sent(self) -> bool:
+        """Return whether the order follows from the seed that a loader has sent, not from the number of the epoch."""
+        return self._sent is not None and not self._was_set
+
+    def _begin(self, run: Run, share: Share, epoch: Epoch) -> Task:
+        """Begin an iteration over what `_next` has returned; after it comes the next epoch."""
+        task, self._task = self._task, None
+        self.run_seed = run.seed
+        if task is not None:
+            self._given = task.share  # of a pass after this one, too
+        else:
+            task = Task(run, share, epoch.step, list(range(len(run.sources.samples))))
+            if not self._takes_sent():
+                self._epoch = epoch.number + 1
+        self.under_way = task
+        self.slot, self.slots_given = -1, 0
+        return task
+
+    # What stages below ask
+
+    def group_of(self, drawn: tuple[int, int]) -> tuple[int, int]:
+        """Return source and number of the drawn group that an item is of."""
+        source, draw = drawn
+        return source, self.data.group_of(source, draw)
 
     def size_of(self, slot: int) -> int:
         """Return how many samples are planned for a batch."""
-        raise NotImplementedError
+        return self._live.size_of(slot) if self._live is not None else 0
 
     def lost(self, slot: int) -> EmptyBatchError | None:
         """Return the error for a batch of which nothing is left; None: the batch before is given again."""
-        raise NotImplementedError
-
-    def batches(self) -> int:
-        """Return how many batches this rank gets in the next epoch."""
-        raise NotImplementedError
+        return None if self._empty == "repeat" or self._live is None else self._live.lost(slot)
