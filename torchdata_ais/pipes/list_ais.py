@@ -11,20 +11,12 @@ from typing_extensions import Unpack
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
+from torchdata_ais.stage.named_sources import describe, key_of, options_of, place_named
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import (
-    Cluster,
-    ClusterNames,
-    PackedURLs,
-    StoreOptions,
-    given_options,
-    list_objects,
-    options_with,
-    resolve_options,
-)
-from torchdata_ais.urls import ObjectURL, expand_template, parse_url, redact
+from torchdata_ais.store import Cluster, ClusterNames, PackedURLs, list_objects
+from torchdata_ais.urls import ObjectURL, expand_template, redact
 
 SourceKey = int | str
 """Which source of a lister: its number, or for a source that another pipe brings its text."""
@@ -120,89 +112,71 @@ class AISSourceLister(Pipe[str]):
             raise UsageError.at("both etl= and etl_name= were given", todo="pass one of them")
         self.named_by: IterDataPipe[Any] | None = named_by
         self.ready = named_by is None
-        self._sources: _Sources | None = None
-        if named_by is None:
-            self._sources = _Sources(
-                list(ais_sources) if isinstance(ais_sources, (list, tuple)) else [ais_sources]
-            )
-        self._prefix = prefix
-        self._etl = etl
-        self._etl_name = etl_name
-        self._template = template
-        self._regex = regex
-        self._allow_empty = allow_empty
-        items = [] if self._sources is None else self._sources.items
-        self.transport = StageTransport(_options_of(items, cluster, named))
+        items = list(ais_sources) if isinstance(ais_sources, (list, tuple)) else [ais_sources]
+        self._sources = _Sources(items if named_by is None else [])
+        self._wanted: dict[str, Any] = {
+            "prefix": prefix,
+            "etl": etl,
+            "etl_name": etl_name,
+            "template": template,
+            "regex": regex,
+            "allow_empty": allow_empty,
+        }
+        self.transport = StageTransport(options_of(self._sources.items, cluster, named))
         self._given: _Given | None = None
 
     def count_named(self) -> int:
         """Return how many objects the sources that are templates name."""
-        texts = [str(source) for source in self._sources.items] if self._sources is not None else []
-        if self._template is not None:
-            return len(texts) * sum(1 for _ in expand_template(self._template))
-        return sum(sum(1 for _ in expand_template(text)) for text in texts if "{" in text)
+        template = self._wanted["template"]
+        named = [str(source) for source in self._sources.items]
+        if template is not None:
+            return len(named) * sum(1 for _ in expand_template(template))
+        return sum(sum(1 for _ in expand_template(text)) for text in named if "{" in text)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("the URLs of a source")
 
     def arguments(self) -> str:
-        shown = (
-            [] if self._sources is None else [", ".join(_describe(item) for item in self._sources.items[:3])]
-        )
-        if self._sources is not None and len(self._sources.items) > 3:
-            shown.append(f"... {len(self._sources.items)} sources")
+        items = self._sources.items
+        shown = [describe(item) for item in items[:3]]
+        if len(items) > 3:
+            shown.append(f"... {len(items)} sources")
         return ", ".join(shown + self._how())
 
     def _how(self) -> list[str]:
-        named = {
-            "prefix": self._prefix,
-            "etl_name": self._etl_name,
-            "template": self._template,
-            "regex": self._regex,
-        }
-        return [f"{name}={value!r}" for name, value in named.items() if value]
+        said = {name: self._wanted[name] for name in ("prefix", "etl_name", "template", "regex")}
+        return [f"{name}={value!r}" for name, value in said.items() if value]
 
     def _items(self) -> Iterator[str]:
         found = False
         for url in self._urls():
             found = True
             yield url
-        if not found and not self._allow_empty:
+        if not found and not self._wanted["allow_empty"]:
             raise NotFoundError.at("there is no source to list", todo="pass a bucket, or allow_empty=True")
 
     def _urls(self) -> Iterator[ObjectURL]:
         given = self._given
-        if given is not None and self._sources is not None:
+        if given is not None and self.named_by is None:
             yield from given.urls
             return
-        for key, source in self._keyed(self._sources.items if self._sources is not None else self.named_by):
+        for key, source in self._keyed(self.named_by):
             urls = None if given is None or key is None else given.of(key)
             yield from self._list(source) if urls is None else urls
 
     def packed(self) -> PackedURLs | None:
         """Return what was listed before; nothing is an error, which iterating raises."""
-        given = None if self._given is None or self._sources is None else self._given.urls
+        given = None if self._given is None or self.named_by is not None else self._given.urls
         return given or None
 
     def _keyed(self, sources: Iterable[Any] | None) -> Iterator[tuple[SourceKey | None, Any]]:
-        if self._sources is not None:
-            yield from enumerate(self._sources.items)
-            return
+        yield from enumerate(self._sources.items)  # there are some of one kind only
         for source in () if sources is None else sources:
-            yield _key_of(source), source
+            yield key_of(source), source
 
     def _list(self, source: Any) -> list[ObjectURL]:
-        return list_objects(
-            source,
-            prefix=self._prefix,
-            etl=self._etl,
-            etl_name=self._etl_name,
-            template=self._template,
-            regex=self._regex,
-            options=self.transport.resolve(self),
-            allow_empty=self._allow_empty,
-        )
+        return list_objects(source, options=self.transport.resolve(self), **self._wanted)
 
     def list_sources(self, sources: Iterable[Any] | None = None) -> dict[SourceKey, list[ObjectURL]]:
         """List now, and return the objects of each source; `give` makes use of it.
@@ -216,7 +190,7 @@ class AISSourceLister(Pipe[str]):
         """Return, for each source, what says which objects it stands for: nothing secret, and no endpoint."""
         how = "".join(f" {said}" for said in self._how())
         return [
-            (redact(str(source)) if isinstance(source, (str, Path)) else _describe(source)) + how
+            (redact(str(source)) if isinstance(source, (str, Path)) else describe(source)) + how
             for _, source in self._keyed(sources)
         ]
 
@@ -226,12 +200,14 @@ class AISSourceLister(Pipe[str]):
         Raises:
             UsageError: They are not known before the pipe is iterated, or stand for transformed objects.
         """
-        if self._sources is None or self._etl is not None or self._etl_name is not None or self._regex:
+        wanted = self._wanted
+        transformed = wanted["etl"] is not None or wanted["etl_name"] is not None
+        if self.named_by is not None or transformed or wanted["regex"]:
             raise UsageError.at(
                 "an index is found by a prefix or a template, not by what a pipe, an ETL or regex= picks out",
                 todo="open it by SampleIndex.open(prefix), and select from it",
             )
-        return [_place_named(source, self._prefix, self._template) for source in self._sources.items]
+        return [place_named(source, wanted["prefix"], wanted["template"]) for source in self._sources.items]
 
     def endpoint(self) -> str | None:
         """Return the endpoint of the URLs listed, if one is known."""
@@ -246,50 +222,3 @@ class AISSourceLister(Pipe[str]):
                 which is not among them, is listed.
         """
         self._given = None if urls is None else _Given(urls, parts)
-
-
-def _place_named(source: Any, prefix: str, template: str | None) -> str:
-    """Return a source and what was said of it as one place."""
-    if isinstance(source, (str, Path)):
-        text = str(source)
-    else:  # a bucket of the SDK
-        text = f"{getattr(source, 'provider', 'ais')}://{getattr(source, 'name', source)}"
-    more = template or prefix
-    return f"{text.rstrip('/')}/{more}" if more else text
-
-
-def _key_of(source: Any) -> str | None:
-    """Return what tells a source from others, in every process alike; None if that is not known."""
-    if isinstance(source, (str, Path)):
-        return str(source)
-    if type(source).__name__ == "Bucket":
-        return f"{getattr(source, 'provider', '')}://{getattr(source, 'namespace', '')}/{getattr(source, 'name', '')}"
-    return None
-
-
-def _options_of(sources: list[Any], cluster: Cluster, named: ClusterNames) -> StoreOptions | None:
-    """Return how to reach the cluster that is named; what is not said of it, the sources may say."""
-    given = given_options(cluster, **named)
-    bucket = next((source for source in sources if hasattr(source, "client")), None)
-    token = named.get("token")
-    if given is not None and (token is None or named.get("endpoint") or named.get("client")):
-        return options_with(bucket.client, given) if bucket is not None and not given.endpoint else given
-    if bucket is not None:
-        return resolve_options(client=bucket.client, token=token)
-    return given if token is None else resolve_options(endpoint=_one_host(sources), token=token)
-
-
-def _one_host(sources: list[Any]) -> str | None:
-    """Return the address in object URLs that the program wrote, if all sources are such, of one host."""
-    try:
-        hosts = {parse_url(source).endpoint if isinstance(source, str) else "" for source in sources}
-    except UsageError:
-        return None  # said when the source is listed
-    return hosts.pop() or None if len(hosts) == 1 else None
-
-
-def _describe(source: Any) -> str:
-    if isinstance(source, (str, Path)):
-        return repr(redact(str(source)))
-    name = getattr(source, "name", None)
-    return f"{type(source).__name__}({name!r})" if name else type(source).__name__
