@@ -90,7 +90,7 @@ class Pool:
         try:
             process = self._context.Process(target=run_job, args=(job,), daemon=True, name=job.name)
             with holding_signals():
-                peer.start(process)
+                peer.start(process, job.stall_after, job.pulse)
         except (ConnectionError, EOFError) as error:
             raise WorkerDiedError.at(
                 f"{job.name} ended while it was being started",
@@ -101,7 +101,6 @@ class Pool:
             for sock in (theirs, job.source, job.flight, *job.outlets):
                 if sock is not None:
                     sock.close()
-        peer.wait_with(job.stall_after, job.pulse)
         self._turn_lock.watch(peer.life)
 
     def reset(self, loads: Sequence[Any], dispatched_load: Any = None) -> None:
@@ -113,7 +112,6 @@ class Pool:
         """
         self._epoch += 1
         with self._turn_lock.asked_for(), self._while_open():
-            self._refuse_closed()
             self.last_worker, self.last_extras = None, {}
             for worker, load in zip(self._workers, loads, strict=True):
                 worker.taken = 0
@@ -161,7 +159,6 @@ class Pool:
         Workers stop before the process that feeds them, and go on after it.
         """
         with self._turn_lock.asked_for(), self._while_open():
-            self._refuse_closed()
             dispatcher = [] if self._dispatcher is None else [self._dispatcher]
             groups = [self._workers, dispatcher]
             for group in groups if kind is Kind.PAUSE else reversed(groups):
@@ -187,7 +184,8 @@ class Pool:
 
     @contextlib.contextmanager
     def _while_open(self) -> Iterator[None]:
-        """Say of what fails because a signal handler has closed this, at any line, that it is closed."""
+        """Refuse to begin once this is closed; say it of what fails because a signal handler closed it, at any line."""
+        self._refuse_closed()
         try:
             yield
         except Exception:

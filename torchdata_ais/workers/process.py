@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -62,19 +62,16 @@ class Peer:
         self._own_life = False
         self.flight: Asked | None = None
         """Where it can be asked what it is doing."""
-        self._patience: Patience | None = None
+        self._patience: Patience
 
-    def start(self, process: BaseProcess) -> None:
-        """Start the process and begin to watch it."""
+    def start(self, process: BaseProcess, stall_after: float | None, pulse: Pulse | None) -> None:
+        """Start the process and begin to watch it; see `Patience` for how long that bears it that nothing comes."""
         process.start()
         self.process, self.pid = process, process.pid
         try:
             self.life, self._own_life = os.pidfd_open(self.pid or 0), True
         except (AttributeError, OSError):
             self.life = process.sentinel
-
-    def wait_with(self, stall_after: float | None, pulse: Pulse | None) -> None:
-        """Set how long `waited_for` bears it that nothing comes."""
         worker = self.worker_id if self.worker_id >= 0 else None
         self._patience = Patience(self.name, worker, self.pid, stall_after, pulse)
 
@@ -84,15 +81,13 @@ class Peer:
         Raises:
             StallError: It does not run.
         """
-        if self._patience is not None:
-            with self._failing():
-                self._patience.waited(seconds)
+        with self._failing():
+            self._patience.waited(seconds)
 
     def refuse_stopped(self) -> None:
         """Raise `StallError` if the process is stopped: what others say of it is then only a consequence."""
-        if self._patience is not None:
-            with self._failing():
-                self._patience.refuse_stopped()
+        with self._failing():
+            self._patience.refuse_stopped()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -104,9 +99,7 @@ class Peer:
 
     def is_alive(self) -> bool:
         """Return whether the process has not ended. Works whoever reaps it."""
-        poll = select.poll()
-        poll.register(self.life, select.POLLIN)
-        return not poll.poll(0)
+        return not wait([self.life], 0)
 
     def read_all(self) -> bool:
         """Move what has arrived into the inbox. False if nothing more can come."""
@@ -188,28 +181,23 @@ def _living(peers: Sequence[Peer]) -> list[Peer]:
 def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for peer in peers:
-        poll = select.poll()
-        poll.register(peer.life, select.POLLIN)
-        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        wait([peer.life], max(0.0, deadline - time.monotonic()))
 
 
 def start_context(method: str | None, preload: str) -> Any:
     """Return the context to start workers in; a fork server of it imports torch once for all of them.
 
+    What the user has had it import stays.
+
     Args:
         method: "fork", "spawn", "forkserver" or None.
         preload: The module that a fork server imports before it forks: all that workers need.
     """
-    context = safe_context(method)
-    if context.get_start_method() == "forkserver":
-        _preload_fork_server(context, preload)
-    return context
-
-
-def _preload_fork_server(context: Any, preload: str) -> None:
-    """Have the fork server import torch once, instead of every worker by itself, unless the user has had a say."""
     from multiprocessing import forkserver
 
+    context = safe_context(method)
     server: Any = getattr(forkserver, "_forkserver", None)
-    if getattr(server, "_preload_modules", None) == ["__main__"]:
+    has_had_no_say = getattr(server, "_preload_modules", None) == ["__main__"]  # the user
+    if context.get_start_method() == "forkserver" and has_had_no_say:
         context.set_forkserver_preload(["__main__", preload])
+    return context

@@ -109,7 +109,7 @@ class Producer:
         outlets: Who gets the items, round robin. A worker's only outlet is the control channel.
         name: How errors name this process.
         sources: The pipes of the graph that read from the dispatching process.
-        watchdog: Watches the time an item takes, if somebody wants that.
+        watchdog: Watches the time an item takes.
         records: Whether to note a record an item.
 
     Attributes:
@@ -123,9 +123,9 @@ class Producer:
         control: Channel,
         outlets: list[Outlet],
         name: str,
-        sources: Sequence[Dispatched] = (),
-        watchdog: Watchdog | None = None,
-        records: bool = False,
+        sources: Sequence[Dispatched],
+        watchdog: Watchdog,
+        records: bool,
     ) -> None:
         self._pipe = pipe
         self._part = part
@@ -133,7 +133,7 @@ class Producer:
         self._outlets = outlets
         self._name = name
         self._sources = sources
-        self._watchdog = watchdog or Watchdog(None, name, None, None)
+        self._watchdog = watchdog
         self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
         self._poll = select.poll()
         for fd in {control.fileno(), *self._by_fd}:

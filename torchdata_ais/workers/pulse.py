@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -68,31 +69,27 @@ class Pulse:
             time.sleep(self._pause_s)
 
 
+@dataclass(eq=False)
 class Patience:
     """How long this process has waited in vain for another one.
 
-    Args:
+    Attributes:
         name: How errors name that process.
         worker: Its number; None if it is no worker.
         pid: Its process id.
         stall_after: How long, in seconds, an item may take there. None: only a stopped process is an error.
         pulse: Its pulse, with `stall_after`.
-
-    Attributes:
         silent_s: How long it has shown no sign of life.
     """
 
-    def __init__(
-        self, name: str, worker: int | None, pid: int | None, stall_after: float | None, pulse: Pulse | None
-    ) -> None:
-        self._name = name
-        self._worker = worker
-        self._pid = pid
-        self._stall_after = stall_after
-        self._pulse = pulse
-        self._beats = 0
-        self.silent_s = 0.0
-        self._told = False
+    name: str
+    worker: int | None
+    pid: int | None
+    stall_after: float | None
+    pulse: Pulse | None
+    silent_s: float = field(default=0.0, init=False)
+    _beats: int = field(default=0, init=False)
+    _told: bool = field(default=False, init=False)
 
     def waited(self, seconds: float) -> None:
         """Note that nothing has come for `seconds` more.
@@ -100,46 +97,46 @@ class Patience:
         Raises:
             StallError: The process does not run; names it, its pid and its state.
         """
-        state = _state_of(self._pid)
+        state = _state_of(self.pid)
         if self._shows_life(state):
             self.silent_s, self._told = 0.0, False
             return
         self.silent_s += seconds
         if state == "T" and self.silent_s >= _TELL_S and not self._told:
             self._told = True
-            logger.warning("%s (pid %s) is stopped, and is waited for", self._name, self._pid)
+            logger.warning("%s (pid %s) is stopped, and is waited for", self.name, self.pid)
         if self.silent_s >= self._limit(state):
             raise self._error(state)
 
     def refuse_stopped(self) -> None:
         """Raise `StallError` if the process is stopped, however short the wait was."""
-        if (state := _state_of(self._pid)) == "T":
+        if (state := _state_of(self.pid)) == "T":
             raise self._error(state)
 
     def _shows_life(self, state: str | None) -> bool:
-        if self._pulse is None:
+        if self.pulse is None:
             return state != "T"
-        beats, self._beats = self._beats, self._pulse.beats
+        beats, self._beats = self._beats, self.pulse.beats
         return beats != self._beats
 
     def _limit(self, state: str | None) -> float:
-        if self._stall_after is None:
+        if self.stall_after is None:
             return _STOPPED_S
-        limit = self._stall_after + GRACE_S
+        limit = self.stall_after + GRACE_S
         return limit if self._beats or state == "T" else max(limit, _START_S)
 
     def _error(self, state: str | None) -> StallError:
         how = f": {_STATES[state]}" if state in _STATES else ""
         todo = (
-            f"`kill -CONT {self._pid}` lets it go on; look for who stopped it: a debugger, a paused container"
+            f"`kill -CONT {self.pid}` lets it go on; look for who stopped it: a debugger, a paused container"
             if state in ("T", "t")
-            else f"`py-spy dump --pid {self._pid}` shows where it stands; or raise stall_after="
+            else f"`py-spy dump --pid {self.pid}` shows where it stands; or raise stall_after="
         )
         return StallError.at(
-            f"{self._name} (pid {self._pid}) gave no sign of life for {self.silent_s:g} s{how}",
+            f"{self.name} (pid {self.pid}) gave no sign of life for {self.silent_s:g} s{how}",
             todo=todo,
-            worker=self._worker,
-            pid=self._pid,
+            worker=self.worker,
+            pid=self.pid,
             state=state,
         )
 

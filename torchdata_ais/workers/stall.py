@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any
@@ -26,10 +27,11 @@ logger = logging.getLogger("torchdata_ais")
 _END: Any = object()
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Notices that an item takes too long, or a block of which it is the context manager.
 
-    Args:
+    Attributes:
         seconds: How long that may take; None watches nothing.
         process: How errors name this process.
         worker: Its number.
@@ -37,25 +39,17 @@ class Watchdog:
         pipe: What is iterated: errors say where in it the process stands.
     """
 
-    def __init__(
-        self,
-        seconds: float | None,
-        process: str,
-        worker: int | None,
-        fail: Callable[[StallError], None] | None,
-        pipe: IterDataPipe[Any] | None = None,
-    ) -> None:
-        self._seconds = seconds or 0.0
-        self._process = process
-        self._worker = worker
-        self._fail = fail
-        self.pipe = pipe
-        self._begun = 0
-        self._ended = 0
+    seconds: float | None
+    process: str
+    worker: int | None
+    fail: Callable[[StallError], None] | None
+    pipe: IterDataPipe[Any] | None = None
+    _begun: int = field(default=0, init=False)
+    _ended: int = field(default=0, init=False)
 
     def watch(self, items: Iterator[Any]) -> Iterator[Any]:
         """Return the items, with the time watched that each of them takes."""
-        return self._each(items) if self._seconds else items
+        return self._each(items) if self.seconds else items
 
     def _each(self, items: Iterator[Any]) -> Iterator[Any]:
         while True:
@@ -75,14 +69,15 @@ class Watchdog:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Look after what this thread does within the block."""
-        if not self._seconds:
+        if not self.seconds:
             yield
             return
-        with meanwhile(partial(self._look_round, threading.get_ident()), "stall-watch", 0.0):
+        look_round = partial(self._look_round, threading.get_ident(), self.seconds)
+        with meanwhile(look_round, "stall-watch", 0.0):
             yield
 
-    def _look_round(self, thread: int, over: threading.Event) -> None:
-        pause_s = min(1.0, self._seconds / 4)
+    def _look_round(self, thread: int, seconds: float, over: threading.Event) -> None:
+        pause_s = min(1.0, seconds / 4)
         watched, told = 0, 0
         busy_s = 0.0
         # Counted, not read from a clock: while this process was stopped, it was not busy.
@@ -92,23 +87,23 @@ class Watchdog:
                 watched, busy_s = begun, 0.0
                 continue
             busy_s += pause_s
-            if begun == told or busy_s < self._seconds:
+            if begun == told or busy_s < seconds:
                 continue
             told = begun
             frame = sys._current_frames().get(thread)
             error = self._error(frame)
             del frame
             logger.error("%s\n%s", error, _stacks())
-            if self._fail is not None:
-                self._fail(error)
+            if self.fail is not None:
+                self.fail(error)
 
     def _error(self, frame: FrameType | None) -> StallError:
         stage, place = where(self.pipe, frame)
         return StallError.at(
-            f"{self._process} made no item for {self._seconds:g} s; it stands in {stage}",
+            f"{self.process} made no item for {self.seconds:g} s; it stands in {stage}",
             todo="the log of that process has the stacks of its threads; look at that object and that function, or "
             "raise stall_after=",
-            worker=self._worker,
+            worker=self.worker,
             **place,
         )
 

@@ -8,11 +8,12 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
-from torchdata_ais.errors import StallError
 from torchdata_ais.lifetime import end_with
 from torchdata_ais.observe.asking import Answering
 from torchdata_ais.stage.graph import all_pipes
@@ -48,8 +49,7 @@ def run_job(job: Job) -> None:
     except HungUpError:
         exit_code = 0  # the main process has gone on without us
     except BaseException as error:  # noqa: BLE001 - reported, and then this process ends
-        with contextlib.suppress(HungUpError):
-            control.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
+        _tell([control], job, error)
     finally:
         _end_soon(exit_code)
 
@@ -72,22 +72,21 @@ def _produce(job: Job, control: Channel) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        for outlet in outlets:
-            if outlet.channel is not control:
-                with contextlib.suppress(HungUpError):
-                    outlet.channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
+        _tell([outlet.channel for outlet in outlets if outlet.channel is not control], job, error)
         raise
 
 
-def _watchdog(job: Job, control: Channel, outlets: list[Outlet]) -> Watchdog:
-    def fail(error: StallError) -> None:
-        failure = Failure.of(error, f"in {job.name}")
-        for channel in {control, *(outlet.channel for outlet in outlets)}:
-            with contextlib.suppress(HungUpError):
-                channel.post(Kind.BROKEN, load=failure)
+def _tell(channels: Iterable[Channel], job: Job, error: BaseException) -> None:
+    """Send the last word of this process, where anybody still reads it."""
+    for channel in channels:
+        with contextlib.suppress(HungUpError):
+            channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
 
+
+def _watchdog(job: Job, control: Channel, outlets: list[Outlet]) -> Watchdog:
+    channels = {control, *(outlet.channel for outlet in outlets)}
     worker = None if job.worker_id == DISPATCHER else job.worker_id
-    return Watchdog(job.stall_after, job.name, worker, fail)
+    return Watchdog(job.stall_after, job.name, worker, partial(_tell, channels, job))
 
 
 def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
