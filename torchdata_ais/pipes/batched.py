@@ -7,13 +7,14 @@ from functools import partial as bind
 from typing import Any
 
 from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.slots import SlotBatcher, refuse_below_plan
+from torchdata_ais.stage.slots import SlotBatcher, planned_above
 
 
 @stage("batched")
@@ -70,8 +71,10 @@ class Batcher(SlotBatcher):
         )
         self._own = isinstance(collation_fn, str)
         self._partial = partial
-        if not partial:
-            refuse_below_plan(self, "batched(partial=False)", 'use .read_samples(tail="drop")')
+        if not partial and planned_above(self) is not None:
+            raise UsageError.at(
+                "batched(partial=False) below .read_samples()", todo='use .read_samples(tail="drop")'
+            )
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

@@ -17,7 +17,6 @@ from torchdata_ais.samples import Sample, shown_fields, split_name
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.upstream import upstream
@@ -97,9 +96,6 @@ class TarSampleGrouper(Pipe[Sample]):
         if self._adjacent != "error":
             shown.append(f"adjacent={self._adjacent!r}")
         return ", ".join(shown + self._policy.shown())
-
-    def busy_with(self) -> dict[str, Any]:
-        return place_in(self._busy)
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

@@ -23,7 +23,6 @@ from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.planned import PlannedStage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
@@ -223,9 +222,6 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         if self.data.shuffle:
             shown.append(f"shuffle={self.data.shuffle!r}")
         return ", ".join(shown + self._policy.shown())
-
-    def busy_with(self) -> dict[str, Any]:
-        return place_in(self._busy)
 
     @override
     def counts(self) -> StageStats:

@@ -11,7 +11,7 @@ from torchdata_ais.stage.above import ensure_sharded
 from torchdata_ais.stage.passes import Passes
 from torchdata_ais.stage.pipe import Pipe, as_pipe
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.shared_seed import SharedEpochSeed, sharder_above, with_shared_seed
+from torchdata_ais.stage.shared_seed import SharedEpochSeed, instances_of, sharder_above, with_shared_seed
 
 
 class _Stream(NamedTuple):
@@ -91,13 +91,11 @@ class EpochSetter(Pipe[Any]):
 
     def _share(self) -> int:
         """Return how many items this worker takes."""
-        sharder = sharder_above(self._source)
-        instances, instance = (1, 0) if sharder is None else (sharder.num_of_instances, sharder.instance_id)
+        instances, instance = instances_of(sharder_above(self._source))
         return self._number // instances + (instance < self._number % instances)
 
     def _no_items(self) -> UsageError:
-        sharder = sharder_above(self._source)
-        instances = 1 if sharder is None else sharder.num_of_instances
+        instances, _ = instances_of(sharder_above(self._source))
         return UsageError.at(
             f"an epoch of {self._number} items over {instances} workers of all ranks cannot be made:"
             " a pass over the source gave this one nothing",

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from torchdata_ais.stage.contract import Effect, Gives
 from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.pipe import Pipe, T_co
-from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.upstream import at_work
 
@@ -46,9 +45,6 @@ class EachItem(Pipe[T_co]):
     def effect(self) -> Effect:
         effect = super().effect()
         return effect if self._policy.on_error == "raise" else effect._replace(gives="fewer")
-
-    def busy_with(self) -> dict[str, Any]:
-        return place_in(self._busy)
 
     def arguments(self) -> str:
         return ", ".join(self._shown() + self._policy.shown())

@@ -16,6 +16,7 @@ from torchdata_ais.stage.datapipes import IterableWrapper, IterDataPipe, Shardin
 from torchdata_ais.stage.meter import measured
 from torchdata_ais.stage.origin import note_place, trimmed
 from torchdata_ais.stage.pickled import MARK, unmarked
+from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.policy import ErrorPolicy
 from torchdata_ais.stage.registry import NoStageError, StageMaker, refuse_foreign
 from torchdata_ais.stage.sending import check_sendable
@@ -88,6 +89,10 @@ class Pipe(Methods[T_co], Stage):
             if self._busy is not None:
                 self.left_at = self.busy_with()
                 self._busy = None  # who has ended holds no item
+
+    def busy_with(self) -> dict[str, Any]:
+        """Return the place (``url``, ``key``) of the sample at work, if it is one."""
+        return place_in(self._busy)
 
     def error_policy(self) -> ErrorPolicy | None:
         """Return what the stage does about errors, if it can do anything but raise them."""

@@ -19,6 +19,7 @@ from torchdata_ais.shown import count_text
 from torchdata_ais.stage.datapipes import Collator, Mapper
 from torchdata_ais.stage.listed_order import EpochURLs, ListedOrder, listed_order
 from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
+from torchdata_ais.stage.shared_seed import instances_of
 from torchdata_ais.stage.upstream import parents
 from torchdata_ais.state import ReaderState
 
@@ -75,7 +76,7 @@ class ShardOrder:
         self._last = 0
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        number, instance = self._instances()
+        number, instance = instances_of(self._sharder)
         if self._left is None:
             if self._source is self._sharder:
                 yield from self._own_of_all(number, instance)
@@ -114,16 +115,10 @@ class ShardOrder:
         Args:
             last_is_left: Whether the last position that was given out belongs to what is left.
         """
+        number, instance = instances_of(self._sharder)
         if self._left is None:
-            return *self._instances(), self._count - last_is_left, None
-        return *self._instances(), self._count, _bytes_of(self._left | (last_is_left << self._last))
-
-    def _instances(self) -> tuple[int, int]:
-        return (
-            (self._sharder.num_of_instances, self._sharder.instance_id)
-            if self._sharder is not None
-            else (1, 0)
-        )
+            return number, instance, self._count - last_is_left, None
+        return number, instance, self._count, _bytes_of(self._left | (last_is_left << self._last))
 
 
 def _bytes_of(bits: int) -> bytes:

@@ -73,6 +73,11 @@ def sharder_above(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
     return next((above for above in upstream(pipe) if isinstance(above, ShardingFilter)), None)
 
 
+def instances_of(sharder: ShardingFilter | None) -> tuple[int, int]:
+    """Return among how many instances items are split, and which of them this one is."""
+    return (1, 0) if sharder is None else (sharder.num_of_instances, sharder.instance_id)
+
+
 class SharedEpochSeed(EpochSeed):
     """Gives each epoch a seed that is the same in every rank and worker: what `SharedSeed` was sent, if anything."""
 
@@ -104,8 +109,7 @@ class SampleSeeds:
         self._own_seed = own_seed
         self._plan, self._drawn = plan_of(pipe), drawn_above(pipe)
         self._last: tuple[int, int] | None = None
-        sharder = sharder_above(pipe)
-        self._instance = 0 if sharder is None else sharder.instance_id
+        _, self._instance = instances_of(sharder_above(pipe))
         # Where a sample can come twice in an epoch, its key alone would draw the same both times.
         self._again = any(getattr(type(above), "repeats", False) for above in upstream(pipe))
         self._shared = shared_seed_above(pipe)

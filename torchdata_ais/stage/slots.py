@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from torchdata_ais.errors import EmptyBatchError, UsageError
+from torchdata_ais.errors import EmptyBatchError
 from torchdata_ais.stage.below_plan import check_below_plan
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
@@ -99,12 +99,6 @@ def given_of(
             f"a worker has {owed} batches left in this epoch, and nothing is left of any of them",
             todo="filter when the index is chosen (index.select)",
         )
-
-
-def refuse_below_plan(pipe: IterDataPipe[Any], what: str, todo: str) -> None:
-    """Raise `UsageError` if `pipe` stands below a plan."""
-    if planned_above(pipe) is not None:
-        raise UsageError.at(f"{what} below .read_samples()", todo=todo)
 
 
 def say_no_steps(source: IterDataPipe[Any], name: str) -> None:

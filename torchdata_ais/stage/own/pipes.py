@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,13 +26,12 @@ def _chained(name: str) -> Callable[[type], Any]:
     return register
 
 
+@dataclass(eq=False, repr=False)
 class IterableWrapper(IterDataPipe[Any]):
     """The items of an iterable, of which it holds a copy, if it can be copied."""
 
-    def __init__(self, iterable: Iterable[Any], deepcopy: bool = True) -> None:
-        super().__init__()
-        self.iterable = iterable
-        self.deepcopy = deepcopy
+    iterable: Iterable[Any]
+    deepcopy: bool = True
 
     def __iter__(self) -> Iterator[Any]:
         items = self.iterable
@@ -46,10 +46,9 @@ class IterableWrapper(IterDataPipe[Any]):
         return len(self.iterable)  # type: ignore[arg-type] # a TypeError that says so
 
 
+@dataclass(eq=False, repr=False)
 class _Behind(IterDataPipe[Any]):
-    def __init__(self, datapipe: Any) -> None:
-        super().__init__()
-        self.datapipe = datapipe
+    datapipe: Any
 
 
 class _AsMany(_Behind):
@@ -58,18 +57,19 @@ class _AsMany(_Behind):
 
 
 @_chained("map")
+@dataclass(eq=False, repr=False)
 class Mapper(_AsMany):
     """Puts what a function makes of an item, or of a column of it, in its place."""
 
-    def __init__(
-        self, datapipe: Any, fn: Callable[..., Any], input_col: Any = None, output_col: Any = None
-    ) -> None:
-        super().__init__(datapipe)
-        if input_col is None and output_col is not None:
+    fn: Callable[..., Any]
+    input_col: Any = None
+    output_col: Any = None
+
+    def __post_init__(self) -> None:
+        if self.input_col is None and self.output_col is not None:
             raise UsageError.at("map has an output_col and no input_col", todo="name the column to read, too")
-        self.fn = fn
-        self.input_col = input_col
-        self.output_col = output_col[0] if isinstance(output_col, (list, tuple)) else output_col
+        if isinstance(self.output_col, (list, tuple)):
+            self.output_col = self.output_col[0]
 
     def _mapped(self, item: Any) -> Any:
         if self.input_col is None:
@@ -93,13 +93,12 @@ class Mapper(_AsMany):
 
 
 @_chained("filter")
+@dataclass(eq=False, repr=False)
 class Filter(_Behind):
     """Passes on the items of which a function says True."""
 
-    def __init__(self, datapipe: Any, filter_fn: Callable[..., Any], input_col: Any = None) -> None:
-        super().__init__(datapipe)
-        self.filter_fn = filter_fn
-        self.input_col = input_col
+    filter_fn: Callable[..., Any]
+    input_col: Any = None
 
     def __iter__(self) -> Iterator[Any]:
         column = self.input_col
@@ -115,18 +114,17 @@ class Filter(_Behind):
 
 
 @_chained("batch")
+@dataclass(eq=False, repr=False)
 class Batcher(_Behind):
     """Puts items into lists of `batch_size`."""
 
-    def __init__(
-        self, datapipe: Any, batch_size: int, drop_last: bool = False, wrapper_class: type = list
-    ) -> None:
-        super().__init__(datapipe)
-        if batch_size <= 0:
-            raise UsageError.at(f"batch_size={batch_size}", todo="use 1 or more")
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.wrapper_class = wrapper_class
+    batch_size: int
+    drop_last: bool = False
+    wrapper_class: type = list
+
+    def __post_init__(self) -> None:
+        if self.batch_size <= 0:
+            raise UsageError.at(f"batch_size={self.batch_size}", todo="use 1 or more")
 
     def __iter__(self) -> Iterator[Any]:
         for batch in lists_of(self.datapipe, self.batch_size, not self.drop_last):
@@ -138,12 +136,11 @@ class Batcher(_Behind):
 
 
 @_chained("unbatch")
+@dataclass(eq=False, repr=False)
 class UnBatcher(_Behind):
     """Takes lists apart, `unbatch_level` deep; -1 is to the bottom."""
 
-    def __init__(self, datapipe: Any, unbatch_level: int = 1) -> None:
-        super().__init__(datapipe)
-        self.unbatch_level = unbatch_level
+    unbatch_level: int = 1
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.datapipe:
