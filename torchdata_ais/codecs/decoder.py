@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from typing_extensions import Unpack
@@ -21,6 +22,7 @@ from torchdata_ais.codecs.image import (
     imagehandler,
     seed_of_torch,
 )
+from torchdata_ais.codecs.place import Row, nowhere
 from torchdata_ais.codecs.resize import MAX_PIXELS, Size, checked_size
 from torchdata_ais.codecs.table import FieldTable
 from torchdata_ais.codecs.video import require_video, torch_video
@@ -85,7 +87,7 @@ class Decoder:
         >>> test = Decoder("torchrgb8", resize_crop=(256, 224))
     """
 
-    __slots__ = ("_compared", "_handlers", "_only", "_partial", "is_random", "only")
+    __slots__ = ("_compared", "_handlers", "_only", "_partial", "fills_rows", "is_random", "only")
 
     @checked
     def __init__(
@@ -139,15 +141,20 @@ class Decoder:
         self._only = None if self.only is None else _with_and_without_dots(self.only)
         self._compared = self._only is None  # what only= names, with what a sample has
         self._partial = partial
-        self.is_random = any(isinstance(one, ImageHandler) and one.is_random for one in self._handlers)
+        images = [one for one in self._handlers if isinstance(one, ImageHandler)]
+        self.is_random = any(one.is_random for one in images)
+        self.fills_rows = any(one.has_one_shape for one in images)
 
-    def __call__(self, sample: dict[str, Any], seed: int | None = None) -> dict[str, Any]:
+    def __call__(
+        self, sample: dict[str, Any], seed: int | None = None, row: Row | None = None
+    ) -> dict[str, Any]:
         """Return a new sample of the same class, with the same attributes, and decoded values.
 
         Args:
             sample: Fields as bytes.
             seed: What random crops follow from. None draws it of torch's generator, as torchvision does; ``.decode()``
                 passes one that is the sample's own.
+            row: Where images of one size are put; ``.decode()`` above ``.batched()`` passes those of a batch to come.
 
         Raises:
             DecodeError: A field cannot be decoded. It names the field, the key of the sample, its object and
@@ -169,9 +176,9 @@ class Decoder:
                     decoded[field] = _text_or_bytes(value)
             elif self._only is None or field in self._only:
                 if isinstance(value, bytes):
-                    decoded[field] = self._decode(sample, field, value, seed)
+                    decoded[field] = self._decode(sample, field, value, seed, row)
                 elif isinstance(value, (bytearray, memoryview)):
-                    decoded[field] = self._decode(sample, field, bytes(value), seed)
+                    decoded[field] = self._decode(sample, field, bytes(value), seed, row)
                 elif isinstance(sample.get("__key__"), list):
                     raise UsageError.at("decoding was given a batch, not a sample", todo=_BATCH)
                 elif not self._partial or value is None:
@@ -195,12 +202,13 @@ class Decoder:
                 " ".join(names), sample.get("__key__"), " ".join(missing), " ".join(others),
             )  # fmt: skip
 
-    def decode_field(self, field: str, data: bytes, seed: int | None = None) -> Any:
+    def decode_field(self, field: str, data: bytes, seed: int | None = None, row: Row | None = None) -> Any:
         """Return the value of one field: the first handler's that gives one, else `data` as they are."""
         name = "." + field
         for handler in self._handlers:
-            if seed is not None and isinstance(handler, ImageHandler):
-                value = handler(name, data, seed)
+            if isinstance(handler, ImageHandler):
+                place = partial(row, field) if row is not None and handler.has_one_shape else nowhere
+                value = handler(name, data, seed, place)
             else:
                 value = handler(name, data)
             if value is None:
@@ -213,9 +221,11 @@ class Decoder:
                 return value
         return data
 
-    def _decode(self, sample: dict[str, Any], field: str, data: bytes, seed: int | None) -> Any:
+    def _decode(
+        self, sample: dict[str, Any], field: str, data: bytes, seed: int | None, row: Row | None
+    ) -> Any:
         try:
-            return self.decode_field(field, data, seed)
+            return self.decode_field(field, data, seed, row)
         except Exception as error:
             if isinstance(error, AISError) and isinstance(error, (DecodeError, *NEVER_SKIPPED)):
                 # Ours: it says what is wrong and what to do, but mostly not where.

@@ -15,6 +15,7 @@ from torchdata_ais.arguments import check_number, did_you_mean
 from torchdata_ais.codecs import jpeg, pillow
 from torchdata_ais.codecs.crop import Crop, Frame, Resized
 from torchdata_ais.codecs.handlers import ends_with, extension, names
+from torchdata_ais.codecs.place import Place, nowhere
 from torchdata_ais.codecs.resize import (
     MAX_PIXELS,
     Size,
@@ -22,6 +23,7 @@ from torchdata_ais.codecs.resize import (
     checked_size,
     framed_nearest,
     framed_pixels,
+    planes_of,
 )
 from torchdata_ais.codecs.signs import ending_by_sign
 from torchdata_ais.errors import UsageError
@@ -94,12 +96,18 @@ class ImageHandler:
     max_pixels: int | None = None
     crop: Crop | None = None
 
-    def __call__(self, name: str, data: bytes, seed: int | None = None) -> Any:
+    def __call__(self, name: str, data: bytes, seed: int | None = None, place: Place = nowhere) -> Any:
         """Return the decoded image, or None where `name` is not one of the fields."""
-        return self.decode(data, seed) if self._claims(name, data) else None
+        return self.decode(data, seed, place) if self._claims(name, data) else None
 
-    def decode(self, data: bytes, seed: int | None = None) -> Any:
-        """Decode one image: `data` is the file. A random crop follows from `seed`, or from torch's own generator."""
+    def decode(self, data: bytes, seed: int | None = None, place: Place = nowhere) -> Any:
+        """Decode one image.
+
+        Args:
+            data: The file.
+            seed: What a random crop follows from; None: torch's own generator.
+            place: Where a uint8 tensor is put.
+        """
         container, numbers, mode = IMAGE_SPECS[self.spec]
         most = MAX_PIXELS if self.max_pixels is None else self.max_pixels
         options = pillow.Options(self._framing(seed), self.sixteen_bit == "scale", bool(self.exif), most)
@@ -109,14 +117,19 @@ class ImageHandler:
             values = framed_nearest(*pillow.load_mask(data, options))
             return values if container == "numpy" else _values_to_tensor(values)
         pixels, frame, scale = _pixels(data, mode, options)
+        pixels = framed_pixels(pixels, frame, scale)
         if container == "torch":
-            return _planes_to_tensor(framed_pixels(pixels, frame, scale), numbers == "float")
-        if frame != Frame(None, pixels.shape[:2]):
-            planes = framed_pixels(pixels, frame, scale)
-            pixels = np.ascontiguousarray((planes if planes.ndim == 2 else planes.permute(1, 2, 0)).numpy())
+            return planes_of(pixels, place) if numbers == "uint8" else _fractions(planes_of(pixels, nowhere))
+        pixels = np.ascontiguousarray(pixels)
         if container == "pil":
             return Image.fromarray(pixels)
         return np.divide(pixels, np.float32(255), dtype=np.float32) if numbers == "float" else pixels
+
+    @property
+    def has_one_shape(self) -> bool:
+        """Whether all images become uint8 tensors of one shape."""
+        container, numbers, _ = IMAGE_SPECS[self.spec]
+        return container == "torch" and numbers == "uint8" and (self.size or self.crop) is not None
 
     @property
     def is_random(self) -> bool:
@@ -249,12 +262,10 @@ def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np
     return np.array(image), frame, scale
 
 
-def _planes_to_tensor(planes: torch.Tensor, as_float: bool) -> torch.Tensor:
-    """Make (H, W) or (C, H, W) contiguous, and a fraction of 255 if asked for."""
+def _fractions(planes: torch.Tensor) -> torch.Tensor:
     import torch
 
-    planes = planes.contiguous()
-    return planes.to(torch.float32).div_(255) if as_float else planes
+    return planes.to(torch.float32).div_(255)
 
 
 def _values_to_tensor(values: NDArray[Any]) -> torch.Tensor:

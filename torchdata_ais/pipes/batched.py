@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial as bind
 from typing import Any
 
 from torchdata_ais.arguments import check_function, check_number
@@ -14,7 +13,8 @@ from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.slots import SlotBatcher, planned_above
+from torchdata_ais.stage.rows import BatchRows, Memory
+from torchdata_ais.stage.slots import SlotBatcher, maker_of_rows, planned_above
 
 
 @stage("batched")
@@ -52,6 +52,9 @@ class Batcher(SlotBatcher):
         [(tensor([0, 1]), ['a', 'b']), (tensor([2]), ['c'])]
     """
 
+    memory: Memory | None = None
+    _live: BatchRows | None = None
+
     def __init__(
         self,
         source: Any,
@@ -66,15 +69,17 @@ class Batcher(SlotBatcher):
         if collation_fn is not None and not isinstance(collation_fn, str):
             check_function(collation_fn, 1, "batched(collation_fn=)")
         self.batchsize = batchsize
-        self._collate: Any = (
-            bind(collate_columns, ragged=ragged) if isinstance(collation_fn, str) else collation_fn
-        )
         self._own = isinstance(collation_fn, str)
+        self._collate: Any = None if self._own else collation_fn
+        self._ragged: Ragged = ragged
         self._partial = partial
         if not partial and planned_above(self) is not None:
             raise UsageError.at(
                 "batched(partial=False) below .read_samples()", todo='use .read_samples(tail="drop")'
             )
+
+    def use_memory(self, memory: Memory) -> None:
+        self.memory = memory
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""
@@ -89,20 +94,39 @@ class Batcher(SlotBatcher):
     def identity(self) -> str:
         return f"{self.batchsize}" if self._partial else f"{self.batchsize}, partial=False"
 
+    def _items(self) -> Iterator[Any]:
+        maker = maker_of_rows(self) if self._own else None
+        if maker is None:
+            yield from super()._items()
+            return
+        plan = planned_above(self)
+        if plan is not None:
+            self.say_to(plan)
+        size = self.batchsize if plan is None else plan.batch_size or self.batchsize
+        # A batch that is given again is kept, so what another process does to its own must not reach it.
+        memory = None if plan is not None and plan.gives_again else self.memory
+        self._live = maker.rows = BatchRows(size, memory)
+        try:
+            yield from super()._items()
+        finally:
+            self._live = maker.rows = None
+
     def _of_stream(self) -> Iterator[Any]:
         for rows in lists_of(self._source, self.batchsize, self._partial):
             yield self._batch(rows)
 
     def _batch(self, rows: list[Any]) -> Any:
-        if self._collate is None:
+        if self._collate is None and not self._own:
             return rows
         try:
-            batch = self._collate(rows)
+            return self._columns(rows) if self._own else self._collate(rows)
         except Exception as error:
             note_place(error, rows[0], self, {})
             raise
-        if self._own:
-            return (
-                Batch(batch) if type(batch) is tuple else DictBatch(batch) if type(batch) is dict else batch
-            )
-        return batch
+
+    def _columns(self, rows: list[Any]) -> Any:
+        filled = self._live
+        batch = collate_columns(rows, self._ragged, None if filled is None else filled.whole)
+        if filled is not None:
+            filled.end_batch(len(rows))
+        return Batch(batch) if type(batch) is tuple else DictBatch(batch) if type(batch) is dict else batch

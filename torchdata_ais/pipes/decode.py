@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from typing_extensions import Unpack
 
 from torchdata_ais.codecs import Decoder, DecoderNames
+from torchdata_ais.codecs.place import Row
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.contract import Effect
@@ -20,6 +21,7 @@ from torchdata_ais.stage.place import place_in
 from torchdata_ais.stage.planned import SlotStage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
+from torchdata_ais.stage.rows import BatchRows
 from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 from torchdata_ais.stage.slots import slots_above
@@ -29,6 +31,9 @@ _AT_ONCE = 8
 
 _PARTS = 2
 """Such parts a thread: one it decodes, and one that waits for it."""
+
+_Task = tuple[Any, "int | None", "Row | None"]
+"""A sample, the seed of its crops, and where its images are put."""
 
 _Outcome = tuple[Any, "Exception | None"]
 """A decoded sample, or why there is none."""
@@ -40,14 +45,20 @@ class _Running(NamedTuple):
     Attributes:
         places: Of the samples that are under way in threads.
         seeds: What random crops follow from; None if there are none.
+        rows: Where images of one size are put, if somebody has said so.
     """
 
     places: deque[int]
     seeds: SampleSeeds | None
+    rows: BatchRows | None
 
     def seed_of(self, sample: Any) -> int | None:
         """Return the seed for a sample: another one than ``.map_sample(rng=True)`` has, or both would draw alike."""
         return None if self.seeds is None else mix_seed(self.seeds.of(sample), "crop")
+
+    def row(self) -> Row | None:
+        """Return where the next sample's images are put; None: anywhere."""
+        return None if self.rows is None else self.rows.take()
 
 
 @stage("decode")
@@ -156,13 +167,16 @@ class SampleDecoder(Pipe[Any], SlotStage):
         codec, running = self._codec, self._begin()
         for sample in self._source:
             self._busy = sample
-            yield _outcome(codec, sample, running.seed_of(sample))
+            yield _outcome(codec, sample, running.seed_of(sample), running.row())
 
     def _begin(self) -> _Running:
         seed = self.epoch_seed
         seeds = None if seed is None else SampleSeeds(self, seed.next_epoch_of(self))
-        self._live = _Running(deque(), seeds)
+        self._live = _Running(deque(), seeds, self.rows)
         return self._live
+
+    def makes_rows(self) -> bool:
+        return self._codec.fills_rows
 
     def save_state(self) -> None:
         if self._live is not None and self._live.seeds is not None:
@@ -191,17 +205,17 @@ class SampleDecoder(Pipe[Any], SlotStage):
         try:
             while True:
                 while failure is None and len(parts) < _PARTS * self._threads:
-                    part: list[tuple[Any, int | None]] = []
+                    part: list[_Task] = []
                     try:
                         for sample in islice(source, _AT_ONCE):
-                            part.append((sample, running.seed_of(sample)))
+                            part.append((sample, running.seed_of(sample), running.row()))
                             if above is not None:
                                 slots.append((above.slot, above.drawn))
                     except Exception as error:  # noqa: BLE001 - raised below, after what came before it
                         failure = error
                     if not part:
                         break
-                    places.extend([getattr(sample, "place", -1) for sample, _ in part])
+                    places.extend([getattr(sample, "place", -1) for sample, *_ in part])
                     parts.append(pool.submit(_outcomes, codec, part))
                 if not parts:
                     break
@@ -216,12 +230,12 @@ class SampleDecoder(Pipe[Any], SlotStage):
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome(codec: Decoder, sample: Any, seed: int | None) -> _Outcome:
+def _outcome(codec: Decoder, sample: Any, seed: int | None, row: Row | None) -> _Outcome:
     try:
-        return codec(sample, seed), None
+        return codec(sample, seed, row), None
     except Exception as error:  # noqa: BLE001 - handlers of the user may raise anything
         return None, error
 
 
-def _outcomes(codec: Decoder, samples: list[tuple[Any, int | None]]) -> list[_Outcome]:
-    return [_outcome(codec, sample, seed) for sample, seed in samples]
+def _outcomes(codec: Decoder, tasks: list[_Task]) -> list[_Outcome]:
+    return [_outcome(codec, *task) for task in tasks]

@@ -104,6 +104,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
     """
 
     keeps_place = False
+    passes_on = True
 
     def __init__(
         self,

@@ -44,13 +44,18 @@ register_pytree_node(
 )
 
 
-def collate_columns(rows: Sequence[Any], ragged: Ragged = "error") -> Any:
+Whole = Callable[[Sequence[torch.Tensor]], "torch.Tensor | None"]
+"""Returns the batch that tensors are the rows of, if they are."""
+
+
+def collate_columns(rows: Sequence[Any], ragged: Ragged = "error", whole: Whole | None = None) -> Any:
     """Turn rows into columns.
 
     Args:
         rows: At least one; tuples, dicts or single values, all of one kind.
         ragged: What to do about arrays of different shapes in one column: an error, a list of tensors, or zeros
             appended up to the largest extent of each dimension.
+        whole: Asked for the batch of tensors of one shape before they are copied together.
 
     Returns:
         A tuple of columns for tuples, a dict of columns for dicts, else one column. A column is a tensor for
@@ -78,7 +83,9 @@ def collate_columns(rows: Sequence[Any], ragged: Ragged = "error") -> Any:
                 f"samples with different fields cannot make one batch: {keys[:3]}",
                 todo='pick the fields first, with .to_tuple("jpg;png", "cls")',
             )
-        return {name: _named(name, collate_columns, [row[name] for row in rows], ragged) for name in first}
+        return {
+            name: _named(name, collate_columns, [row[name] for row in rows], ragged, whole) for name in first
+        }
     if isinstance(first, tuple):
         if any(not isinstance(row, tuple) or len(row) != len(first) for row in rows):
             raise UsageError.at(
@@ -86,24 +93,26 @@ def collate_columns(rows: Sequence[Any], ragged: Ragged = "error") -> Any:
             )
         return tuple(
             [
-                _named(str(i), collate_columns, list(column), ragged)
+                _named(str(i), collate_columns, list(column), ragged, whole)
                 for i, column in enumerate(zip(*rows, strict=True))
             ]
         )
-    return _column(rows, ragged)
+    return _column(rows, ragged, whole)
 
 
-def _named(name: str, collate: Callable[..., Any], column: list[Any], ragged: Ragged) -> Any:
+def _named(
+    name: str, collate: Callable[..., Any], column: list[Any], ragged: Ragged, whole: Whole | None
+) -> Any:
     try:
-        return collate(column, ragged)
+        return collate(column, ragged, whole)
     except UsageError as error:
         raise error.noting(f"in column {name!r}") from error
 
 
-def _column(values: Sequence[Any], ragged: Ragged) -> Any:
+def _column(values: Sequence[Any], ragged: Ragged, whole: Whole | None) -> Any:
     first = values[0]
     if isinstance(first, torch.Tensor) and all(isinstance(value, torch.Tensor) for value in values):
-        return _stack(values, ragged)
+        return _stack(values, ragged, whole)
     if isinstance(first, (np.ndarray, np.generic)) and all(
         isinstance(v, (np.ndarray, np.generic)) for v in values
     ):
@@ -112,6 +121,7 @@ def _column(values: Sequence[Any], ragged: Ragged) -> Any:
         return _stack(
             [torch.from_numpy(np.ascontiguousarray(value)).reshape(np.shape(value)) for value in values],
             ragged,
+            None,
         )
     if isinstance(first, (bool, int, float)) and all(
         isinstance(value, (bool, int, float)) for value in values
@@ -123,10 +133,11 @@ def _column(values: Sequence[Any], ragged: Ragged) -> Any:
     return list(values)
 
 
-def _stack(tensors: Sequence[torch.Tensor], ragged: Ragged) -> Any:
+def _stack(tensors: Sequence[torch.Tensor], ragged: Ragged, whole: Whole | None) -> Any:
     first = tensors[0]
     if all(tensor.shape == first.shape for tensor in tensors):
-        return _stack_alike(tensors)
+        made = None if whole is None else whole(tensors)
+        return _stack_alike(tensors) if made is None else made
     if ragged == "list":
         return list(tensors)
     shapes = sorted({tuple(tensor.shape) for tensor in tensors})

@@ -14,6 +14,7 @@ from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.effect import Effect, Gives
 
 if TYPE_CHECKING:
+    from torchdata_ais.stage.rows import BatchRows, Memory
     from torchdata_ais.stage.seed import EpochSeed
     from torchdata_ais.stage.stats import StageStats
     from torchdata_ais.stage.transport import StageTransport
@@ -41,6 +42,8 @@ class Stage:
         left_at: Where it was at work when its last iterator ended; see `busy_with`.
         loop: The method that iterates: whose code is at work when the stage is.
         gives, mixes, holds, keeps_place: Its `Effect`, where that does not depend on arguments.
+        passes_on: Whether it gives the values of its items as they are, each at most once, in order, and keeps none.
+        rows: Where it puts the images it makes: those of the batches to come, where it says `makes_rows`.
         transport: Where it gets endpoint and token from, if it needs them.
     """
 
@@ -61,6 +64,8 @@ class Stage:
     epoch_seed: EpochSeed | None = None
     stats: StageStats
     left_at: dict[str, Any] | None = None
+    passes_on: ClassVar[bool] = False
+    rows: BatchRows | None = None
     transport: StageTransport | None = None
 
     def arguments(self) -> str:
@@ -82,6 +87,13 @@ class Stage:
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
         return MemoryBound()
+
+    def makes_rows(self) -> bool:
+        """Return whether it makes images of one size, and puts them into `rows`."""
+        return False
+
+    def use_memory(self, memory: Memory) -> None:
+        """Make what it gives in this memory, which whoever runs it sends as it is: the last stage is told so."""
 
     def count_named(self) -> int:
         """Return how many objects it names without having seen them, by templates."""

@@ -35,7 +35,7 @@ T_co = TypeVar("T_co", covariant=True)
 _DRAWN_BY = "torchdata_ais.observe.draw"
 """What shows whole chains, in text and in notebooks: a room above this one, so it is imported when one is shown."""
 
-_STAYS = ("_live", "_busy", "left_at", "stats", "under_way")
+_STAYS = ("_live", "_busy", "left_at", "stats", "under_way", "rows", "memory")
 """What belongs to one process: a copy of a stage runs nothing, and has counted nothing."""
 
 

@@ -244,6 +244,11 @@ class PlannedStage(SlotStage):
         """Return how many samples are planned for a batch."""
         return self._live.size_of(slot) if self._live is not None else 0
 
+    @property
+    def gives_again(self) -> bool:
+        """Whether a batch may be given a second time, in the place of an empty one."""
+        return self._empty == "repeat"
+
     def lost(self, slot: int) -> EmptyBatchError | None:
         """Return the error for a batch of which nothing is left; None: the batch before is given again."""
-        return None if self._empty == "repeat" or self._live is None else self._live.lost(slot)
+        return None if self.gives_again or self._live is None else self._live.lost(slot)

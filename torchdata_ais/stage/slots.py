@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torchdata_ais.errors import EmptyBatchError
 from torchdata_ais.stage.below_plan import check_below_plan
+from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.planned import DrawnStage, PlannedStage, SlotStage
@@ -60,6 +61,17 @@ def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
             return above if planned_above(above) is not None else None
         if isinstance(above, SlotStage) and above.effect().holds:
             return above if planned_above(pipe) is not None else None
+    return None
+
+
+def maker_of_rows(pipe: IterDataPipe[Any]) -> Stage | None:
+    """Return the stage above `pipe` that can make the rows of its batches, if all between them hand them on."""
+    for above in _chain(pipe):
+        stage = stage_of(above)
+        if stage.makes_rows():
+            return stage
+        if not stage.passes_on:
+            break
     return None
 
 

@@ -4,6 +4,9 @@ Fresh memory costs more than what is copied into it: the kernel has to find ever
 into memory that was used before, a batch of 64 images of 150 KB costs 12 us an image, into fresh memory 56 us. So a
 sender keeps its files, and the first byte of each says whether a receiver still uses it.
 
+What is to be sent may also be made in such memory from the start (`Lender.block`), and is then not copied at all. It is
+used again when the receiver has given it back and nobody here refers to it any more.
+
 The file of one message: 64 bytes of header (state, length of the content), then the content.
 """
 
@@ -13,6 +16,7 @@ import mmap
 import os
 import struct
 import tempfile
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -33,7 +37,16 @@ _STEP = 64 << 10
 
 
 class _File:
-    """A file of the sender, and a view of its first page."""
+    """A file of the sender, and a view of its first page.
+
+    Attributes:
+        block: What was made in it, as long as somebody refers to it.
+        sent: Whether that went to a receiver, who gives it back.
+    """
+
+    block: weakref.ref[NDArray[np.uint8]] | None = None
+    sent = False
+    _whole: mmap.mmap | None = None
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -45,20 +58,48 @@ class _File:
             os.close(self.fd)
             raise
 
+    @property
+    def free(self) -> bool:
+        """Whether nobody uses it: no receiver, and nobody here."""
+        if self.head[0] == _KEPT or (self.block is not None and self.block() is not None):
+            return False
+        return self.head[0] == _FREE or (self.block is not None and not self.sent)
+
+    def write(self, content: memoryview) -> None:
+        """Fill it for a receiver."""
+        size = len(content)
+        self.block = None
+        _HEAD.pack_into(self.head, 0, _LENT, size)
+        done = 0
+        while done < size:
+            done += os.pwrite(self.fd, content[done:], HEADER + done)
+
+    def map(self, size: int) -> NDArray[np.uint8]:
+        """Return bytes of it to be filled here."""
+        if self._whole is None:  # kept: to map it anew costs a fault a page
+            self._whole = mmap.mmap(self.fd, HEADER + self.capacity)
+        content = np.frombuffer(self._whole, np.uint8, size, HEADER)
+        self.block, self.sent = weakref.ref(content), False
+        _HEAD.pack_into(self.head, 0, _LENT, size)
+        return content
+
     def close(self) -> None:
         self.head.close()
-        os.close(self.fd)
+        os.close(self.fd)  # a mapping ends with the last array over it
 
 
 class Lender:
     """The memory of one sending process.
 
     Memory:
-        What the receivers hold, and up to 8 files that are free: about two batches more.
+        What the receivers hold, what is being made, and up to 8 files that are free: about two batches more.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # decode threads ask for blocks
         self._files: list[_File] = []  # longest unused first
+        self._blocks: weakref.WeakValueDictionary[int, _File] = weakref.WeakValueDictionary()  # by address
+        _lenders.add(self)
 
     def fill(self, content: memoryview) -> int:
         """Return a descriptor, for the message to own, of memory that holds `content`.
@@ -66,19 +107,52 @@ class Lender:
         Raises:
             OSError: There are no more descriptors, or there is no more memory.
         """
-        size = len(content)
-        file = self._take(size)
-        try:
-            _HEAD.pack_into(file.head, 0, _LENT, size)
-            done = 0
-            while done < size:
-                done += os.pwrite(file.fd, content[done:], HEADER + done)
+        with self._lock:
+            file = self._take(len(content))
+            try:
+                file.write(content)
+                fd = os.dup(file.fd)
+            except BaseException:
+                file.close()
+                raise
+            self._files.append(file)
+            return fd
+
+    def block(self, size: int) -> NDArray[np.uint8]:
+        """Return memory for what is to be sent: the first message that has it takes it along as it is.
+
+        Where descriptors have run out, it is memory like any other.
+        """
+        with self._lock:
+            try:
+                file = self._take(size)
+            except OSError:
+                return np.empty(size, np.uint8)
+            self._files.append(file)
+            content = file.map(size)
+            self._blocks[content.ctypes.data] = file
+        return content
+
+    def lend(self, address: int, size: int) -> int | None:
+        """Return a descriptor, for the message to own, of a `block` that is not sent yet; None if there is none.
+
+        Raises:
+            OSError: There are no more descriptors.
+        """
+        with self._lock:
+            file = self._blocks.get(address)
+            content = None if file is None or file.sent or file.block is None else file.block()
+            if file is None or content is None or content.nbytes != size:
+                return None
             fd = os.dup(file.fd)
-        except BaseException:
-            file.close()
-            raise
-        self._files.append(file)
-        return fd
+            file.sent = True
+            return fd
+
+    def keep_blocks(self) -> None:
+        """Use no block again that somebody here refers to."""
+        for file in self._files:
+            if file.block is not None and file.block() is not None:
+                file.head[0] = _KEPT
 
     def close(self) -> None:
         """Let go of all files; what is lent stays with those who have it."""
@@ -89,7 +163,7 @@ class Lender:
         """Return a free file that fits well, or a new one, and part with those that are of no more use."""
         step = max(_STEP, 1 << max(0, size.bit_length() - 3))
         capacity = -(-size // step) * step  # pages that are never written to take no memory
-        spare = [file for file in self._files if file.head[0] == _FREE]
+        spare = [file for file in self._files if file.free]
         found = next((file for file in reversed(spare) if file.capacity == capacity), None)
         if found is not None:
             self._files.remove(found)
@@ -106,6 +180,9 @@ class _Borrowed(weakref.ref[NDArray[np.uint8]]):
     __slots__ = ("whole",)
     whole: mmap.mmap
 
+
+_lenders: weakref.WeakSet[Lender] = weakref.WeakSet()
+"""Those of this process."""
 
 _borrowed: dict[int, _Borrowed] = {}
 """What this process has borrowed, by identity."""
@@ -148,10 +225,12 @@ def forget_all() -> None:
 
 
 def _keep_all() -> None:
-    """A child is about to be forked that will see what is borrowed, nobody knows for how long: never give it back."""
+    """A child is about to be forked that will see what is borrowed, or made, nobody knows for how long: keep it so."""
     give_back_done()
     for borrowed in list(_borrowed.values()):
         borrowed.whole[0] = _KEPT
+    for lender in list(_lenders):
+        lender.keep_blocks()
 
 
 os.register_at_fork(before=_keep_all)

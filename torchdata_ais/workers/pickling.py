@@ -140,6 +140,16 @@ class _Files:
             return False
         return True
 
+    def lend(self, storage: UntypedStorage) -> bool:
+        """Note a descriptor of memory that was made to be sent."""
+        try:
+            fd = self._lender.lend(storage.data_ptr(), storage.nbytes()) if self.room() else None
+        except OSError:
+            return False
+        if fd is not None:
+            self.storages.append(fd)
+        return fd is not None
+
     def share(self, storage: UntypedStorage) -> bool:
         """Note a descriptor of memory that is shared already."""
         if not (storage.is_shared() and self.room()):
@@ -174,6 +184,8 @@ class _Pickler(pickle.Pickler):
 
     def _reduce_storage(self, storage: UntypedStorage) -> tuple[Any, ...]:
         files = self._files
+        if files.lend(storage):
+            return _lent_storage, (len(files.storages) - 1,)
         if files.share(storage):
             return _shared_storage, (len(files.shared) - 1, storage.nbytes())
         content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data

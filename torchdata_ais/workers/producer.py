@@ -9,9 +9,11 @@ from time import perf_counter
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
+from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.meter import iterate
 from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.upstream import at_work
+from torchdata_ais.stage.rows import Memory
+from torchdata_ais.stage.upstream import at_work, parents
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.counts import Counts
 from torchdata_ais.workers.failure import Failure
@@ -196,6 +198,7 @@ class Producer:
             source.begin(message.epoch)
         with self._watchdog:
             self._pipe = self._part.begin(self._pipe, message.load())
+        _offer_memory(self._pipe, self._lender.block)
         self._envelope = self._pipe._ais_envelope if isinstance(self._pipe, EnvelopeSender) else None
         self._iterator = self._watchdog.watch(iterate(self._pipe))
         if self.recorder is not None:
@@ -275,6 +278,14 @@ class Producer:
         """Send what the pipe has counted, if it is time to."""
         if self._counts is not None and (report := self._counts.take(self._pipe, now=now)) is not None:
             self._outlets[0].put(Kind.STATS, pack(report))
+
+
+def _offer_memory(pipe: Any, memory: Memory) -> None:
+    """Tell the last stage, those of loaders left out, which memory is sent without a copy."""
+    while isinstance(pipe, Stage) and pipe.hidden:
+        pipe = parents(pipe)[0]
+    if isinstance(pipe, Stage):
+        pipe.use_memory(memory)
 
 
 def _drain(channel: Channel, hear: Callable[[Message], None]) -> bool:
