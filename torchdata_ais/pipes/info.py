@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.each_item import Unchanged
 from torchdata_ais.stage.registry import stage
 
 
 @stage("info")
-class InfoPrinter(Pipe[Any]):
+class InfoPrinter(Unchanged):
     """Write some of the samples that pass to a text stream (``.info()``), to see what a pipeline makes.
 
     Args:
@@ -39,9 +39,6 @@ class InfoPrinter(Pipe[Any]):
         >>> _ = list(InfoPrinter([{"__key__": "a", "cls": 3}], fmt="{__key__} is {cls}", stream=sys.stdout))
         a is 3
     """
-
-    resumable = True
-    gives = "each"
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
@@ -143,7 +143,6 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
     def busy_with(self) -> dict[str, Any]:
         return {"url": self._live[0][0]} if self._live else {}
 
-    @override
     def counts(self) -> StageStats:
         return StageStats.of_reading().add(self.stats)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from typing_extensions import Self, Unpack, override
+from typing_extensions import Self, Unpack
 
 from torchdata_ais.arguments import check_function, check_number, option
 from torchdata_ais.errors import NotFoundError, UsageError
@@ -179,7 +179,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     def arguments(self) -> str:
         return ", ".join(filter(None, [self.identity(), *self._policy.shown()]))
 
-    @override
     def identity(self) -> str:
         return f"open_shards={self.reads}" if self.reads > 1 else ""
 
@@ -253,7 +252,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         self.stats.refetched += shard.refetched
         shard.refetched = 0
 
-    @override
     def counts(self) -> StageStats:
         # What is read of the open shards is added when they close; until then it is only shown.
         total = StageStats.of_reading().add(self.stats)

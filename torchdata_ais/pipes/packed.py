@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
-from typing_extensions import override
-
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.reading.packing import Grouping
@@ -35,7 +33,6 @@ class _Grouper(SlotBatcher):
         self._grouping = grouping
         self._collate = collation_fn
 
-    @override
     def say_to(self, plan: PlannedStage) -> None:
         plan.use_groups(self._grouping)
 
@@ -219,7 +216,6 @@ class Bucketer(_Grouper):
         check_number(budget, 1, "budget")
         super().__init__(source, Grouping(length, budget, edges, seed=seed, too_long=too_long), collation_fn)
 
-    @override
     def _made(self, packs: Packs) -> Any:
         if len(packs) > 1:
             raise UsageError.at(

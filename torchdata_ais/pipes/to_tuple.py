@@ -42,8 +42,7 @@ def first_field(sample: Mapping[str, Any], spec: str) -> Any:
             _instead(sample, spec),
             in_programs(", give a value for it with missing=, or skip with on_error='skip'"),
         ),
-        field=spec,
-        **place_of(sample),
+        **place_of(sample, spec),
     )
 
 
@@ -164,8 +163,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
                 raise MissingFieldError.at(
                     f"the field {spec!r} of the sample {sample.get('__key__')!r} is None",
                     todo="allow it with none_is_error=False",
-                    field=spec,
-                    **place_of(sample),
+                    **place_of(sample, spec),
                 )
 
 

@@ -112,8 +112,7 @@ class StreamDecoder(EachItem[Any]):
                 f"the field {field!r} of the sample {sample.get('__key__')!r} cannot be decoded:"
                 f" {type(error).__name__}: {error}",
                 todo="mend the data, or skip such samples with xdecode(on_error='skip')",
-                field=field,
-                **place_of(sample),
+                **place_of(sample, field),
             ) from error
 
     def _function(self, field: str, sample: dict[str, Any]) -> Any:
@@ -125,7 +124,6 @@ class StreamDecoder(EachItem[Any]):
             raise DecodeError.at(
                 f"no rule of xdecode is for the field {field!r}",
                 todo=f'give one: xdecode(("*.{name}", function)), or keep such fields with must_decode=False',
-                field=field,
-                **place_of(sample),
+                **place_of(sample, field),
             )
         return False

@@ -122,11 +122,7 @@ class ErrorPolicy:
         return [] if self.on_error == "raise" else [repr(self)]
 
     def __repr__(self) -> str:
-        name = (
-            self.on_error if isinstance(self.on_error, str) else getattr(self.on_error, "__name__", "handler")
-        )
-        return (
-            f"on_error={name!r}"
-            if self.max_errors is None
-            else f"on_error={name!r}, max_errors={self.max_errors}"
-        )
+        function = getattr(self.on_error, "__name__", "handler")
+        name = self.on_error if isinstance(self.on_error, str) else function
+        limit = "" if self.max_errors is None else f", max_errors={self.max_errors}"
+        return f"on_error={name!r}{limit}"
