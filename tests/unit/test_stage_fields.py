@@ -15,18 +15,16 @@ from torchdata_ais.errors import DecodeError, DuplicateFieldError, MissingFieldE
 from torchdata_ais.loaders.bare import state_dict
 from torchdata_ais.pipes.associate import Associator
 from torchdata_ais.pipes.batched import Unbatcher
-from torchdata_ais.pipes.declared import LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.pipes.extract_keys import KeyExtractor
-from torchdata_ais.pipes.info import InfoPrinter
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.pipes.listed import ListBatcher, Unlister
-from torchdata_ais.pipes.map_fields import DictMapper, TupleMapper
-from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
 from torchdata_ais.pipes.mixed import RandomMix
 from torchdata_ais.pipes.pipe_through import PipeThrough
 from torchdata_ais.pipes.rename import KeyRenamer, Renamer
 from torchdata_ais.pipes.repeated import EpochSetter, Repeater
 from torchdata_ais.pipes.select import Selector, Slicer
+from torchdata_ais.pipes.unchanged import InfoPrinter, LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.pipes.xdecode import StreamDecoder
 from torchdata_ais.samples import Sample, pack_place
 from torchdata_ais.testing import check_resume, example_shards

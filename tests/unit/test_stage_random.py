@@ -18,7 +18,7 @@ from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders import ais_loader
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.pipes.mapped import SampleMapper
 from torchdata_ais.pipes.mixed import RandomMix, RoundRobin
 from torchdata_ais.pipes.repeated import Repeater
 from torchdata_ais.pipes.resampled import Resampler

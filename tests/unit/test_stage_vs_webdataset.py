@@ -20,8 +20,7 @@ from torchdata_ais.pipes.associate import Associator
 from torchdata_ais.pipes.batched import Batcher, Unbatcher
 from torchdata_ais.pipes.extract_keys import KeyExtractor
 from torchdata_ais.pipes.listed import ListBatcher, Unlister
-from torchdata_ais.pipes.map_fields import DictMapper, TupleMapper
-from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
 from torchdata_ais.pipes.mixed import RoundRobin
 from torchdata_ais.pipes.rename import KeyRenamer, Renamer
 from torchdata_ais.pipes.repeated import Repeater

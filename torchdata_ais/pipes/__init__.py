@@ -5,17 +5,14 @@ Importing this package registers the functional names (``.list_ais()``, ``.load_
 
 from torchdata_ais.pipes.associate import Associator
 from torchdata_ais.pipes.batched import Batcher, Unbatcher
-from torchdata_ais.pipes.declared import LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.pipes.decode import SampleDecoder
 from torchdata_ais.pipes.extract_keys import KeyExtractor
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
-from torchdata_ais.pipes.info import InfoPrinter
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.pipes.listed import ListBatcher, Unlister
 from torchdata_ais.pipes.load_objects import AISObjectLoader
 from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.pipes.map_fields import DictMapper, TupleMapper
-from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
 from torchdata_ais.pipes.mixed import RandomMix, RoundRobin
 from torchdata_ais.pipes.packed import Bucketer, Packer
 from torchdata_ais.pipes.pipe_through import PipeThrough
@@ -27,6 +24,7 @@ from torchdata_ais.pipes.select import Selector, Slicer, Subsampler
 from torchdata_ais.pipes.shuffled import Shuffler
 from torchdata_ais.pipes.split_by_node import SplitByNode, SplitByWorker
 from torchdata_ais.pipes.to_tuple import TupleMaker
+from torchdata_ais.pipes.unchanged import InfoPrinter, LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.pipes.xdecode import StreamDecoder
 
 __all__ = [

@@ -20,7 +20,8 @@ from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind
 from torchdata_ais.workers.failure import Failure
 from torchdata_ais.workers.job import DISPATCHER, Job
-from torchdata_ais.workers.producer import Outlet, Producer
+from torchdata_ais.workers.outlet import Outlet
+from torchdata_ais.workers.producer import Producer
 from torchdata_ais.workers.receivers import Dispatched
 from torchdata_ais.workers.signals import take_no_part_in_signals
 from torchdata_ais.workers.stall import Watchdog
