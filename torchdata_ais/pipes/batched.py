@@ -17,6 +17,9 @@ from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.slots import SlotBatcher, planned_above, say_no_steps
 
+_KINDS: dict[type, Callable[[Any], Any]] = {tuple: Batch, dict: DictBatch}
+"""What columns of ours are made to, so that a `DataLoader` knows them."""
+
 
 @stage("batched")
 class Batcher(SlotBatcher):
@@ -102,11 +105,8 @@ class Batcher(SlotBatcher):
         except Exception as error:
             note_place(error, rows[0], self, {})
             raise
-        if self._own:
-            return (
-                Batch(batch) if type(batch) is tuple else DictBatch(batch) if type(batch) is dict else batch
-            )
-        return batch
+        kind = _KINDS.get(type(batch)) if self._own else None
+        return batch if kind is None else kind(batch)
 
 
 @stage("unbatched")

@@ -19,14 +19,7 @@ from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import (
-    BlockSource,
-    Cluster,
-    ClusterNames,
-    Retry,
-    given_options,
-    open_blocks,
-)
+from torchdata_ais.store import BlockSource, Cluster, ClusterNames, Retry, given_options, open_blocks
 
 
 @stage("load_objects")

@@ -137,10 +137,9 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     ) -> None:
         super().__init__(source)
         check_number(open_shards, 1, "open_shards")
-        if rename_files is not None:
-            check_function(rename_files, 1, "load_tar(rename_files=)")
-        if select_files is not None:
-            check_function(select_files, 1, "load_tar(select_files=)")
+        for name, function in (("rename_files", rename_files), ("select_files", select_files)):
+            if function is not None:
+                check_function(function, 1, f"load_tar({name}=)")
         self._source = ensure_sharded(self._source)
         self.reads = open_shards
         flat: dict[str, Any] = {**named}

@@ -175,19 +175,16 @@ class EpochSetter(Pipe[Any]):
         except BaseException as error:
             # The generator is spent: the next epoch begins a new pass.
             passes.under_way = passes.items()
-            if isinstance(error, StopIteration):
-                raise self._no_items() from None
-            raise
+            if not isinstance(error, StopIteration):
+                raise
+            instances, _ = instances_of(sharder_above(self._source))
+            raise UsageError.at(
+                f"an epoch of {self._number} items over {instances} workers of all ranks cannot be made:"
+                " a pass over the source gave this one nothing",
+                todo="use fewer workers or more shards, or repeat the shards: .repeated() before .load_tar()",
+            ) from None
 
     def _share(self) -> int:
         """Return how many items this worker takes."""
         instances, instance = instances_of(sharder_above(self._source))
         return self._number // instances + (instance < self._number % instances)
-
-    def _no_items(self) -> UsageError:
-        instances, _ = instances_of(sharder_above(self._source))
-        return UsageError.at(
-            f"an epoch of {self._number} items over {instances} workers of all ranks cannot be made:"
-            " a pass over the source gave this one nothing",
-            todo="use fewer workers or more shards, or repeat the shards: .repeated() before .load_tar()",
-        )

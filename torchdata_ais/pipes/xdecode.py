@@ -76,9 +76,7 @@ class StreamDecoder(EachItem[Any]):
         **functions: Callable[[Any], Any] | Literal[False],
     ) -> None:
         super().__init__(source, on_error, max_errors)
-        by_extension: list[_Rule] = [
-            ("*." + extension, function) for extension, function in functions.items()
-        ]
+        by_extension = [(f"*.{extension}", function) for extension, function in functions.items()]
         self._rules = [*(_DEFAULTS if defaults is None else defaults), *rules, *by_extension]
         for rule in self._rules:
             if not isinstance(rule, (tuple, list)) or len(rule) != 2 or not isinstance(rule[0], str):

@@ -108,9 +108,8 @@ class LoadState:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        shard, self.ahead = self.ahead, None
-        if shard is None:
-            shard = self._following()
+        shard = self.ahead or self._following()
+        self.ahead = None
         if shard is None:
             return False
         self._begin(shard)

@@ -15,7 +15,7 @@ from torchdata_ais.workers.channel import Channel, Kind, Message
 from torchdata_ais.workers.counts import Counts
 from torchdata_ais.workers.failure import Failure
 from torchdata_ais.workers.hooks import EnvelopeSender
-from torchdata_ais.workers.job import Part
+from torchdata_ais.workers.job import Job
 from torchdata_ais.workers.memory import Lender
 from torchdata_ais.workers.outlet import Outlet
 from torchdata_ais.workers.pickling import Packed, pack
@@ -31,13 +31,11 @@ class Producer:
 
     Args:
         pipe: What to iterate, if an epoch begins with no other.
-        part: What is done with it when an epoch begins, and for a pause.
+        job: What is done with it when an epoch begins, and for a pause; and how errors name this process.
         control: The channel that gives orders; its end ends the process.
         outlets: Who gets the items, round robin. A worker's only outlet is the control channel.
-        name: How errors name this process.
         sources: The pipes of the graph that read from the dispatching process.
         watchdog: Watches the time an item takes.
-        records: Whether to note a record an item.
 
     Attributes:
         recorder: Who notes it.
@@ -46,19 +44,17 @@ class Producer:
     def __init__(
         self,
         pipe: Any,
-        part: Part,
+        job: Job,
         control: Channel,
         outlets: list[Outlet],
-        name: str,
         sources: Sequence[Dispatched],
         watchdog: Watchdog,
-        records: bool,
     ) -> None:
         self._pipe = pipe
-        self._part = part
+        self._part = job.part
         self._control = control
         self._outlets = outlets
-        self._name = name
+        self._name = job.name
         self._sources = sources
         self._watchdog = watchdog
         self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
@@ -71,7 +67,7 @@ class Producer:
         self._iterator: Iterator[Any] | None = None
         self._envelope: Callable[[], Any] | None = None
         self._lender = Lender()
-        self._counts = Counts(pipe, records=records) if outlets[0].channel is control else None
+        self._counts = Counts(pipe, records=job.records) if outlets[0].channel is control else None
         self.recorder = None if self._counts is None else self._counts.recorder
 
     def run(self) -> None:
