@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
 from torchdata_ais.arguments import check_function, check_number
@@ -69,8 +70,8 @@ class _Grouper(SlotBatcher):
     def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[Packs]:
         draws: list[tuple[int, int]] = []
         for rows in self._rows_as_planned(plan, slots, draws):
-            groups = groupby(zip(draws, rows, strict=True), key=lambda drawn_row: plan.group_of(drawn_row[0]))
-            yield [[row for _, row in group] for _, group in groups]
+            drawn = zip(map(plan.group_of, draws), rows, strict=True)
+            yield [[row for _, row in group] for _, group in groupby(drawn, key=itemgetter(0))]
             draws.clear()
 
     def _batch(self, packs: Packs) -> Any:
