@@ -46,9 +46,8 @@ class ErrorPolicy:
             )
         if callable(on_error):
             check_function(on_error, 1, "on_error=")
-        if max_errors is not None and (
-            isinstance(max_errors, bool) or not isinstance(max_errors, (int, float)) or not max_errors >= 0
-        ):
+        is_number = isinstance(max_errors, (int, float)) and not isinstance(max_errors, bool)
+        if max_errors is not None and not (is_number and max_errors >= 0):
             raise UsageError.at(
                 f"max_errors={max_errors!r}",
                 todo="use a count such as 10, a share such as 0.01, or None for any number",

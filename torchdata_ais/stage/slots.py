@@ -43,10 +43,8 @@ def slots_above(pipe: IterDataPipe[Any]) -> SlotStage | None:
 
 def gives_as_many(pipe: IterDataPipe[Any]) -> bool:
     """Return whether no stage between `pipe` and the plan gives more items than it takes."""
-    stages = (stage_of(above) for above in _chain(pipe))
-    return all(
-        stage.effect().gives in ("each", "fewer") or isinstance(stage, PlannedStage) for stage in stages
-    )
+    stages = (stage_of(above) for above in _chain(pipe) if not isinstance(above, PlannedStage))
+    return all(stage.effect().gives in ("each", "fewer") for stage in stages)
 
 
 def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:

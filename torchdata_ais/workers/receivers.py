@@ -89,7 +89,7 @@ class Dispatched(_Live):
             except EOFError as error:
                 raise WorkerDiedError(_DISPATCHER_GONE) from error
             if message is None:
-                wait([channel])
+                wait([channel.fileno()])
             elif message.kind is Kind.BROKEN:
                 raise message.load().rebuild()
             elif message.epoch > epoch:
