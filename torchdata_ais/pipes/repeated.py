@@ -35,14 +35,12 @@ class Passes:
 
     Attributes:
         begun: Passes begun so far.
-        under_way: The items, without end, as far as they are not taken yet.
     """
 
     def __init__(self, source: IterDataPipe[Any], seed: int) -> None:
         self._source = source
         self._seed = seed
         self.begun = 0
-        self.under_way = self.items()
 
     def items(self, most: int | None = None) -> Iterator[Any]:
         """Yield the items of the next passes, at most `most` in all; a pass without items is the last."""
@@ -164,17 +162,18 @@ class EpochSetter(Pipe[Any]):
 
     def _items(self) -> Iterator[Any]:
         if self._live is None:
-            self._live = Passes(self._source, self.epoch_seed.next_epoch_of(self))
+            passes = Passes(self._source, self.epoch_seed.next_epoch_of(self))
+            self._live = passes, passes.items()
         for _ in range(self._share()):
             yield self._next()
 
     def _next(self) -> Any:
-        passes: Passes = self._live
+        passes, items = self._live
         try:
-            return next(passes.under_way)
+            return next(items)
         except BaseException as error:
             # The generator is spent: the next epoch begins a new pass.
-            passes.under_way = passes.items()
+            self._live = passes, passes.items()
             if not isinstance(error, StopIteration):
                 raise
             instances, _ = instances_of(sharder_above(self._source))
