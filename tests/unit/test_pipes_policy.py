@@ -21,8 +21,7 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.observe.report import StageReport
-from torchdata_ais.pipes.map_dict import DictMapper
-from torchdata_ais.pipes.map_sample import SampleMapper
+from torchdata_ais.pipes.mapped import DictMapper, SampleMapper
 from torchdata_ais.stage.policy import ErrorPolicy
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.testing import shard_bytes, write_shard

@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes.batched import Batcher
-from torchdata_ais.pipes.listed import ListBatcher
-from torchdata_ais.pipes.non_empty import NonEmpty
-from torchdata_ais.pipes.single_node_only import SingleNodeOnly
-from torchdata_ais.pipes.slice_samples import Slicer
-from torchdata_ais.pipes.unbatched import Unbatcher
-from torchdata_ais.pipes.unlisted import Unlister
-from torchdata_ais.pipes.with_length import LengthSetter
+from torchdata_ais.pipes.batched import Batcher, Unbatcher
+from torchdata_ais.pipes.listed import ListBatcher, Unlister
+from torchdata_ais.pipes.select import Slicer
+from torchdata_ais.pipes.unchanged import LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.state import StageState
 
 

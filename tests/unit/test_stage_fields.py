@@ -14,26 +14,17 @@ import pytest
 from torchdata_ais.errors import DecodeError, DuplicateFieldError, MissingFieldError, StateError, UsageError
 from torchdata_ais.loaders.bare import state_dict
 from torchdata_ais.pipes.associate import Associator
+from torchdata_ais.pipes.batched import Unbatcher
 from torchdata_ais.pipes.extract_keys import KeyExtractor
-from torchdata_ais.pipes.info import InfoPrinter
 from torchdata_ais.pipes.list_ais import AISSourceLister
-from torchdata_ais.pipes.listed import ListBatcher
-from torchdata_ais.pipes.map_dict import DictMapper
-from torchdata_ais.pipes.map_sample import SampleMapper
-from torchdata_ais.pipes.map_tuple import TupleMapper
-from torchdata_ais.pipes.non_empty import NonEmpty
+from torchdata_ais.pipes.listed import ListBatcher, Unlister
+from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
+from torchdata_ais.pipes.mixed import RandomMix
 from torchdata_ais.pipes.pipe_through import PipeThrough
-from torchdata_ais.pipes.random_mix import RandomMix
-from torchdata_ais.pipes.rename import Renamer
-from torchdata_ais.pipes.rename_keys import KeyRenamer
-from torchdata_ais.pipes.repeated import Repeater
-from torchdata_ais.pipes.select import Selector
-from torchdata_ais.pipes.single_node_only import SingleNodeOnly
-from torchdata_ais.pipes.slice_samples import Slicer
-from torchdata_ais.pipes.unbatched import Unbatcher
-from torchdata_ais.pipes.unlisted import Unlister
-from torchdata_ais.pipes.with_epoch import EpochSetter
-from torchdata_ais.pipes.with_length import LengthSetter
+from torchdata_ais.pipes.rename import KeyRenamer, Renamer
+from torchdata_ais.pipes.repeated import EpochSetter, Repeater
+from torchdata_ais.pipes.select import Selector, Slicer
+from torchdata_ais.pipes.unchanged import InfoPrinter, LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.pipes.xdecode import StreamDecoder
 from torchdata_ais.samples import Sample, pack_place
 from torchdata_ais.testing import check_resume, example_shards

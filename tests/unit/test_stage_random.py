@@ -18,12 +18,11 @@ from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders import ais_loader
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.pipes.map_sample import SampleMapper
-from torchdata_ais.pipes.random_mix import RandomMix
+from torchdata_ais.pipes.mapped import SampleMapper
+from torchdata_ais.pipes.mixed import RandomMix, RoundRobin
 from torchdata_ais.pipes.repeated import Repeater
 from torchdata_ais.pipes.resampled import Resampler
-from torchdata_ais.pipes.round_robin import RoundRobin
-from torchdata_ais.pipes.rsample import Subsampler
+from torchdata_ais.pipes.select import Subsampler
 from torchdata_ais.pipes.shuffled import Shuffler
 from torchdata_ais.stage.shared_seed import SharedSeed, with_shared_seed
 from torchdata_ais.testing import check_resume, example_shards

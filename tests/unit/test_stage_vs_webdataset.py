@@ -17,24 +17,17 @@ import pytest
 import torch
 
 from torchdata_ais.pipes.associate import Associator
-from torchdata_ais.pipes.batched import Batcher
+from torchdata_ais.pipes.batched import Batcher, Unbatcher
 from torchdata_ais.pipes.extract_keys import KeyExtractor
-from torchdata_ais.pipes.listed import ListBatcher
-from torchdata_ais.pipes.map_dict import DictMapper
-from torchdata_ais.pipes.map_sample import SampleMapper
-from torchdata_ais.pipes.map_tuple import TupleMapper
-from torchdata_ais.pipes.rename import Renamer
-from torchdata_ais.pipes.rename_keys import KeyRenamer
+from torchdata_ais.pipes.listed import ListBatcher, Unlister
+from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
+from torchdata_ais.pipes.mixed import RoundRobin
+from torchdata_ais.pipes.rename import KeyRenamer, Renamer
 from torchdata_ais.pipes.repeated import Repeater
 from torchdata_ais.pipes.resampled import Resampler
-from torchdata_ais.pipes.round_robin import RoundRobin
-from torchdata_ais.pipes.rsample import Subsampler
-from torchdata_ais.pipes.select import Selector
+from torchdata_ais.pipes.select import Selector, Slicer, Subsampler
 from torchdata_ais.pipes.shuffled import Shuffler
-from torchdata_ais.pipes.slice_samples import Slicer
 from torchdata_ais.pipes.to_tuple import TupleMaker
-from torchdata_ais.pipes.unbatched import Unbatcher
-from torchdata_ais.pipes.unlisted import Unlister
 from torchdata_ais.pipes.xdecode import StreamDecoder
 
 wds = pytest.importorskip("webdataset")
@@ -371,7 +364,7 @@ class TestDeliberatelyDifferent:
             list(Unbatcher(items))
 
     def test_random_mix_refuses_weights_that_are_all_zero(self) -> None:
-        from torchdata_ais.pipes.random_mix import RandomMix
+        from torchdata_ais.pipes.mixed import RandomMix
 
         with pytest.raises(ValueError, match="probs"):
             RandomMix([[1], [2]], probs=[0, 0])

@@ -1,43 +1,32 @@
-"""The stages: one `IterDataPipe` a file, each a thin shell over the rooms below.
+"""The stages: one `IterDataPipe` a file, or a few of a kind, each a thin shell over the rooms below.
 
 Importing this package registers the functional names (``.list_ais()``, ``.load_tar()``, ...).
 """
 
 from torchdata_ais.pipes.associate import Associator
-from torchdata_ais.pipes.batched import Batcher
+from torchdata_ais.pipes.batched import Batcher, Unbatcher
 from torchdata_ais.pipes.decode import SampleDecoder
 from torchdata_ais.pipes.extract_keys import KeyExtractor
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
-from torchdata_ais.pipes.info import InfoPrinter
 from torchdata_ais.pipes.list_ais import AISSourceLister
-from torchdata_ais.pipes.listed import ListBatcher
+from torchdata_ais.pipes.listed import ListBatcher, Unlister
 from torchdata_ais.pipes.load_objects import AISObjectLoader
 from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.pipes.map_dict import DictMapper
-from torchdata_ais.pipes.map_sample import SampleMapper
-from torchdata_ais.pipes.map_tuple import TupleMapper
-from torchdata_ais.pipes.non_empty import NonEmpty
+from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
+from torchdata_ais.pipes.mixed import RandomMix, RoundRobin
 from torchdata_ais.pipes.packed import Bucketer, Packer
 from torchdata_ais.pipes.pipe_through import PipeThrough
-from torchdata_ais.pipes.random_mix import RandomMix
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.pipes.rename import Renamer
-from torchdata_ais.pipes.rename_keys import KeyRenamer
-from torchdata_ais.pipes.repeated import Repeater
+from torchdata_ais.pipes.rename import KeyRenamer, Renamer
+from torchdata_ais.pipes.repeated import EpochSetter, Repeater
 from torchdata_ais.pipes.resampled import Resampler
-from torchdata_ais.pipes.round_robin import RoundRobin
-from torchdata_ais.pipes.rsample import Subsampler
-from torchdata_ais.pipes.select import Selector
+from torchdata_ais.pipes.select import Selector, Slicer, Subsampler
 from torchdata_ais.pipes.shuffled import Shuffler
-from torchdata_ais.pipes.single_node_only import SingleNodeOnly
-from torchdata_ais.pipes.slice_samples import Slicer
 from torchdata_ais.pipes.split_by_node import SplitByNode, SplitByWorker
 from torchdata_ais.pipes.to_tuple import TupleMaker
-from torchdata_ais.pipes.unbatched import Unbatcher
-from torchdata_ais.pipes.unlisted import Unlister
-from torchdata_ais.pipes.with_epoch import EpochSetter
-from torchdata_ais.pipes.with_length import LengthSetter
+from torchdata_ais.pipes.unchanged import InfoPrinter, LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.pipes.xdecode import StreamDecoder
+from torchdata_ais.stage.pickled import stand_in_for
 
 __all__ = [
     "AISFileLoader",
@@ -78,3 +67,10 @@ __all__ = [
     "Unbatcher",
     "Unlister",
 ]
+
+_GONE = ("_collate", "_policy", "_seed", "_shard", "_shared_seed", "_transport")
+_ELSEWHERE = (
+    "info", "map_dict", "map_sample", "map_tuple", "non_empty", "random_mix", "rename_keys", "round_robin", "rsample",
+    "single_node_only", "slice_samples", "unbatched", "unlisted", "with_epoch", "with_length",
+)  # fmt: skip
+stand_in_for(__name__, _GONE + _ELSEWHERE)

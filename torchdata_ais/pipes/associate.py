@@ -83,8 +83,7 @@ class Associator(EachItem[Any]):
             raise MissingFieldError.at(
                 f"a sample without __key__ cannot be associated, it has {sorted(sample)}",
                 todo="put .associate() before the stage that drops the key",
-                field="__key__",
-                **place_of(sample),
+                **place_of(sample, "__key__"),
             )
         result = copy.copy(sample)
         result.update(self._extras(sample["__key__"]))

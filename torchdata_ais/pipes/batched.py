@@ -1,8 +1,8 @@
-"""``.batched()``: n samples to one batch of columns."""
+"""``.batched()`` and ``.unbatched()``: n samples to one batch of columns, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.arguments import check_function, check_number
@@ -12,9 +12,13 @@ from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_column
 from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.origin import note_place
+from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.rows import BatchRows, Memory
-from torchdata_ais.stage.slots import SlotBatcher, maker_of_rows, planned_above
+from torchdata_ais.stage.slots import SlotBatcher, maker_of_rows, planned_above, say_no_steps
+
+_KINDS: dict[type, Callable[[Any], Any]] = {tuple: Batch, dict: DictBatch}
+"""What columns of ours are made to, so that a `DataLoader` knows them."""
 
 
 @stage("batched")
@@ -129,4 +133,82 @@ class Batcher(SlotBatcher):
         batch = collate_columns(rows, self._ragged, None if filled is None else filled.whole)
         if filled is not None:
             filled.end_batch(len(rows))
-        return Batch(batch) if type(batch) is tuple else DictBatch(batch) if type(batch) is dict else batch
+        kind = _KINDS.get(type(batch))
+        return batch if kind is None else kind(batch)
+
+
+@stage("unbatched")
+class Unbatcher(Pipe[Any]):
+    """Take batches of columns apart (``.unbatched()``): the reverse of ``.batched(n)``.
+
+    (``.unbatch()`` is torch's: it flattens lists.)
+
+    Args:
+        source: Pipe of batches: tuples or lists of columns, dicts of columns (also nested), or one array alone. A
+            column is anything with a length and an index: tensor, array, list, tuple.
+
+    Yields:
+        Tuples for tuples and lists, dicts for dicts, single values for a column. The value of a row is ``column[i]``:
+        a tensor without dimensions, for a tensor of numbers.
+
+    Order:
+        That of the source, and of the rows.
+
+    Memory:
+        One batch.
+
+    Raises:
+        UsageError: Columns of different lengths, or an item that is no batch.
+
+    Example:
+        >>> list(Unbatcher([([0, 1], ["a", "b"]), ([2], ["c"])]))
+        [(0, 'a'), (1, 'b'), (2, 'c')]
+        >>> list(Unbatcher([{"x": [0, 1], "box": {"w": [3, 4]}}]))
+        [{'x': 0, 'box': {'w': 3}}, {'x': 1, 'box': {'w': 4}}]
+    """
+
+    gives = "more"
+    keeps_place = False
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        say_no_steps(self._source, "unbatched")
+
+    def _items(self) -> Iterator[Any]:
+        for batch in self._source:
+            if not isinstance(batch, (tuple, list)):
+                for index in range(_rows([batch])):
+                    yield _row(batch, index)
+                continue
+            for index in range(_rows(batch)):
+                yield tuple([_row(column, index) for column in batch])
+
+
+def _rows(columns: Sequence[Any]) -> int:
+    lengths = {length for column in columns for length in _lengths(column)}
+    if len(lengths) == 1:
+        return lengths.pop()
+    what = f"columns of different lengths {sorted(lengths)}" if lengths else "no columns"
+    raise UsageError.at(
+        f"a batch with {what} cannot be taken apart",
+        todo="let .batched() make the batches; for lists of samples use .unlisted()",
+    )
+
+
+def _lengths(column: Any) -> Iterator[int]:
+    if isinstance(column, dict):
+        for inner in column.values():
+            yield from _lengths(inner)
+        return
+    try:
+        yield len(column)
+    except TypeError as error:
+        raise UsageError.at(
+            f"a {type(column).__name__} is no column of a batch", todo="put .unbatched() behind .batched()"
+        ) from error
+
+
+def _row(column: Any, index: int) -> Any:
+    if isinstance(column, dict):
+        return {name: _row(inner, index) for name, inner in column.items()}
+    return column[index]

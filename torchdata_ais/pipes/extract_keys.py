@@ -97,12 +97,10 @@ class KeyExtractor(EachItem[Any]):
             raise DuplicateFieldError.at(
                 f"the fields {matches} of the sample {key!r} all match {shown!r}",
                 todo="make the pattern narrower, or take the first with duplicate_is_error=False",
-                field=shown,
-                **place_of(sample),
+                **place_of(sample, shown),
             )
         raise MissingFieldError.at(
             f"no field of the sample {key!r} matches {shown!r}, there are {shown_fields(sample)}",
             todo="mend the pattern, or allow it with ignore_missing=True",
-            field=shown,
-            **place_of(sample),
+            **place_of(sample, shown),
         )

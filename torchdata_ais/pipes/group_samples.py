@@ -92,10 +92,8 @@ class TarSampleGrouper(Pipe[Sample]):
         self._policy = ErrorPolicy(on_error, max_errors)
 
     def arguments(self) -> str:
-        shown = [f"require={self._require!r}"] if self._require else []
-        if self._adjacent != "error":
-            shown.append(f"adjacent={self._adjacent!r}")
-        return ", ".join(shown + self._policy.shown())
+        adjacent = "" if self._adjacent == "error" else f"adjacent={self._adjacent!r}"
+        return ", ".join(filter(None, [self.identity(), adjacent, *self._policy.shown()]))
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

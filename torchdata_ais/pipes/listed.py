@@ -1,4 +1,4 @@
-"""``.listed()``: n items to one list."""
+"""``.listed()`` and ``.unlisted()``: n items to one list, and back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torchdata_ais.stage.contract import Effect
 from torchdata_ais.stage.lists import lists_of
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.registry import stage
+from torchdata_ais.stage.slots import say_no_steps
 
 
 @stage("listed")
@@ -67,3 +68,43 @@ def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> I
     if batchsize < 1:
         raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
     yield from lists_of(items, batchsize, partial)
+
+
+@stage("unlisted")
+class Unlister(Pipe[Any]):
+    """Yield the items of lists (``.unlisted()``): the reverse of ``.listed(n)``.
+
+    Args:
+        source: Pipe of lists.
+
+    Yields:
+        The items.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One list.
+
+    Raises:
+        UsageError: An item is no list.
+
+    Example:
+        >>> list(Unlister([[0, 1], [], [2]]))
+        [0, 1, 2]
+    """
+
+    gives = "more"
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        say_no_steps(self._source, "unlisted")
+
+    def _items(self) -> Iterator[Any]:
+        for items in self._source:
+            if not isinstance(items, list):
+                raise UsageError.at(
+                    f"unlisted() was given an item of type {type(items).__name__}, not a list",
+                    todo="for batches of columns use .unbatched()",
+                )
+            yield from items

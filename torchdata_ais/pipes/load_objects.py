@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
@@ -19,14 +19,7 @@ from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import (
-    BlockSource,
-    Cluster,
-    ClusterNames,
-    Retry,
-    given_options,
-    open_blocks,
-)
+from torchdata_ais.store import BlockSource, Cluster, ClusterNames, Retry, given_options, open_blocks
 
 
 @stage("load_objects")
@@ -143,7 +136,6 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
     def busy_with(self) -> dict[str, Any]:
         return {"url": self._live[0][0]} if self._live else {}
 
-    @override
     def counts(self) -> StageStats:
         return StageStats.of_reading().add(self.stats)
 

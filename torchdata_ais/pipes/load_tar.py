@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from typing_extensions import Self, Unpack, override
+from typing_extensions import Self, Unpack
 
 from torchdata_ais.arguments import check_function, check_number, option
 from torchdata_ais.errors import NotFoundError, UsageError
@@ -137,10 +137,9 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     ) -> None:
         super().__init__(source)
         check_number(open_shards, 1, "open_shards")
-        if rename_files is not None:
-            check_function(rename_files, 1, "load_tar(rename_files=)")
-        if select_files is not None:
-            check_function(select_files, 1, "load_tar(select_files=)")
+        for name, function in (("rename_files", rename_files), ("select_files", select_files)):
+            if function is not None:
+                check_function(function, 1, f"load_tar({name}=)")
         self._source = ensure_sharded(self._source)
         self.reads = open_shards
         flat: dict[str, Any] = {**named}
@@ -179,7 +178,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     def arguments(self) -> str:
         return ", ".join(filter(None, [self.identity(), *self._policy.shown()]))
 
-    @override
     def identity(self) -> str:
         return f"open_shards={self.reads}" if self.reads > 1 else ""
 
@@ -253,7 +251,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         self.stats.refetched += shard.refetched
         shard.refetched = 0
 
-    @override
     def counts(self) -> StageStats:
         # What is read of the open shards is added when they close; until then it is only shown.
         total = StageStats.of_reading().add(self.stats)

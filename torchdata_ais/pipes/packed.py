@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
-
-from typing_extensions import override
 
 from torchdata_ais.arguments import check_function, check_number
 from torchdata_ais.errors import UsageError
@@ -35,7 +34,6 @@ class _Grouper(SlotBatcher):
         self._grouping = grouping
         self._collate = collation_fn
 
-    @override
     def say_to(self, plan: PlannedStage) -> None:
         plan.use_groups(self._grouping)
 
@@ -72,8 +70,8 @@ class _Grouper(SlotBatcher):
     def _as_planned(self, plan: PlannedStage, slots: SlotStage) -> Iterator[Packs]:
         draws: list[tuple[int, int]] = []
         for rows in self._rows_as_planned(plan, slots, draws):
-            groups = groupby(zip(draws, rows, strict=True), key=lambda drawn_row: plan.group_of(drawn_row[0]))
-            yield [[row for _, row in group] for _, group in groups]
+            drawn = zip(map(plan.group_of, draws), rows, strict=True)
+            yield [[row for _, row in group] for _, group in groupby(drawn, key=itemgetter(0))]
             draws.clear()
 
     def _batch(self, packs: Packs) -> Any:
@@ -219,7 +217,6 @@ class Bucketer(_Grouper):
         check_number(budget, 1, "budget")
         super().__init__(source, Grouping(length, budget, edges, seed=seed, too_long=too_long), collation_fn)
 
-    @override
     def _made(self, packs: Packs) -> Any:
         if len(packs) > 1:
             raise UsageError.at(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy.typing as npt
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_number, check_seed
 from torchdata_ais.errors import AISError, TransportError
@@ -223,7 +223,6 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
             shown.append(f"shuffle={self.data.shuffle!r}")
         return ", ".join(shown + self._policy.shown())
 
-    @override
     def counts(self) -> StageStats:
         total = StageStats().add(self.stats)
         if self._live is not None and not self._live.over:

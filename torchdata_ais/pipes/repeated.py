@@ -1,4 +1,4 @@
-"""``.repeated()``: several passes as one stream."""
+"""``.repeated()`` and ``.with_epoch()``: a pipe iterated again and again, in an order of its own each time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,54 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.passes import Passes
-from torchdata_ais.stage.pipe import Pipe, as_pipe
+from torchdata_ais.stage.above import ensure_sharded
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe
 from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.shared_seed import SharedEpochSeed, with_shared_seed
+from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.stage.shared_seed import (
+    SharedEpochSeed,
+    instances_of,
+    reseed,
+    sharder_above,
+    with_shared_seed,
+)
 from torchdata_ais.stage.slots import say_no_steps
+
+
+class Passes:
+    """Goes through a pipe several times.
+
+    From the second pass on, the random stages of the pipe get seeds that follow from `seed` and the number of the
+    pass. Left alone, torch's ``.shuffle()`` would draw another one in each worker: the sharding filter would then
+    split different orders, and shards would be lost and doubled.
+
+    Args:
+        source: The pipe.
+        seed: The same in every rank and worker.
+
+    Attributes:
+        begun: Passes begun so far.
+    """
+
+    def __init__(self, source: IterDataPipe[Any], seed: int) -> None:
+        self._source = source
+        self._seed = seed
+        self.begun = 0
+
+    def items(self, most: int | None = None) -> Iterator[Any]:
+        """Yield the items of the next passes, at most `most` in all; a pass without items is the last."""
+        while most is None or self.begun < most:
+            if self.begun:
+                reseed(self._source, mix_seed(self._seed, "pass", self.begun))
+            self.begun += 1
+            empty = True
+            for item in self._source:
+                empty = False
+                yield item
+            if empty:
+                return
 
 
 @stage("repeated")
@@ -49,8 +91,7 @@ class Repeater(Pipe[Any]):
     epoch_seed: SharedEpochSeed
 
     def __init__(self, source: Any, nepochs: int | None = None, nbatches: int | None = None) -> None:
-        source = with_shared_seed(as_pipe(source))
-        super().__init__(source)
+        super().__init__(with_shared_seed(as_pipe(source)))
         say_no_steps(self._source, "repeated")
         for name, value in (("nepochs", nepochs), ("nbatches", nbatches)):
             if value is not None and (not isinstance(value, int) or (value < 1 and value != -1)):
@@ -66,3 +107,83 @@ class Repeater(Pipe[Any]):
     def _items(self) -> Iterator[Any]:
         passes = Passes(self._source, self.epoch_seed.next_epoch_of(self))
         yield from islice(passes.items(self._nepochs), self._nbatches)
+
+
+@stage("with_epoch")
+class EpochSetter(Pipe[Any]):
+    """Make epochs of `nsamples` items out of an endless repetition of the source (``.with_epoch(10_000)``).
+
+    An epoch goes on where the last one stopped, so that short epochs reach all the data, and each pass over the
+    source gives every item once. The number is that of all ranks and workers together: each takes
+    ``nsamples // instances`` items, the first ones one more. A path without sharding filter gets one.
+
+    The place in the stream lives in the worker process: with torch's `DataLoader`, set ``persistent_workers=True``.
+    Workers made anew begin a new pass instead. Items that a loader had fetched ahead when an epoch was left early
+    are passed over.
+
+    Args:
+        source: Pipe of anything.
+        nsamples: Items an epoch; samples or batches, whatever there is at this place.
+        nbatches: The same, under the name webdataset gives it behind ``.batched()``.
+
+    Yields:
+        The items.
+
+    Order:
+        That of the source; the next pass begins where one ends, in an order of its own.
+
+    Memory:
+        One item. Between two epochs the stages before it stay as they are: open shards, shuffle buffers.
+
+    Raises:
+        UsageError: A pass over the source gives this worker nothing, so that it cannot take its part.
+
+    Example:
+        >>> pipe = EpochSetter(range(5), 3)
+        >>> list(pipe), list(pipe)
+        ([0, 1, 2], [3, 4, 0])
+    """
+
+    repeats = True
+
+    epoch_seed: SharedEpochSeed
+
+    def __init__(self, source: Any, nsamples: int = -1, nbatches: int = -1) -> None:
+        super().__init__(with_shared_seed(ensure_sharded(as_pipe(source))))
+        check_number(nsamples, -1, "nsamples")
+        number = max(nsamples, nbatches)
+        if number < 1:
+            raise UsageError.at(f"an epoch of {number} items", todo="use at least 1: .with_epoch(10_000)")
+        self._number = number
+        self.epoch_seed = SharedEpochSeed()
+
+    def arguments(self) -> str:
+        return f"{self._number}"
+
+    def _items(self) -> Iterator[Any]:
+        if self._live is None:
+            passes = Passes(self._source, self.epoch_seed.next_epoch_of(self))
+            self._live = passes, passes.items()
+        for _ in range(self._share()):
+            yield self._next()
+
+    def _next(self) -> Any:
+        passes, items = self._live
+        try:
+            return next(items)
+        except BaseException as error:
+            # The generator is spent: the next epoch begins a new pass.
+            self._live = passes, passes.items()
+            if not isinstance(error, StopIteration):
+                raise
+            instances, _ = instances_of(sharder_above(self._source))
+            raise UsageError.at(
+                f"an epoch of {self._number} items over {instances} workers of all ranks cannot be made:"
+                " a pass over the source gave this one nothing",
+                todo="use fewer workers or more shards, or repeat the shards: .repeated() before .load_tar()",
+            ) from None
+
+    def _share(self) -> int:
+        """Return how many items this worker takes."""
+        instances, instance = instances_of(sharder_above(self._source))
+        return self._number // instances + (instance < self._number % instances)

@@ -42,8 +42,7 @@ def first_field(sample: Mapping[str, Any], spec: str) -> Any:
             _instead(sample, spec),
             in_programs(", give a value for it with missing=, or skip with on_error='skip'"),
         ),
-        field=spec,
-        **place_of(sample),
+        **place_of(sample, spec),
     )
 
 
@@ -64,11 +63,8 @@ def _instead(sample: Mapping[str, Any], spec: str) -> str:
         return f'write "{spec};{images[0]}" for pictures of either kind'
     near = [images[0]] if images and wanted[0] in ("image", "img", "picture", "images") else []
     near += [_USUAL[name] for name in wanted if _USUAL.get(name) in sample]
-    hint = (
-        f"Did you mean {near[0]}?"
-        if near
-        else did_you_mean(wanted[0], (one for one in sample if one[:2] != "__"))
-    )
+    fields = (one for one in sample if one[:2] != "__")
+    hint = f"Did you mean {near[0]}?" if near else did_you_mean(wanted[0], fields)
     return f"{hint} Else name alternatives with ;" if hint else "name alternatives with ;"
 
 
@@ -165,8 +161,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
                 raise MissingFieldError.at(
                     f"the field {spec!r} of the sample {sample.get('__key__')!r} is None",
                     todo="allow it with none_is_error=False",
-                    field=spec,
-                    **place_of(sample),
+                    **place_of(sample, spec),
                 )
 
 

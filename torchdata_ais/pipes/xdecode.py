@@ -76,9 +76,7 @@ class StreamDecoder(EachItem[Any]):
         **functions: Callable[[Any], Any] | Literal[False],
     ) -> None:
         super().__init__(source, on_error, max_errors)
-        by_extension: list[_Rule] = [
-            ("*." + extension, function) for extension, function in functions.items()
-        ]
+        by_extension = [(f"*.{extension}", function) for extension, function in functions.items()]
         self._rules = [*(_DEFAULTS if defaults is None else defaults), *rules, *by_extension]
         for rule in self._rules:
             if not isinstance(rule, (tuple, list)) or len(rule) != 2 or not isinstance(rule[0], str):
@@ -112,8 +110,7 @@ class StreamDecoder(EachItem[Any]):
                 f"the field {field!r} of the sample {sample.get('__key__')!r} cannot be decoded:"
                 f" {type(error).__name__}: {error}",
                 todo="mend the data, or skip such samples with xdecode(on_error='skip')",
-                field=field,
-                **place_of(sample),
+                **place_of(sample, field),
             ) from error
 
     def _function(self, field: str, sample: dict[str, Any]) -> Any:
@@ -125,7 +122,6 @@ class StreamDecoder(EachItem[Any]):
             raise DecodeError.at(
                 f"no rule of xdecode is for the field {field!r}",
                 todo=f'give one: xdecode(("*.{name}", function)), or keep such fields with must_decode=False',
-                field=field,
-                **place_of(sample),
+                **place_of(sample, field),
             )
         return False

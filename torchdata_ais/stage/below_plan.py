@@ -51,24 +51,6 @@ REMEDIES_ABOVE_BATCHES = {
 """What can stand below ``.batched()`` only."""
 
 
-def refusal(name: str, *, batched: bool = False) -> UsageError | None:
-    """Return the error for a stage below ``.read_samples()``; None for one that may stand there.
-
-    Args:
-        name: Its functional name.
-        batched: Whether ``.batched()`` stands in between.
-
-    Example:
-        >>> refusal("map_sample") is None, refusal("repeated") is None, refusal("repeated", batched=True) is None
-        (True, False, True)
-    """
-    said = REMEDIES.get(name) or (None if batched else REMEDIES_ABOVE_BATCHES.get(name))
-    if said is None:
-        return None
-    why, todo = said
-    return UsageError.at(f".{name}() below .read_samples(): {why}", todo=todo)
-
-
 def below_plan(pipe: IterDataPipe[Any]) -> bool:
     """Return whether `pipe` is, or reads from, a stage that reads by a plan."""
     return any(isinstance(above, Stage) and above.planned for above in upstream(pipe))
@@ -88,10 +70,18 @@ def check_below_plan(tail: IterDataPipe[Any]) -> None:
 
 
 def refused_behind(source: IterDataPipe[Any], name: str) -> UsageError | None:
-    """Return why a stage cannot stand behind `source`, if that reads by a plan and it cannot."""
-    if refusal(name) is None or not below_plan(source):
+    """Return the error for a stage of that functional name behind `source`; None where it may stand.
+
+    Example:
+        >>> from torchdata_ais.stage.datapipes import IterableWrapper
+        >>> refused_behind(IterableWrapper([1]), "shuffled") is None
+        True
+    """
+    said = REMEDIES.get(name) or REMEDIES_ABOVE_BATCHES.get(name)
+    if said is None or not below_plan(source):
         return None
-    batched = any(
-        isinstance(above, Stage) and above.effect().gives == "batches" for above in upstream(source)
-    )
-    return refusal(name, batched=batched)
+    stages = (above for above in upstream(source) if isinstance(above, Stage))
+    if name in REMEDIES_ABOVE_BATCHES and any(above.effect().gives == "batches" for above in stages):
+        return None
+    why, todo = said
+    return UsageError.at(f".{name}() below .read_samples(): {why}", todo=todo)

@@ -94,9 +94,7 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
         pipe = above[0]
     (source,) = parents(pipe)
     for above_load in upstream(source):
-        if isinstance(above_load, SharedSeed):
-            continue
-        own_order = hasattr(above_load, "set_seed") and type(above_load) is not Shuffler
+        own_order = hasattr(above_load, "set_seed") and type(above_load) not in (Shuffler, SharedSeed)
         if own_order or stage_of(above_load).repeats:
             why = StateError.at(
                 f"the stage {above_load!r} orders or repeats shards in its own way",

@@ -70,6 +70,16 @@ class EachItem(Pipe[T_co]):
         self._policy.at_end(stats, self.functional_name)
 
 
+class Unchanged(Pipe[Any]):
+    """Base of the stages that pass all items on as they are."""
+
+    resumable = True
+    gives = "each"
+
+    def _items(self) -> Iterator[Any]:
+        yield from self._source
+
+
 def shown_function(function: Any) -> str:
     """Return a name for a function in `repr`; never its repr, which may show what it is bound to."""
     return str(getattr(function, "__name__", type(function).__name__))

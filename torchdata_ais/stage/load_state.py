@@ -48,9 +48,8 @@ def place_of(item: Any) -> Location:
 
 
 _SEEN = 64  # shards begun last whose names a checkpoint keeps, to notice that the listing has changed
-_KNOWN = (
-    4096  # shards read last whose versions are remembered: samples of theirs may still be held for shuffling
-)
+# Shards read last whose versions are remembered: samples of theirs may still be held for shuffling.
+_KNOWN = 4096
 
 
 class LoadState:
@@ -109,9 +108,8 @@ class LoadState:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        shard, self.ahead = self.ahead, None
-        if shard is None:
-            shard = self._following()
+        shard = self.ahead or self._following()
+        self.ahead = None
         if shard is None:
             return False
         self._begin(shard)

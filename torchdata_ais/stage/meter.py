@@ -139,15 +139,16 @@ def iterate(pipe: Any) -> Iterator[Any]:
     """Return an iterator of `pipe` that is metered, whoever wrote the pipe: for what runs its last stage."""
     if hasattr(type(pipe), "counts"):
         return iter(pipe)
-    meter = meter_of(pipe)
-    _count_on(pipe, meter)
+    meter = _begun_anew(pipe)
     return metered(iter(pipe), meter)
 
 
-def _count_on(pipe: Any, meter: Meter) -> None:
-    """Keep the count of items: torch begins a new one with each iteration."""
+def _begun_anew(pipe: Any) -> Meter:
+    """Return the meter of `pipe` for a new iteration. It keeps the count of items: torch begins one anew each time."""
+    meter = meter_of(pipe)
     meter.items_before = items_of(pipe, meter)
     pipe._number_of_samples_yielded = 0
+    return meter
 
 
 def items_of(pipe: Any, meter: Meter) -> int:
@@ -158,8 +159,7 @@ def items_of(pipe: Any, meter: Meter) -> int:
 
 def count_given(pipe: Any, number: int) -> None:
     """Count `number` items as given in an iteration of `pipe` that nobody needs: they were known before."""
-    meter = meter_of(pipe)
-    _count_on(pipe, meter)
+    meter = _begun_anew(pipe)
     meter.end(meter.begin())
     pipe._number_of_samples_yielded = number
 
@@ -169,8 +169,7 @@ def measured(method: Callable[[Any], Iterator[T]]) -> Callable[[Any], Iterator[T
 
     @functools.wraps(method)
     def __iter__(self: Any) -> Iterator[T]:  # noqa: N807 - it becomes that method
-        meter = meter_of(self)
-        _count_on(self, meter)
+        meter = _begun_anew(self)
         return metered(method(self), meter)
 
     return __iter__

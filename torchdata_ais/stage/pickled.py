@@ -1,17 +1,20 @@
 """What pickles of other versions are refused with.
 
 A pickle holds the attributes of a stage as they were, so another version would go on with a chain that is not what it
-says. Each stage therefore pickles a mark. Pickles of 0.1 have none, and name modules that are gone (`pipes._seed` and
-five others): in their place stand modules with no more than the class here.
+says. Each stage therefore pickles a mark. Pickles of 0.1 have none, and name modules that are gone, or whose stages are
+in another file now: in their place stand modules that are made here.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+from types import ModuleType
 from typing import Any, NoReturn
 
 from torchdata_ais.errors import StateError
 
-MARK = ("pickled by torchdata_ais", 2)
+MARK = ("pickled by torchdata_ais", 3)
 """The second is counted on when attributes of stages change in a way that an older pickle would not fit."""
 
 
@@ -40,3 +43,19 @@ class GoneClass:
 
     def __new__(cls, *_: Any) -> GoneClass:  # noqa: D102
         refuse()
+
+
+class _GoneModule(ModuleType):
+    """Stands for a module that pickles of 0.1 name: it has what its package passes on, and refuses all else."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # who looks at all modules there are asks for such
+            raise AttributeError(name)
+        package = sys.modules[self.__name__.rpartition(".")[0]]
+        return vars(package).get(name, GoneClass)
+
+
+def stand_in_for(package: str, modules: Iterable[str]) -> None:
+    """Let pickles name those modules of a package, which are gone."""
+    for name in modules:
+        sys.modules[f"{package}.{name}"] = _GoneModule(f"{package}.{name}")

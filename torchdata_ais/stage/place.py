@@ -25,15 +25,16 @@ def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
     return result
 
 
-def place_of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where `sample` comes from, for the ``[at]`` line of an error.
+def place_of(sample: Mapping[str, Any], field: str | None = None) -> dict[str, Any]:
+    """Return where `sample`, or a field of it, comes from, for the ``[at]`` line of an error.
 
     Example:
-        >>> place_of({"__key__": "a", "cls": 3})
-        {'key': 'a', 'url': None, 'offset': None}
+        >>> place_of({"__key__": "a", "cls": 3}, "cls")
+        {'field': 'cls', 'key': 'a', 'url': None, 'offset': None}
     """
     offset = getattr(sample, "offset", -1)
     return {
+        "field": field,
         "key": sample.get("__key__"),
         "url": url if isinstance(url := sample.get("__url__"), str) else None,  # of a batch there are many
         "offset": None if offset < 0 else offset,

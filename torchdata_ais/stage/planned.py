@@ -237,8 +237,7 @@ class PlannedStage(SlotStage):
 
     def group_of(self, drawn: tuple[int, int]) -> tuple[int, int]:
         """Return source and number of the drawn group that an item is of."""
-        source, draw = drawn
-        return source, self.data.group_of(source, draw)
+        return drawn[0], self.data.group_of(*drawn)
 
     def size_of(self, slot: int) -> int:
         """Return how many samples are planned for a batch."""

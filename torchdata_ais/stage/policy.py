@@ -46,9 +46,8 @@ class ErrorPolicy:
             )
         if callable(on_error):
             check_function(on_error, 1, "on_error=")
-        if max_errors is not None and (
-            isinstance(max_errors, bool) or not isinstance(max_errors, (int, float)) or not max_errors >= 0
-        ):
+        is_number = isinstance(max_errors, (int, float)) and not isinstance(max_errors, bool)
+        if max_errors is not None and not (is_number and max_errors >= 0):
             raise UsageError.at(
                 f"max_errors={max_errors!r}",
                 todo="use a count such as 10, a share such as 0.01, or None for any number",
@@ -122,11 +121,7 @@ class ErrorPolicy:
         return [] if self.on_error == "raise" else [repr(self)]
 
     def __repr__(self) -> str:
-        name = (
-            self.on_error if isinstance(self.on_error, str) else getattr(self.on_error, "__name__", "handler")
-        )
-        return (
-            f"on_error={name!r}"
-            if self.max_errors is None
-            else f"on_error={name!r}, max_errors={self.max_errors}"
-        )
+        function = getattr(self.on_error, "__name__", "handler")
+        name = self.on_error if isinstance(self.on_error, str) else function
+        limit = "" if self.max_errors is None else f", max_errors={self.max_errors}"
+        return f"on_error={name!r}{limit}"

@@ -64,23 +64,16 @@ def _begun(part: Part) -> tuple[list[OpenPosition], list[int], list[ShardVersion
 def _times_left(part: Part, total: int) -> NDArray[np.uint32]:
     """Return how often `part` has the shard at each position to begin: once at most, if its states do not overlap."""
     times = np.zeros(total, np.uint32)
-    if isinstance(part, InstanceState):
-        _count_left(part, times)
-        return times
-    for other in part.of:
-        _count_left(other, times)
-    if part.shares > 1:
+    for other in [part] if isinstance(part, InstanceState) else part.of:
+        if isinstance(other, InstanceState):
+            times[left_of(other.reader, total)] += 1
+        else:
+            times += _times_left(other, total)
+    if isinstance(part, SharedState) and part.shares > 1:
         dealt = np.flatnonzero(times)[part.share :: part.shares]
         times[:] = 0
         times[dealt] = 1
     return times
-
-
-def _count_left(part: Part, times: NDArray[np.uint32]) -> None:
-    if isinstance(part, InstanceState):
-        times[left_of(part.reader, len(times))] += 1
-    else:
-        times += _times_left(part, len(times))
 
 
 def check_data(part: Part, digests: tuple[str, str], urls: Sequence[str]) -> None:

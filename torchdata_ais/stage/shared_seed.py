@@ -8,7 +8,7 @@ nothing but take that seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,22 +17,20 @@ from typing_extensions import Self
 from torchdata_ais.errors import StateError
 from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.above import with_above
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, ShardingFilter
+from torchdata_ais.stage.each_item import Unchanged
+from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
 from torchdata_ais.stage.seed import EpochSeed, mix_seed
 from torchdata_ais.stage.slots import drawn_above, plan_of
 from torchdata_ais.stage.upstream import upstream
 
 
-class SharedSeed(Pipe[Any]):
+class SharedSeed(Unchanged):
     """Passes items on, and keeps the seed that loaders send to stages before the sharding filter.
 
     Attributes:
         sent: The seed sent last, or None.
         sends: How often one was sent.
     """
-
-    resumable = True
-    gives = "each"
 
     def __init__(self, source: IterDataPipe[Any]) -> None:
         super().__init__(source)
@@ -44,9 +42,6 @@ class SharedSeed(Pipe[Any]):
         self.sent = int(seed)
         self.sends += 1
         return self
-
-    def _items(self) -> Iterator[Any]:
-        yield from self._source
 
 
 def with_shared_seed(source: IterDataPipe[Any]) -> IterDataPipe[Any]:

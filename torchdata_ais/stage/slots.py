@@ -7,8 +7,8 @@ and never takes from the next: so ``.batched()`` does not count, but asks the st
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from torchdata_ais.errors import EmptyBatchError
 from torchdata_ais.stage.below_plan import check_below_plan
@@ -16,11 +16,7 @@ from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.planned import DrawnStage, PlannedStage, SlotStage
-from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.upstream import parents, upstream
-
-_T = TypeVar("_T")
-_Batch = TypeVar("_Batch")
 
 
 def _chain(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
@@ -48,10 +44,8 @@ def slots_above(pipe: IterDataPipe[Any]) -> SlotStage | None:
 
 def gives_as_many(pipe: IterDataPipe[Any]) -> bool:
     """Return whether no stage between `pipe` and the plan gives more items than it takes."""
-    stages = (stage_of(above) for above in _chain(pipe))
-    return all(
-        stage.effect().gives in ("each", "fewer") or isinstance(stage, PlannedStage) for stage in stages
-    )
+    stages = (stage_of(above) for above in _chain(pipe) if not isinstance(above, PlannedStage))
+    return all(stage.effect().gives in ("each", "fewer") for stage in stages)
 
 
 def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
@@ -73,44 +67,6 @@ def maker_of_rows(pipe: IterDataPipe[Any]) -> Stage | None:
         if not stage.passes_on:
             break
     return None
-
-
-def given_of(
-    plan: PlannedStage, left: Iterable[list[_T]], make: Callable[[list[_T]], _Batch], stats: StageStats
-) -> Iterator[_Batch]:
-    """Yield a batch for each that was laid down.
-
-    Args:
-        plan: The stage that laid them down.
-        left: What is left of each, in order.
-        make: Makes a batch of that.
-        stats: Counts those of which nothing is left.
-
-    Raises:
-        EmptyBatchError: Nothing is left of one, and it may not be replaced by the batch before; or of all of them.
-    """
-    made: tuple[_Batch] | None = None
-    owed = 0  # empty batches before the first that is none: a worker begins anew at every resume
-    for slot, items in enumerate(left):
-        if items:
-            made = (make(items),)
-            for _ in range(owed + 1):
-                yield made[0]
-            owed = 0
-            continue
-        error = plan.lost(slot)
-        if error is not None:
-            raise error
-        stats.skip(EmptyBatchError.at("a batch is empty, and another of its worker is given in its place"))
-        if made is None:
-            owed += 1
-        else:
-            yield made[0]
-    if owed:
-        raise EmptyBatchError.at(
-            f"a worker has {owed} batches left in this epoch, and nothing is left of any of them",
-            todo="filter when the index is chosen (index.select)",
-        )
 
 
 def say_no_steps(source: IterDataPipe[Any], name: str) -> None:
@@ -146,17 +102,15 @@ def not_steps(tail: IterDataPipe[Any], size: int) -> str | None:
         tail: The last stage.
         size: Samples of a rank's batch.
     """
-    batcher: IterDataPipe[Any] | None = None
     for pipe in upstream(tail):
         stage = stage_of(pipe)
         if isinstance(stage, PlannedStage):
             break
         if isinstance(stage, SlotBatcher) and planned_above(pipe) is not None:
-            batcher = pipe
-            break
+            return None
         if stage.effect().gives != "each":
             return f"{stage.describe()} gives more or fewer items than it takes"
-    return None if batcher is not None or size == 1 else f"no .batched(n) makes one item of {size} samples"
+    return None if size == 1 else f"no .batched(n) makes one item of {size} samples"
 
 
 class SlotBatcher(Pipe[Any], DrawnStage):
@@ -186,7 +140,38 @@ class SlotBatcher(Pipe[Any], DrawnStage):
             yield from self._of_stream()
             return
         self.say_to(plan)
-        yield from given_of(plan, self._as_planned(plan, slots), self._batch, self.stats)
+        yield from self._given_of(plan, self._as_planned(plan, slots))
+
+    def _given_of(self, plan: PlannedStage, left: Iterable[list[Any]]) -> Iterator[Any]:
+        """Yield a batch for each that was laid down, of what is `left` of it.
+
+        Raises:
+            EmptyBatchError: Nothing is left of one, and it may not be replaced by the batch before; or of all of them.
+        """
+        made: tuple[Any] | None = None
+        owed = 0  # empty batches before the first that is none: a worker begins anew at every resume
+        for slot, items in enumerate(left):
+            if items:
+                made = (self._batch(items),)
+                for _ in range(owed + 1):
+                    yield made[0]
+                owed = 0
+                continue
+            error = plan.lost(slot)
+            if error is not None:
+                raise error
+            self.stats.skip(
+                EmptyBatchError.at("a batch is empty, and another of its worker is given in its place")
+            )
+            if made is None:
+                owed += 1
+            else:
+                yield made[0]
+        if owed:
+            raise EmptyBatchError.at(
+                f"a worker has {owed} batches left in this epoch, and nothing is left of any of them",
+                todo="filter when the index is chosen (index.select)",
+            )
 
     def _of_stream(self) -> Iterator[Any]:
         """Yield batches of what comes, where nothing was laid down."""

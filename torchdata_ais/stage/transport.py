@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.store import Retry, StoreOptions, cluster_options
@@ -50,12 +51,8 @@ class StageTransport:
 
     def resolve(self, pipe: IterDataPipe[Any]) -> StoreOptions:
         """Return the settings for `pipe`, the stage that holds this object."""
-        given = self.given
-        for above in upstream(pipe):
-            transport = vars(above).get("transport")
-            if given is None and isinstance(transport, StageTransport):
-                given = transport.given
-        return self._resolved(given)
+        known = (transport.given for transport in [self, *_transports(pipe)])
+        return self._resolved(next((given for given in known if given is not None), None))
 
     def resolve_over(self, known: StoreOptions) -> StoreOptions:
         """Return the settings where something else than a stage above is known: what the stage was given, else that."""
@@ -71,7 +68,11 @@ class StageTransport:
 
 def share_node(pipe: IterDataPipe[Any], processes: int) -> None:
     """Have the stages of `pipe` take their part of what a node may have, of so many processes."""
-    for stage in upstream(pipe):
-        transport = vars(stage).get("transport")
-        if isinstance(transport, StageTransport):
-            transport.on_node = processes
+    for transport in _transports(pipe):
+        transport.on_node = processes
+
+
+def _transports(pipe: IterDataPipe[Any]) -> list[StageTransport]:
+    """Return those of the stages of `pipe`, nearest first."""
+    stages = (stage for stage in upstream(pipe) if isinstance(stage, Stage))
+    return [stage.transport for stage in stages if stage.transport is not None]

@@ -9,7 +9,8 @@
     job           what a process is started with; `Part` is what a loader brings: the pipe, and how it begins an epoch
     worker        the process itself, from its start to its end
     signals       what the main process handles stays with it
-    producer      its loop: iterate the pipe, send items in turn, as far as there is credit
+    producer      its loop: iterate the pipe, send items in turn
+    outlet        a consumer of them, as far as there is credit
     receivers     the pipes that stand where the graph was cut and give the items of the other side
     hooks         what a pipe may have to hear of epochs, and to send something along with its items
     channel       messages over a socket pair, never blocking without watching the other side

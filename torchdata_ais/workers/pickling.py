@@ -9,7 +9,6 @@ that the receiver has done with is used again (`memory`).
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import pickle
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import torch
 import torch.multiprocessing  # registers how torch's types are pickled
 from torch import Tensor, UntypedStorage
 
-from torchdata_ais.workers.memory import HEADER, Lender, borrow, content_length, give_back
+from torchdata_ais.workers.memory import HEADER, Lender, borrow, give_back
 
 _INLINE_BYTES = 32 << 10
 """Longer pickles travel in memory of their own: messages stay small enough for the socket's buffer."""
@@ -102,7 +101,9 @@ def unpack(packed: Packed) -> Any:
     storages = len(fds) - packed.buffers
     try:
         if packed.in_file:
-            stream = _Reader(packed.fds[-1])
+            # Of large values each is one system call, and no page has to be mapped for it.
+            stream = os.fdopen(packed.fds[-1], "rb", closefd=False)
+            stream.seek(HEADER)
         buffers = [borrow(fd).data for fd in fds[storages:]]
         value = _Unpickler(stream, fds[: packed.shared], fds[packed.shared : storages], buffers).load()
     except BaseException:
@@ -209,29 +210,6 @@ class _Unpickler(pickle.Unpickler):
         if module == __name__ and name == _lent_storage.__name__:
             return partial(_lent_storage, fds=self._storages)
         return super().find_class(module, name)
-
-
-class _Reader:
-    """A file object for the unpickler: small values are copied out of a mapping, large ones by the kernel."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._content = memoryview(mmap.mmap(fd, HEADER + content_length(fd), access=mmap.ACCESS_READ))
-        self._position = HEADER
-
-    def read(self, size: int) -> bytes:
-        start, self._position = self._position, self._position + size
-        if size < _BUFFER_BYTES:
-            return bytes(self._content[start : self._position])
-        return os.pread(self._fd, size, start)  # half the time: no page has to be mapped for it
-
-    def readinto(self, target: memoryview) -> int:
-        start, self._position = self._position, self._position + len(target)
-        target[:] = self._content[start : self._position]
-        return len(target)
-
-    def readline(self) -> bytes:
-        raise pickle.UnpicklingError("a text opcode in a binary pickle")
 
 
 def _is_small_part(tensor: Tensor) -> bool:

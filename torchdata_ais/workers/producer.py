@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
@@ -14,12 +13,13 @@ from torchdata_ais.stage.meter import iterate
 from torchdata_ais.stage.origin import note_place
 from torchdata_ais.stage.rows import Memory
 from torchdata_ais.stage.upstream import at_work, parents
-from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
+from torchdata_ais.workers.channel import Channel, Kind, Message
 from torchdata_ais.workers.counts import Counts
 from torchdata_ais.workers.failure import Failure
 from torchdata_ais.workers.hooks import EnvelopeSender
-from torchdata_ais.workers.job import Part
+from torchdata_ais.workers.job import Job
 from torchdata_ais.workers.memory import Lender
+from torchdata_ais.workers.outlet import Outlet
 from torchdata_ais.workers.pickling import Packed, pack
 from torchdata_ais.workers.receivers import Dispatched
 from torchdata_ais.workers.stall import Watchdog
@@ -28,91 +28,16 @@ _MAX_HELD = 1000
 """Items the dispatching process keeps for workers that do not take them while others ask for more."""
 
 
-class Outlet:
-    """A consumer of the produced items, and how many it can take."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.open = True
-        self._queue: deque[tuple[Kind, Packed]] = deque()
-        self._epoch = 0
-        self._credit = 0
-        self._done = False
-        self._early: list[Message] = []
-
-    @property
-    def hungry(self) -> bool:
-        """Whether the next item that is made for it could be sent at once."""
-        return self.open and not self._done and self._credit > 0 and not self._queue
-
-    @property
-    def held(self) -> int:
-        """Items made for it and not yet sent."""
-        return len(self._queue)
-
-    def begin(self, epoch: int, credit: int = 0) -> None:
-        """Forget the last epoch."""
-        while self._queue:
-            self._queue.popleft()[1].drop()
-        self._epoch, self._credit, self._done = epoch, credit, False
-        early, self._early = self._early, []
-        for message in early:
-            self.hear(message)
-
-    def hear(self, message: Message) -> None:
-        """Take credit, or notice that no more items are wanted."""
-        if message.epoch > self._epoch:  # the worker has heard of the new epoch before us
-            self._early.append(message)
-        elif message.epoch == self._epoch:
-            if message.kind is Kind.CREDIT:
-                self._credit += message.value
-            elif message.kind is Kind.DONE:
-                self._done = True
-                while self._queue:
-                    self._queue.popleft()[1].drop()
-        self.flush()
-
-    def put(self, kind: Kind, packed: Packed) -> None:
-        """Send the message when its turn comes and there is credit; items cost one."""
-        if self._done or not self.open:
-            packed.drop()
-            return
-        self._queue.append((kind, packed))
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what can be sent."""
-        while self._queue:
-            kind, packed = self._queue[0]
-            costs = kind in (Kind.ITEM, Kind.TAGGED)
-            if costs and not self._credit:
-                return
-            self._queue.popleft()
-            self._credit -= costs
-            try:
-                self.channel.send(kind, self._epoch, 0, packed)
-            except HungUpError:
-                self.close()
-
-    def close(self) -> None:
-        """Expect nothing of this consumer any more."""
-        self.open = False
-        while self._queue:
-            self._queue.popleft()[1].drop()
-
-
 class Producer:
     """Runs a pipe, epoch after epoch, for one consumer or for several in turn.
 
     Args:
         pipe: What to iterate, if an epoch begins with no other.
-        part: What is done with it when an epoch begins, and for a pause.
+        job: What is done with it when an epoch begins, and for a pause; and how errors name this process.
         control: The channel that gives orders; its end ends the process.
         outlets: Who gets the items, round robin. A worker's only outlet is the control channel.
-        name: How errors name this process.
         sources: The pipes of the graph that read from the dispatching process.
         watchdog: Watches the time an item takes.
-        records: Whether to note a record an item.
 
     Attributes:
         recorder: Who notes it.
@@ -121,19 +46,17 @@ class Producer:
     def __init__(
         self,
         pipe: Any,
-        part: Part,
+        job: Job,
         control: Channel,
         outlets: list[Outlet],
-        name: str,
         sources: Sequence[Dispatched],
         watchdog: Watchdog,
-        records: bool,
     ) -> None:
         self._pipe = pipe
-        self._part = part
+        self._part = job.part
         self._control = control
         self._outlets = outlets
-        self._name = name
+        self._name = job.name
         self._sources = sources
         self._watchdog = watchdog
         self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
@@ -146,7 +69,7 @@ class Producer:
         self._iterator: Iterator[Any] | None = None
         self._envelope: Callable[[], Any] | None = None
         self._lender = Lender()
-        self._counts = Counts(pipe, records=records) if outlets[0].channel is control else None
+        self._counts = Counts(pipe, records=job.records) if outlets[0].channel is control else None
         self.recorder = None if self._counts is None else self._counts.recorder
 
     def run(self) -> None:

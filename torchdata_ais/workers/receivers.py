@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
 from typing import Any
 
 from torchdata_ais.errors import LoaderError, UsageError, WorkerDiedError
@@ -83,15 +83,13 @@ class Dispatched(_Live):
             yield message.load()
 
     def _next(self, channel: Channel, epoch: int) -> Message:
-        poll = select.poll()
-        poll.register(channel, select.POLLIN)
         while True:
             try:
                 message = channel.receive()
             except EOFError as error:
                 raise WorkerDiedError(_DISPATCHER_GONE) from error
             if message is None:
-                poll.poll()
+                wait([channel.fileno()])
             elif message.kind is Kind.BROKEN:
                 raise message.load().rebuild()
             elif message.epoch > epoch:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -116,10 +117,8 @@ def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str,
         frame: The innermost frame of the thread. A stage is at work if the code of its loop is, and so are then
             the stages below it.
     """
-    codes: list[CodeType] = []
-    while frame is not None:
-        codes.insert(0, frame.f_code)
-        frame = frame.f_back
+    frames = [] if frame is None else [inner for inner, _ in walk_stack(frame)]
+    codes = [one.f_code for one in reversed(frames)]
     chain = [] if pipe is None else list(upstream(pipe))
     found, begin = -1, 0
     for index, part in enumerate(chain):

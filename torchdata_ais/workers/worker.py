@@ -20,7 +20,8 @@ from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind
 from torchdata_ais.workers.failure import Failure
 from torchdata_ais.workers.job import DISPATCHER, Job
-from torchdata_ais.workers.producer import Outlet, Producer
+from torchdata_ais.workers.outlet import Outlet
+from torchdata_ais.workers.producer import Producer
 from torchdata_ais.workers.receivers import Dispatched
 from torchdata_ais.workers.signals import take_no_part_in_signals
 from torchdata_ais.workers.stall import Watchdog
@@ -58,21 +59,22 @@ def _produce(job: Job, control: Channel) -> None:
     pipe = job.part.open()
     outlets = [Outlet(Channel(sock)) for sock in job.outlets] or [Outlet(control)]
     answering = None if job.flight is None else Answering(job.flight, job.name)
-    watchdog = _watchdog(job, control, outlets)
-    watchdog.pipe = pipe
+    channels = {control, *(outlet.channel for outlet in outlets)}
+    worker = None if job.worker_id == DISPATCHER else job.worker_id
+    watchdog = Watchdog(job.stall_after, job.name, worker, partial(_tell, channels, job), pipe)
     try:
         with watchdog.running():
             sources = _connect(pipe, job.source)
             with watchdog:
                 watchdog.pipe = pipe = job.part.prepare(pipe)
-            producer = Producer(pipe, job.part, control, outlets, job.name, sources, watchdog, job.records)
+            producer = Producer(pipe, job, control, outlets, sources, watchdog)
             if answering is not None:
                 answering.recorder = producer.recorder
             producer.run()
     except SystemExit:
         raise
     except BaseException as error:
-        _tell([outlet.channel for outlet in outlets if outlet.channel is not control], job, error)
+        _tell(channels - {control}, job, error)
         raise
 
 
@@ -81,12 +83,6 @@ def _tell(channels: Iterable[Channel], job: Job, error: BaseException) -> None:
     for channel in channels:
         with contextlib.suppress(HungUpError):
             channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
-
-
-def _watchdog(job: Job, control: Channel, outlets: list[Outlet]) -> Watchdog:
-    channels = {control, *(outlet.channel for outlet in outlets)}
-    worker = None if job.worker_id == DISPATCHER else job.worker_id
-    return Watchdog(job.stall_after, job.name, worker, partial(_tell, channels, job))
 
 
 def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:

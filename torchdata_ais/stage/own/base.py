@@ -9,8 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.stage.own.kind import AnyPipe
-from torchdata_ais.stage.own.workers import share_out
+from torchdata_ais.stage.own.graph import AnyPipe, share_out
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -26,9 +25,8 @@ class IterDataPipe(IterableDataset[T_co], AnyPipe):
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
-    getstate_hook: ClassVar[Callable[[Any], Any] | None] = (
-        None  # torch's, for its way to look through a graph
-    )
+    # torch's, for its way to look through a graph:
+    getstate_hook: ClassVar[Callable[[Any], Any] | None] = None
 
     _runs = 0
     _number_of_samples_yielded = 0

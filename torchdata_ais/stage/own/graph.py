@@ -1,4 +1,4 @@
-"""The graph of a pipe, and what is done to all of it: sharding, shuffling."""
+"""The graph of a pipe, and what is done to all of it: sharding, shuffling, sharing it out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import torch.distributed as dist
+import xxhash
+
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.own.kind import AnyPipe
 
 Graph = dict[int, tuple[Any, Any]]
+
+
+class AnyPipe:
+    """What pipes have in common, iterated or asked by index: they are found in the attributes of others."""
 
 
 class SHARDING_PRIORITIES(enum.IntEnum):  # noqa: N801 - torch's name
@@ -101,3 +107,16 @@ def apply_shuffle_settings(pipe: Any, shuffle: bool | None = None) -> Any:
     for one in shuffling:
         one.set_shuffle(shuffle)
     return pipe
+
+
+def share_out(pipe: Any, info: Any, run: int) -> None:
+    """Give the worker of `info` its part of `pipe`, and all workers of all ranks the seeds of this run.
+
+    Ranks that are to shuffle alike need the same seed of torch's generator, as for torch's own sampler.
+    """
+    if dist.is_available() and dist.is_initialized():
+        apply_sharding(pipe, dist.get_world_size(), dist.get_rank(), SHARDING_PRIORITIES.DISTRIBUTED)
+    apply_sharding(pipe, info.num_workers, info.id, SHARDING_PRIORITIES.MULTIPROCESSING)
+    for index, one in enumerate(pipes_in(traverse_dps(pipe))):
+        if hasattr(one, "set_seed"):
+            one.set_seed(xxhash.xxh64_intdigest(f"{info.seed - info.id} {run} {index}".encode()) >> 1)

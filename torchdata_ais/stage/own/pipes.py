@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,8 @@ class IterableWrapper(IterDataPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         items = self.iterable
         if self.deepcopy:
-            try:
+            with suppress(TypeError):  # a generator, an open file
                 items = copy.deepcopy(items)
-            except TypeError:  # a generator, an open file
-                items = self.iterable
         yield from items
 
     def __len__(self) -> int:

@@ -1,7 +1,8 @@
-"""``.mix_random()``: items of several pipes by chance."""
+"""``.mix_round_robin()`` and ``.mix_random()``: items of several pipes, in turn or by chance."""
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -9,12 +10,81 @@ from typing import Any
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.mixing import several_pipes
-from torchdata_ais.stage.pipe import Pipe
+from torchdata_ais.stage.below_plan import below_plan
+from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, check_source
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.seed import EpochSeed, Seeded
 
 _END = object()
+
+
+def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any]]:
+    """Return the pipes to mix: `source` and `others`, or, with no others, those in the list `source`.
+
+    A pipe given twice is copied: torch allows one iterator of a pipe at a time.
+    """
+    given = list(source) if not others and isinstance(source, (list, tuple)) else [source, *others]
+    if not given:
+        raise UsageError.at("there is nothing to mix", todo="pass pipes: RoundRobin([a, b])")
+    pipes: list[IterDataPipe[Any]] = []
+    for item in given:
+        pipe = as_pipe(item)
+        check_source(pipe)
+        if below_plan(pipe):
+            raise UsageError.at(
+                "several pipes of which one begins with .read_samples() cannot be mixed: each plan holds for one pipe",
+                todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
+            )
+        pipes.append(copy.deepcopy(pipe) if any(pipe is other for other in pipes) else pipe)
+    return pipes
+
+
+@stage("mix_round_robin")
+class RoundRobin(Pipe[Any]):
+    """Take one item of each pipe in turn (``a.mix_round_robin(b, c)``, ``RoundRobin([a, b, c])``).
+
+    Args:
+        source: A pipe, or a list of all pipes.
+        *others: The other pipes.
+        longest: Whether to go on with the rest when a pipe has ended; else the stream ends there.
+
+    Yields:
+        Their items.
+
+    Order:
+        A function of the order of the pipes. Each worker mixes what it reads itself.
+
+    Memory:
+        One item, and what the pipes hold.
+
+    Example:
+        >>> list(RoundRobin([[1, 2, 3], [10, 20]]))
+        [1, 10, 2, 20, 3]
+        >>> list(RoundRobin([[1, 2, 3], [10]], longest=True))
+        [1, 10, 2, 3]
+    """
+
+    def __init__(self, source: Any, *others: Any, longest: bool = False) -> None:
+        super().__init__()
+        self._sources = several_pipes(source, others)
+        self._longest = longest
+
+    def arguments(self) -> str:
+        return f"{len(self._sources)} pipes" + (", longest=True" if self._longest else "")
+
+    def _items(self) -> Iterator[Any]:
+        running = [iter(pipe) for pipe in self._sources]
+        index = 0
+        while running:
+            index %= len(running)
+            item = next(running[index], _END)
+            if item is not _END:
+                yield item
+                index += 1
+            elif self._longest:
+                del running[index]
+            else:
+                return
 
 
 @stage("mix_random")
@@ -76,9 +146,8 @@ class RandomMix(Pipe[Any], Seeded):
         self.epoch_seed = EpochSeed(seed)
 
     def arguments(self) -> str:
-        return f"{len(self._sources)} pipes, probs={self._weights}" + (
-            ", longest=True" if self._longest else ""
-        )
+        longest = ", longest=True" if self._longest else ""
+        return f"{len(self._sources)} pipes, probs={self._weights}{longest}"
 
     def _items(self) -> Iterator[Any]:
         rng = random.Random(self.epoch_seed.next_epoch())

@@ -1,5 +1,0 @@
-"""Only for pickles of 0.1, which name this module: they are refused in words."""
-
-from torchdata_ais.stage.pickled import refuse as collate_columns
-
-__all__ = ["collate_columns"]
