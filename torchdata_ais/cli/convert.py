@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on_with, options_for, same_command
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.shown import bytes_text, count_text
@@ -24,123 +24,81 @@ if TYPE_CHECKING:
 _SHOWN = 8  # classes
 
 
+@command("torchdata_ais.writing", "rich.progress", also={"columns": "--column"})
 def convert(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SRC...",
-            help="A folder of pictures or sound, also in a bucket (ais://raw/photos/): with a folder for each class, "
-            "or with captions beside them (a.jpg, a.txt), or with Hugging Face's metadata.jsonl; a .csv, .tsv, .jsonl "
-            "or .parquet table; or shards: files, folders of them, ais://bucket/prefix, templates such as "
-            "ais://bucket/s-{000..099}.tar.",
-        ),
-    ],
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATTERN",
-            help="out/train-%06d.tar or ais://bucket/train-%06d.tar; with --split ais://bucket/{split}-%06d.tar.",
-        ),
-    ],
-    kind: Annotated[
-        Literal["auto", "images", "audio", "table", "shards"],
-        typer.Option(metavar="KIND", help="images, audio, table or shards, where SRC does not tell."),
-    ] = "auto",
-    maxcount: Annotated[int, typer.Option(help="Most samples in a shard.", min=1)] = 100000,
-    maxsize: Annotated[
-        str, typer.Option(metavar="SIZE", help="Most bytes of a shard, such as 500MB or 1GiB.")
-    ] = "3GB",
-    fields: Annotated[str | None, typer.Option(help="Keep these fields only: 'jpg cls'.")] = None,
-    number_keys: Annotated[
-        bool, typer.Option("--number-keys", help="Give new keys: for shards whose keys repeat.")
-    ] = False,
-    column: Annotated[
-        list[str] | None, typer.Option(help="For a table: COLUMN=FIELD, such as image_path=jpg.")
-    ] = None,
-    root: Annotated[
-        str | None, typer.Option(help="For a table: where its files are. Default: its folder.")
-    ] = None,
-    image_field: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="The field of all pictures; 'ending' for each its own. Default: jpg, or the ending that all have.",
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Decode every picture, sound, text and JSON once: broken ones are errors."
-        ),
-    ] = False,
-    shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Put files or rows into a random order first.")
-    ] = False,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PARTS",
-            help="0.9/0.1 (train and val), 0.8/0.1/0.1 (and test), fit=0.7/held=0.3: drawn by --seed.",
-        ),
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K/N", help="Only the k-th of n parts, for several machines: 1/16 to 16/16 are the whole."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="For --shuffle, --split and --rng.")] = 0,
-    size: Annotated[
-        int | None, typer.Option(help="Encode images anew, this many pixels square.", min=0)
-    ] = None,
-    shorter: Annotated[
-        int | None, typer.Option(help="Encode images anew, the shorter side so long.", min=0)
-    ] = None,
-    max_pixels: Annotated[
-        int | None,
-        typer.Option(help="Refuse images of more pixels, as stored or as made. Default: 89478485.", min=0),
-    ] = None,
-    quality: Annotated[int, typer.Option(help="Of JPEG and WebP files made here.", min=1, max=100)] = 95,
-    map_with: Annotated[
-        str | None, typer.Option("--map", help="MODULE:FUNCTION from a decoded sample to a sample, or None.")
-    ] = None,
-    rng: Annotated[bool, typer.Option("--rng", help="Call the function with a random.Random, too.")] = False,
-    select: Annotated[
-        str | None, typer.Option(help="MODULE:FUNCTION that says whether to keep a sample (of bytes).")
-    ] = None,
-    processes: Annotated[int, typer.Option(help="Processes that read, decode and encode.", min=1)] = 1,
-    compress: Annotated[
-        Literal["gz", "bz2", "xz", "zst"] | None,
-        typer.Option(metavar="FORMAT", help="gz, bz2, xz or zst. Default: by the end of PATTERN."),
-    ] = None,
-    manifest: Annotated[str | None, typer.Option(help="Where to note the finished shards, as JSON.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after the shards of --manifest.")] = False,
-    index: Annotated[
-        bool, typer.Option("--index", help="Make the sample index of the new shards on the way.")
-    ] = False,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Write over shards that are there; those beyond the new ones stay, and are named.",
-        ),
-    ] = False,
-    on_error: Annotated[
-        Literal["raise", "warn", "skip"],
-        typer.Option(
-            metavar="WHAT",
-            help="raise; or go on without samples that cannot be made: warn (and name each), skip.",
-        ),
-    ] = "raise",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    sources: list[str],
+    target: str,
+    kind: Literal["auto", "images", "audio", "table", "shards"] = "auto",
+    maxcount: Annotated[int, typer.Option(min=1)] = 100000,
+    maxsize: str = "3GB",
+    fields: str | None = None,
+    number_keys: bool = False,
+    column: list[str] | None = None,
+    root: str | None = None,
+    image_field: str | None = None,
+    check: bool = False,
+    shuffle: bool = False,
+    split: str | None = None,
+    part: str | None = None,
+    seed: int = 0,
+    size: Annotated[int | None, typer.Option(min=0)] = None,
+    shorter: Annotated[int | None, typer.Option(min=0)] = None,
+    max_pixels: Annotated[int | None, typer.Option(min=0)] = None,
+    quality: Annotated[int, typer.Option(min=1, max=100)] = 95,
+    map_with: Annotated[str | None, typer.Option("--map")] = None,
+    rng: bool = False,
+    select: str | None = None,
+    processes: Annotated[int, typer.Option(min=1)] = 1,
+    compress: Literal["gz", "bz2", "xz", "zst"] | None = None,
+    manifest: str | None = None,
+    resume: bool = False,
+    index: bool = False,
+    overwrite: bool = False,
+    on_error: Literal["raise", "warn", "skip"] = "raise",
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Write tar shards from folders of pictures or sound, a table, or other shards.
 
     Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
     conversion that was interrupted and resumed. Names of classes are kept beside the shards, in classes.json. What is
     left out is counted and named.
+
+    Args:
+        sources (SRC...): A folder of pictures or sound, also in a bucket (ais://raw/photos/): with a folder for each
+            class, or with captions beside them (a.jpg, a.txt), or with Hugging Face's metadata.jsonl; a .csv, .tsv,
+            .jsonl or .parquet table; or shards: files, folders of them, ais://bucket/prefix, templates such as
+            ais://bucket/s-{000..099}.tar.
+        target (PATTERN): out/train-%06d.tar or ais://bucket/train-%06d.tar; with --split ais://bucket/{split}-%06d.tar.
+        kind (KIND): images, audio, table or shards, where SRC does not tell.
+        maxcount: Most samples in a shard.
+        maxsize (SIZE): Most bytes of a shard, such as 500MB or 1GiB.
+        fields: Keep these fields only: 'jpg cls'.
+        number_keys: Give new keys: for shards whose keys repeat.
+        column: For a table: COLUMN=FIELD, such as image_path=jpg.
+        root: For a table: where its files are. Default: its folder.
+        image_field (FIELD): The field of all pictures; 'ending' for each its own. Default: jpg, or the ending that all
+            have.
+        check: Decode every picture, sound, text and JSON once: broken ones are errors.
+        shuffle: Put files or rows into a random order first.
+        split (PARTS): 0.9/0.1 (train and val), 0.8/0.1/0.1 (and test), fit=0.7/held=0.3: drawn by --seed.
+        part (K/N): Only the k-th of n parts, for several machines: 1/16 to 16/16 are the whole.
+        seed: For --shuffle, --split and --rng.
+        size: Encode images anew, this many pixels square.
+        shorter: Encode images anew, the shorter side so long.
+        max_pixels: Refuse images of more pixels, as stored or as made. Default: 89478485.
+        quality: Of JPEG and WebP files made here.
+        map_with: MODULE:FUNCTION from a decoded sample to a sample, or None.
+        rng: Call the function with a random.Random, too.
+        select: MODULE:FUNCTION that says whether to keep a sample (of bytes).
+        processes: Processes that read, decode and encode.
+        compress (FORMAT): gz, bz2, xz or zst. Default: by the end of PATTERN.
+        manifest: Where to note the finished shards, as JSON.
+        resume: Go on after the shards of --manifest.
+        index: Make the sample index of the new shards on the way.
+        overwrite: Write over shards that are there; those beyond the new ones stay, and are named.
+        on_error (WHAT): raise; or go on without samples that cannot be made: warn (and name each), skip.
+        as_json: Print the result as one JSON object.
 
     Examples:
         torchdata-ais convert photos ais://pets/train-%06d.tar
@@ -150,72 +108,57 @@ def convert(
         torchdata-ais convert --part 3/16 photos ais://pets/train-%06d.tar
         torchdata-ais convert --shorter 256 ais://a/train- ais://b/%06d.tar
     """
+    goes_on_with(same_command("--resume" if manifest else "--overwrite"))
+    from torchdata_ais.cli._bucket import bucket_for, new_bucket
+    from torchdata_ais.cli._function import function_named
+    from torchdata_ais.cli._progress import progress_of
+    from torchdata_ais.writing import ConversionJob, Edit, SourceOptions
 
-    def again() -> str:
-        return same_command("--resume") if manifest else same_command("--overwrite")
-
-    with (
-        reported(
-            debug,
-            "torchdata_ais.writing",
-            "rich.progress",
-            command=convert,
-            again=again,
-            also={"columns": "--column"},
+    touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
+    options = options_for(endpoint) if touches_cluster else None
+    function = function_named(map_with)
+    bars = ExitStack()
+    job = ConversionJob(
+        sources[0] if len(sources) == 1 else sources,
+        target,
+        how=SourceOptions(
+            kind,
+            columns=_columns(column or []),
+            root=root or None,
+            shuffle=shuffle,
+            image_field=image_field,
+            part=part,
+            split=split,
         ),
-        ExitStack() as stack,
-    ):
-        from torchdata_ais.cli._bucket import bucket_for, new_bucket
-        from torchdata_ais.cli._function import function_named
-        from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.writing import ConversionJob, Edit, SourceOptions
-
-        touches_cluster = any(parse_url(url).kind == "object" for url in (*sources, target))
-        options = options_for(endpoint) if touches_cluster else None
-        function = function_named(map_with)
-        bars = stack.enter_context(ExitStack())
-        job = ConversionJob(
-            sources[0] if len(sources) == 1 else sources,
-            target,
-            how=SourceOptions(
-                kind,
-                columns=_columns(column or []),
-                root=root or None,
-                shuffle=shuffle,
-                image_field=image_field,
-                part=part,
-                split=split,
-            ),
-            edit=Edit(
-                select=function_named(select),
-                decode=_decoder(function, size, shorter, max_pixels),
-                map=function,
-                rng=rng,
-                fields=fields.replace(",", " ") if fields else None,
-                keys="number" if number_keys else "keep",
-                check=check,
-                quality=quality,
-            ),
-            seed=seed,
-            processes=processes,
-            resume=resume,
-            overwrite=overwrite,
-            on_error=on_error,
-            progress=progress_of(bars, "convert", size=lambda: job.bytes),
-            cluster=options,
-            writer={
-                "manifest": manifest or None,
-                "maxcount": maxcount,
-                "maxsize": _bytes(maxsize),
-                "compress": compress or None,
-                "index": index,
-            },
-        )
-        # Only now: a bucket for arguments that cannot work would stay empty.
-        stack.enter_context(new_bucket(bucket_for(target.replace("{split}", "split"), options)))
+        edit=Edit(
+            select=function_named(select),
+            decode=_decoder(function, size, shorter, max_pixels),
+            map=function,
+            rng=rng,
+            fields=fields.replace(",", " ") if fields else None,
+            keys="number" if number_keys else "keep",
+            check=check,
+            quality=quality,
+        ),
+        seed=seed,
+        processes=processes,
+        resume=resume,
+        overwrite=overwrite,
+        on_error=on_error,
+        progress=progress_of(bars, "convert", size=lambda: job.bytes),
+        cluster=options,
+        writer={
+            "manifest": manifest or None,
+            "maxcount": maxcount,
+            "maxsize": _bytes(maxsize),
+            "compress": compress or None,
+            "index": index,
+        },
+    )
+    # Only now: a bucket for arguments that cannot work would stay empty.
+    with bars, new_bucket(bucket_for(target.replace("{split}", "split"), options)):
         done = job.run()
-        bars.close()
-        _say(done, target, as_json=as_json)
+    _say(done, target, as_json=as_json)
 
 
 def _decoder(

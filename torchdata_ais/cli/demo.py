@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, options_for, reported
+from torchdata_ais.cli._run import command, options_for
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import bucket_place
@@ -27,43 +27,41 @@ _TIMES_CHANCE = 3.0
 """The held-out accuracy must be at least so many times that of guessing."""
 
 
+@command("torchdata_ais.loaders.loader", "rich.progress")
 def demo(
-    samples: Annotated[
-        int, typer.Option(help="Samples to draw; a fifth of them is held out.", min=100)
-    ] = 3000,
-    epochs: Annotated[int, typer.Option(help="Passes over the training shards.", min=1)] = 4,
-    workers: Annotated[int, typer.Option(help="Worker processes; 0 loads in this process.", min=0)] = 2,
-    seed: Annotated[int, typer.Option(help="For data, order and model.")] = 0,
-    endpoint: Annotated[
-        str,
-        typer.Option(
-            help="A real cluster, as http://host:51080. Default: an embedded one.", show_default=False
-        ),
-    ] = "",
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the data there; the embedded cluster stays up until Ctrl-C.")
-    ] = False,
-    debug: Debug = False,
+    samples: Annotated[int, typer.Option(min=100)] = 3000,
+    epochs: Annotated[int, typer.Option(min=1)] = 4,
+    workers: Annotated[int, typer.Option(min=0)] = 2,
+    seed: int = 0,
+    endpoint: str = "",
+    keep: bool = False,
 ) -> None:
     """Train a model on shards in AIStore, and check that every sample came exactly once.
 
     Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
     it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
 
+    Args:
+        samples: Samples to draw; a fifth of them is held out.
+        epochs: Passes over the training shards.
+        workers: Worker processes; 0 loads in this process.
+        seed: For data, order and model.
+        endpoint: A real cluster, as http://host:51080. Default: an embedded one.
+        keep: Leave the data there; the embedded cluster stays up until Ctrl-C.
+
     Examples:
         torchdata-ais demo
         torchdata-ais demo --samples 400 --epochs 2
         torchdata-ais demo --endpoint http://host:51080 --keep
     """
-    with reported(debug, "torchdata_ais.loaders.loader", "rich.progress", command=demo):
-        started = time.perf_counter()
-        with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
-            held_out = samples // 5
-            _store_pets(bucket, samples, held_out, seed)
-            accuracy = _train(bucket, options, samples, held_out, epochs=epochs, workers=workers, seed=seed)
-            _judge(accuracy, count_text(epochs, "epoch"), time.perf_counter() - started)
-            if keep:
-                _stay(options, bucket, wait=not endpoint)
+    started = time.perf_counter()
+    with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
+        held_out = samples // 5
+        _store_pets(bucket, samples, held_out, seed)
+        accuracy = _train(bucket, options, samples, held_out, epochs=epochs, workers=workers, seed=seed)
+        _judge(accuracy, count_text(epochs, "epoch"), time.perf_counter() - started)
+        if keep:
+            _stay(options, bucket, wait=not endpoint)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on_with, options_for, same_command
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
@@ -23,62 +23,55 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 20
 
 
+@command("torchdata_ais.store", "rich.progress")
 def get(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            help="ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.",
-        ),
-    ],
-    target: Annotated[
-        str, typer.Argument(metavar="PATH", help="A file, or a folder; one that ends with / is made.")
-    ] = ".",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that hold something else.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    url: str,
+    target: Annotated[str, typer.Argument()] = ".",
+    overwrite: bool = False,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Fetch an object, a member of a shard, or all objects of a prefix into files.
 
     Files appear when they are whole. Those that are there with the same bytes are left as they are, so the same command
     goes on after an interrupt. Names are kept from the last slash of the prefix on.
 
+    Args:
+        url: ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.
+        target (PATH): A file, or a folder; one that ends with / is made.
+        overwrite: Replace files that hold something else.
+
     Examples:
         torchdata-ais get ais://pets/train-000.tar
         torchdata-ais get ais://pets/train- shards/
         torchdata-ais get ais://pets/train-000.tar/cat/0001.jpg cat.jpg
     """
-    with reported(debug, "torchdata_ais.store", "rich.progress", command=get, again=same_command):
-        from torchdata_ais.cli._objects import blocks_of, find, target_names
-        from torchdata_ais.cli._progress import moved_bytes
-        from torchdata_ais.store.naming import make_folder, no_empty_folders
+    goes_on_with(same_command())
+    from torchdata_ais.cli._objects import blocks_of, find, target_names
+    from torchdata_ais.cli._progress import moved_bytes
+    from torchdata_ais.store.naming import make_folder, no_empty_folders
 
-        options = options_for(endpoint)
-        found = find(url, options)
-        folder = (
-            target.endswith("/") or Path(target).is_dir() or (len(found) > 1 and not Path(target).exists())
+    options = options_for(endpoint)
+    found = find(url, options)
+    folder = target.endswith("/") or Path(target).is_dir() or (len(found) > 1 and not Path(target).exists())
+    paths = [Path(target, name) for name in target_names(found, folder, target)]
+    both = list(zip(found, paths, strict=True))
+    missing = [(one, path) for one, path in both if not _is_there(one, path, overwrite, options)]
+    if paths[0].parent.exists():
+        make_folder(paths[0].parent)
+    elif not folder:
+        raise NotFoundError.at(
+            f"there is no folder {paths[0].parent}",
+            todo=f"make it, or write {paths[0].parent}/ to have it made",
         )
-        paths = [Path(target, name) for name in target_names(found, folder, target)]
-        both = list(zip(found, paths, strict=True))
-        missing = [(one, path) for one, path in both if not _is_there(one, path, overwrite, options)]
-        if paths[0].parent.exists():
-            make_folder(paths[0].parent)
-        elif not folder:
-            raise NotFoundError.at(
-                f"there is no folder {paths[0].parent}",
-                todo=f"make it, or write {paths[0].parent}/ to have it made",
-            )
-        written = 0
-        total = sum(one.url.size or 0 for one, _ in missing)
-        with no_empty_folders({path.parent for path in paths}), moved_bytes("get", total) as moved:
-            for one, path in missing:
-                make_folder(path.parent)
-                with blocks_of(one, options) as blocks:
-                    written += _write(path, blocks, moved)
-        _say(found, paths, {path for _, path in missing}, written, as_json=as_json)
+    written = 0
+    total = sum(one.url.size or 0 for one, _ in missing)
+    with no_empty_folders({path.parent for path in paths}), moved_bytes("get", total) as moved:
+        for one, path in missing:
+            make_folder(path.parent)
+            with blocks_of(one, options) as blocks:
+                written += _write(path, blocks, moved)
+    _say(found, paths, {path for _, path in missing}, written, as_json=as_json)
 
 
 def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) -> bool:

@@ -13,7 +13,7 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json, shown_line
 from torchdata_ais.cli._files import check_new_file
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported, sentence
+from torchdata_ais.cli._run import AsJson, Debug, Endpoint, ExitCodes, command, options_of, sentence
 from torchdata_ais.cli._words import names_of
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
@@ -28,30 +28,12 @@ class _Member(NamedTuple):
     size: int
 
 
+@command("torchdata_ais.pipes")
 def inspect(
-    url: Annotated[
-        str,
-        typer.Argument(metavar="URL", help="A shard: ais://bucket/name.tar, an object URL, or a local file."),
-    ],
-    count: Annotated[
-        int,
-        typer.Option(
-            "-n",
-            "--count",
-            help="Read the first so many samples only, and check no more.",
-            min=0,
-            show_default=False,
-        ),
-    ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    sheet: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a contact sheet of the first images, such as out.png.",
-            show_default=False,
-        ),
-    ] = None,
+    url: str,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, show_default=False)] = 0,
+    as_json: AsJson = False,
+    sheet: Path | None = None,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
@@ -61,49 +43,53 @@ def inspect(
     the object, and that the members of each sample stand together. If it is not sound, the exit code is 1, and
     what could be read is shown before the error.
 
+    Args:
+        url: A shard: ais://bucket/name.tar, an object URL, or a local file.
+        count: Read the first so many samples only, and check no more.
+        sheet (FILE): Write a contact sheet of the first images, such as out.png.
+
     Examples:
         torchdata-ais inspect ais://pets/train-000.tar
         torchdata-ais inspect -n 3 ais://pets/train-000.tar
         torchdata-ais inspect --sheet out.png /data/train-000.tar
     """
-    with reported(debug, "torchdata_ais.pipes", command=inspect):
-        check_new_file(sheet)
-        _check_ending(sheet)
-        where = parse_url(url)
-        if where.kind == "object" and not where.name:
-            raise UsageError.at(
-                f"{url} is a bucket, not a shard", todo=f"torchdata-ais ls {url} shows its shards"
-            )
-        members: list[_Member] = []
-        first: list[Any] = []
-        problem: AISError | None = None
-        ended = True
-        try:
-            ended = _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0, count)
-        except NotFoundError as error:
-            if where.kind == "object":
-                raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
-            if where.kind == "file":
-                folder = next(one for one in Path(where.name).absolute().parents if one.exists())
-                raise error.noting(f"ls {shlex.quote(str(folder))} shows what is there") from None
-            raise
-        except AISError as error:
-            problem = error
-        if sheet is not None and first:
-            _draw(sheet, first, url, endpoint)
-        samples = list(_samples(members))
-        if as_json:
-            text = "" if problem is None else sentence(problem, names_of(inspect))
-            whole = problem is None if ended else None
-            echo_json({"url": url, "whole": whole, "error": text, "samples": samples})
-        elif members or problem is None:
-            state = "not sound; read so far" if problem else "whole" if ended else "the beginning"
-            _show(url, members, samples, state, err=problem is not None)
-        if problem is None:
-            return
-        if as_json and not debug:
-            raise typer.Exit(ExitCodes.FAILED)
-        raise problem
+    check_new_file(sheet)
+    _check_ending(sheet)
+    where = parse_url(url)
+    if where.kind == "object" and not where.name:
+        raise UsageError.at(
+            f"{url} is a bucket, not a shard", todo=f"torchdata-ais ls {url} shows its shards"
+        )
+    members: list[_Member] = []
+    first: list[Any] = []
+    problem: AISError | None = None
+    ended = True
+    try:
+        ended = _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0, count)
+    except NotFoundError as error:
+        if where.kind == "object":
+            raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
+        if where.kind == "file":
+            folder = next(one for one in Path(where.name).absolute().parents if one.exists())
+            raise error.noting(f"ls {shlex.quote(str(folder))} shows what is there") from None
+        raise
+    except AISError as error:
+        problem = error
+    if sheet is not None and first:
+        _draw(sheet, first, url, endpoint)
+    samples = list(_samples(members))
+    if as_json:
+        text = "" if problem is None else sentence(problem, names_of(inspect))
+        whole = problem is None if ended else None
+        echo_json({"url": url, "whole": whole, "error": text, "samples": samples})
+    elif members or problem is None:
+        state = "not sound; read so far" if problem else "whole" if ended else "the beginning"
+        _show(url, members, samples, state, err=problem is not None)
+    if problem is None:
+        return
+    if as_json and not debug:
+        raise typer.Exit(ExitCodes.FAILED)
+    raise problem
 
 
 def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int, count: int) -> bool:
