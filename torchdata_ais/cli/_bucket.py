@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -10,10 +10,11 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
+from torchdata_ais.cli._echo import echo, echo_json
 from torchdata_ais.cli._objects import same_bytes
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
-from torchdata_ais.shown import count_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.store import StoreOptions, list_objects, put_object
 from torchdata_ais.store.naming import naming
 from torchdata_ais.store.pages import list_bucket
@@ -115,6 +116,24 @@ class Bucket:
         with sdk_client(self.options) as client:
             bucket = sdk_bucket(client, self.place)
             call(lambda: bucket.delete(missing_ok=True), self.options, f"bucket {self.uri}", self.uri)
+
+
+def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *, as_json: bool) -> None:
+    """Print what was stored.
+
+    Args:
+        bucket: Where.
+        rows: Of each object, what JSON has of it, such as whether it was ``stored``: else it was there already.
+        size: The bytes that were stored.
+        as_json: Whether to print JSON.
+    """
+    stored = sum(row["stored"] for row in rows)
+    there = len(rows) - stored
+    if as_json:
+        echo_json({"stored": stored, "there": there, "size": size, "objects": rows}, indent=1)
+        return
+    more = f"; {there} there already" if there else ""
+    echo(f"stored {count_text(stored, 'object')}, {bytes_text(size)}, in {bucket.uri}{more}")
 
 
 class _Sent(FileIO):

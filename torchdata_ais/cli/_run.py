@@ -119,21 +119,21 @@ def command(
     return made
 
 
-def goes_on_with(typed: str) -> None:
-    """Have an interrupt from now on tell what goes on with the work, such as the same command once more."""
-    _NEXT.set(typed)
+def goes_on(*more: str, after: str = "") -> None:
+    """Have an interrupt from now on tell what goes on with the work: this command once more.
+
+    Args:
+        more: Options that it needs then.
+        after: What is to be done before, with the words that lead on.
+    """
+    words = sys.argv[1:] + [word for word in more if word not in sys.argv]
+    _NEXT.set(f"{after}torchdata-ais {shlex.join(words)}")
 
 
 def _interrupted() -> None:
     echo(LINE, err=True)
     if _NEXT.get():
         echo(f"next: {_NEXT.get()}", err=True)
-
-
-def same_command(*more: str) -> str:
-    """Return what to type to run this command once more, with `more` options."""
-    words = sys.argv[1:] + [word for word in more if word not in sys.argv]
-    return f"torchdata-ais {shlex.join(words)}"
 
 
 def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on_with, options_for, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_for
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.shown import bytes_text, count_text
@@ -108,7 +108,7 @@ def convert(
         torchdata-ais convert --part 3/16 photos ais://pets/train-%06d.tar
         torchdata-ais convert --shorter 256 ais://a/train- ais://b/%06d.tar
     """
-    goes_on_with(same_command("--resume" if manifest else "--overwrite"))
+    goes_on("--resume" if manifest else "--overwrite")
     from torchdata_ais.cli._bucket import bucket_for, new_bucket
     from torchdata_ais.cli._function import function_named
     from torchdata_ais.cli._progress import progress_of

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on_with, options_for, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_for
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 
 
@@ -34,8 +32,8 @@ def cp(
         torchdata-ais cp ais://pets/train- ais://copy/old/
         torchdata-ais cp ais://pets/train-000.tar/cat/0001.jpg ais://pets/cover.jpg
     """
-    goes_on_with(same_command())
-    from torchdata_ais.cli._bucket import Bucket, new_bucket
+    goes_on()
+    from torchdata_ais.cli._bucket import Bucket, new_bucket, tell_stored
     from torchdata_ais.cli._objects import blocks_of, find, is_member, object_place, target_names
     from torchdata_ais.cli._progress import moved_bytes
     from torchdata_ais.store.object_names import check_name
@@ -55,29 +53,20 @@ def cp(
     found = find(source, options)
     folder = not place.name or place.name.endswith("/")
     names = [place.name + name for name in target_names(found, folder, target)]
-    for name in names:
+    named = dict(zip(names, found, strict=True))
+    for name in named:
         check_name(replace(place, name=name))
     bucket = Bucket.of(place, options)
     with new_bucket(bucket):
-        there = bucket.holds(
-            [(name, one.url) for one, name in zip(found, names, strict=True)], overwrite=overwrite
-        )
-        total = sum(one.url.size or 0 for one, name in zip(found, names, strict=True) if name not in there)
-        stored = 0
-        with moved_bytes("cp", total) as moved:
-            for one, name in zip(found, names, strict=True):
-                if name not in there:
-                    with blocks_of(one, options) as blocks:
-                        stored += bucket.put_blocks(name, blocks, moved)
-    count = len(names) - len(there)
-    if as_json:
-        rows = [
-            {"url": one.uri, "target": f"{bucket.uri}/{name}", "stored": name not in there}
-            for one, name in zip(found, names, strict=True)
-        ]
-        echo_json({"stored": count, "there": len(there), "size": stored, "objects": rows}, indent=1)
-        return
-    echo(
-        f"stored {count_text(count, 'object')}, {bytes_text(stored)}, in {bucket.uri}"
-        + (f"; {len(there)} there already" if there else "")
-    )
+        there = bucket.holds([(name, one.url) for name, one in named.items()], overwrite=overwrite)
+        new = {name: one for name, one in named.items() if name not in there}
+        size = 0
+        with moved_bytes("cp", sum(one.url.size or 0 for one in new.values())) as moved:
+            for name, one in new.items():
+                with blocks_of(one, options) as blocks:
+                    size += bucket.put_blocks(name, blocks, moved)
+    rows = [
+        {"url": one.uri, "target": f"{bucket.uri}/{name}", "stored": name in new}
+        for name, one in named.items()
+    ]
+    tell_stored(bucket, rows, size, as_json=as_json)

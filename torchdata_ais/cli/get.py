@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on_with, options_for, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_for
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
@@ -46,7 +46,7 @@ def get(
         torchdata-ais get ais://pets/train- shards/
         torchdata-ais get ais://pets/train-000.tar/cat/0001.jpg cat.jpg
     """
-    goes_on_with(same_command())
+    goes_on()
     from torchdata_ais.cli._objects import blocks_of, find, target_names
     from torchdata_ais.cli._progress import moved_bytes
     from torchdata_ais.store.naming import make_folder, no_empty_folders
@@ -55,8 +55,8 @@ def get(
     found = find(url, options)
     folder = target.endswith("/") or Path(target).is_dir() or (len(found) > 1 and not Path(target).exists())
     paths = [Path(target, name) for name in target_names(found, folder, target)]
-    both = list(zip(found, paths, strict=True))
-    missing = [(one, path) for one, path in both if not _is_there(one, path, overwrite, options)]
+    named = dict(zip(paths, found, strict=True))
+    new = {path: one for path, one in named.items() if not _is_there(one, path, overwrite, options)}
     if paths[0].parent.exists():
         make_folder(paths[0].parent)
     elif not folder:
@@ -65,13 +65,23 @@ def get(
             todo=f"make it, or write {paths[0].parent}/ to have it made",
         )
     written = 0
-    total = sum(one.url.size or 0 for one, _ in missing)
+    total = sum(one.url.size or 0 for one in new.values())
     with no_empty_folders({path.parent for path in paths}), moved_bytes("get", total) as moved:
-        for one, path in missing:
+        for path, one in new.items():
             make_folder(path.parent)
             with blocks_of(one, options) as blocks:
                 written += _write(path, blocks, moved)
-    _say(found, paths, {path for _, path in missing}, written, as_json=as_json)
+    there = len(paths) - len(new)
+    if as_json:
+        rows = [
+            {"url": one.uri, "path": str(path), "size": path.stat().st_size, "written": path in new}
+            for path, one in named.items()
+        ]
+        echo_json({"written": len(new), "there": there, "files": rows}, indent=1)
+        return
+    where = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
+    more = f"; {there} there already" if there else ""
+    echo(f"wrote {count_text(len(new), 'file')}, {bytes_text(written)}: {where}{more}")
 
 
 def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) -> bool:
@@ -115,19 +125,3 @@ def _write(path: Path, blocks: Iterator[bytes], moved: Callable[[int], None]) ->
             size += len(block)
             moved(len(block))
     return size
-
-
-def _say(found: list[Found], paths: list[Path], new: set[Path], written: int, *, as_json: bool) -> None:
-    if as_json:
-        rows: list[dict[str, Any]] = [
-            {"url": one.uri, "path": str(path), "size": path.stat().st_size, "written": path in new}
-            for one, path in zip(found, paths, strict=True)
-        ]
-        echo_json({"written": len(new), "there": len(paths) - len(new), "files": rows}, indent=1)
-        return
-    there = len(paths) - len(new)
-    where = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
-    echo(
-        f"wrote {count_text(len(new), 'file')}, {bytes_text(written)}: {where}"
-        + (f"; {there} there already" if there else "")
-    )

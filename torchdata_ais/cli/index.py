@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import (
-    AsJson,
-    Endpoint,
-    ExitCodes,
-    command,
-    goes_on_with,
-    options_of,
-    same_command,
-)
+from torchdata_ais.cli._run import AsJson, Endpoint, ExitCodes, command, goes_on, options_of
 from torchdata_ais.shown import count_text
 
 if TYPE_CHECKING:
@@ -52,7 +44,7 @@ def index(
         torchdata-ais index --check ais://pets/train-
         torchdata-ais index --where /data/index ais://a/train- ais://b/train-
     """
-    goes_on_with(same_command())
+    goes_on()
     from torchdata_ais.cli._progress import job_bars
     from torchdata_ais.errors import UsageError
     from torchdata_ais.index import index_place

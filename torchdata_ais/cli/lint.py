@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import (
-    AsJson,
-    Endpoint,
-    ExitCodes,
-    command,
-    goes_on_with,
-    options_of,
-    same_command,
-)
+from torchdata_ais.cli._run import AsJson, Endpoint, ExitCodes, command, goes_on, options_of
 from torchdata_ais.cli._words import as_typed, names_of, remedy_as_typed
 from torchdata_ais.error_text import Sentences
 from torchdata_ais.errors import NotFoundError, UsageError
@@ -68,7 +60,7 @@ def lint(
         torchdata-ais lint ais://pets/train- --fix ais://good/train-%06d.tar
     """
     if fix:
-        goes_on_with(same_command())
+        goes_on()
     with ExitStack() as stack:
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.cli._bucket import bucket_for, new_bucket
@@ -113,7 +105,7 @@ def lint(
         written: Resharded | None = None
         if fix:
             stack.enter_context(new_bucket(bucket_for(fix, options)))
-            goes_on_with(f"remove the shards of {fix}, then {same_command()}")
+            goes_on(after=f"remove the shards of {fix}, then ")
             bar = progress_of(bars, "fix")
             written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             bars.close()

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on_with, options_for, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_for
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text, count_text
 
 
 @command("aistore.sdk", "rich.progress")
@@ -35,8 +33,8 @@ def put(
         torchdata-ais put shards ais://pets/train/
         torchdata-ais put --json --overwrite shards ais://pets/
     """
-    goes_on_with(same_command())
-    from torchdata_ais.cli._bucket import Bucket, new_bucket
+    goes_on()
+    from torchdata_ais.cli._bucket import Bucket, new_bucket, tell_stored
     from torchdata_ais.cli._objects import object_place
     from torchdata_ais.cli._progress import moved_bytes
     from torchdata_ais.store.object_names import check_name
@@ -67,15 +65,8 @@ def put(
         with moved_bytes("put", sum(sizes.values())) as moved:
             for name in sizes:
                 bucket.put_file(name, files[name], moved)
-    if as_json:
-        rows = [{"url": f"{bucket.uri}/{name}", "stored": name in sizes} for name in files]
-        size = sum(sizes.values())
-        echo_json({"stored": len(sizes), "there": len(there), "size": size, "objects": rows}, indent=1)
-        return
-    echo(
-        f"stored {count_text(len(sizes), 'object')}, {bytes_text(sum(sizes.values()))}, in {bucket.uri}"
-        + (f"; {len(there)} there already" if there else "")
-    )
+    rows = [{"url": f"{bucket.uri}/{name}", "stored": name in sizes} for name in files]
+    tell_stored(bucket, rows, sum(sizes.values()), as_json=as_json)
 
 
 def _named(source: Path, prefix: str) -> Iterator[tuple[str, Path]]:

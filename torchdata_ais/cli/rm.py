@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Endpoint, command, goes_on_with, options_for, same_command
+from torchdata_ais.cli._run import Endpoint, command, goes_on, options_for
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
 
@@ -39,7 +39,7 @@ def rm(
         torchdata-ais rm -r ais://pets/old/
         torchdata-ais rm -r --yes ais://scratch
     """
-    goes_on_with(same_command())
+    goes_on()
     from torchdata_ais.cli._bucket import Bucket
     from torchdata_ais.cli._objects import object_place
     from torchdata_ais.cli._progress import progress
