@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._objects import same_bytes
+from torchdata_ais.cli._objects import same_file
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
@@ -21,8 +21,6 @@ from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call, check_new_name, sdk_bucket, sdk_client
 from torchdata_ais.store.sdk import make_bucket as _make
 from torchdata_ais.urls import Location, ObjectURL, bucket_place, parse_url
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -159,9 +157,7 @@ class _Sent(FileIO):
 
 def _same(listed: ObjectURL, content: Path | ObjectURL) -> bool:
     if isinstance(content, Path):
-        with naming(str(content)), content.open("rb") as file:
-            size = content.stat().st_size
-            return bool(same_bytes(listed, iter(lambda: file.read(_BLOCK), b""), size))
+        return bool(same_file(listed, content))
     return bool(listed.checksum) and (listed.checksum, listed.size) == (content.checksum, content.size)
 
 

@@ -78,12 +78,12 @@ def reported(
             signal.signal(number, interrupt)
     try:
         yield
-    except KeyboardInterrupt:
-        _interrupted()
-        raise typer.Exit(ExitCodes.INTERRUPTED) from None
-    except Exception as error:
-        if interrupted and not isinstance(error, typer.Exit):  # a library made an error of its own of it
-            _interrupted()
+    except (Exception, KeyboardInterrupt) as error:
+        # A library may have made an error of its own of the interrupt.
+        if isinstance(error, KeyboardInterrupt) or (interrupted and not isinstance(error, typer.Exit)):
+            echo(LINE, err=True)
+            if _NEXT.get():
+                echo(f"next: {_NEXT.get()}", err=True)
             raise typer.Exit(ExitCodes.INTERRUPTED) from None
         if debug or not isinstance(error, AISError | OSError):
             raise
@@ -128,12 +128,6 @@ def goes_on(*more: str, after: str = "") -> None:
     """
     words = sys.argv[1:] + [word for word in more if word not in sys.argv]
     _NEXT.set(f"{after}torchdata-ais {shlex.join(words)}")
-
-
-def _interrupted() -> None:
-    echo(LINE, err=True)
-    if _NEXT.get():
-        echo(f"next: {_NEXT.get()}", err=True)
 
 
 def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> str:

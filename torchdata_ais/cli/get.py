@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from torchdata_ais.cli._objects import Found
     from torchdata_ais.store import StoreOptions
 
-_BLOCK = 1 << 20
-
 
 @command("torchdata_ais.store", "rich.progress")
 def get(
@@ -90,20 +88,12 @@ def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) 
     Raises:
         UsageError: It holds something else, which is not to be overwritten.
     """
-    from torchdata_ais.cli._objects import blocks_of, same_bytes
+    from torchdata_ais.cli._objects import same_file
 
     if not path.exists():
         return False
     if path.is_file():
-        with path.open("rb") as file:
-            if found.member:
-                with blocks_of(found, options) as blocks:
-                    same: bool | None = all(
-                        file.read(len(block)) == block for block in blocks
-                    ) and not file.read(1)
-            else:
-                same = same_bytes(found.url, iter(lambda: file.read(_BLOCK), b""), path.stat().st_size)
-        if same:
+        if _holds_member(path, found, options) if found.member else same_file(found.url, path):
             return True
         if overwrite:
             return False
@@ -111,6 +101,13 @@ def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) 
     raise UsageError.at(
         f"there is a file {path} already, and it is not known to be the same", todo=todo, url=found.uri
     )
+
+
+def _holds_member(path: Path, found: Found, options: StoreOptions) -> bool:
+    from torchdata_ais.cli._objects import blocks_of
+
+    with path.open("rb") as file, blocks_of(found, options) as blocks:
+        return all(file.read(len(block)) == block for block in blocks) and not file.read(1)
 
 
 def _write(path: Path, blocks: Iterator[bytes], moved: Callable[[int], None]) -> int:

@@ -23,7 +23,9 @@ _SHEET_SAMPLES = 48
 
 
 class _Member(NamedTuple):
-    name: str
+    key: str | None
+    field: str | None
+    member: str
     offset: int
     size: int
 
@@ -99,12 +101,14 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
         Whether it was read to its end, and not only its first `count` samples.
     """
     from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+    from torchdata_ais.samples import split_name
 
     loader = AISFileLoader([url], cluster=options_of([url], endpoint))
 
     def noted() -> Generator[Any, None, None]:
         for path, data in loader:
-            members.append(_Member(path.member, path.offset, len(data)))
+            key, field = split_name(path.member) or (None, None)
+            members.append(_Member(key, field, path.member, path.offset, len(data)))
             yield path, data
 
     with closing(noted()) as reading:
@@ -144,20 +148,11 @@ def _check_ending(sheet: Path | None) -> None:
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
     """Yield one row for each run of members with one key; members without a key have a row of their own."""
-    from torchdata_ais.samples import split_name
-
-    def key_of(member: _Member) -> tuple[str, ...]:
-        parts = split_name(member.name)
-        return (parts[0],) if parts else ("", member.name)
-
-    for key, run in groupby(members, key_of):
-        group = list(run)
+    for (key, _), run in groupby(members, lambda one: (one.key, one.member if one.key is None else "")):
         fields = [
-            {"field": parts[1] if parts else None, "member": member.name, "offset": member.offset, "size": member.size}
-            for member in group
-            for parts in [split_name(member.name)]
-        ]  # fmt: skip
-        yield {"key": key[0] if len(key) == 1 else None, "offset": group[0].offset, "fields": fields}
+            {"field": one.field, "member": one.member, "offset": one.offset, "size": one.size} for one in run
+        ]
+        yield {"key": key, "offset": fields[0]["offset"], "fields": fields}
 
 
 def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], state: str, *, err: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -68,14 +69,13 @@ def simulate(
 
 def _whole(option: str, text: str) -> int:
     """Return a whole number that may be written as 1e6."""
-    try:
+    with suppress(ValueError, OverflowError):
+        if text.strip().isdecimal():
+            return int(text)
         number = float(text)
-        whole = int(text) if text.strip().isdecimal() else int(number)
-    except (ValueError, OverflowError):
-        raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6") from None
-    if whole != number and not text.strip().isdecimal():
-        raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6")
-    return whole
+        if int(number) == number:
+            return int(number)
+    raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6")
 
 
 def _lines(run: Simulation) -> list[str]:
