@@ -58,10 +58,10 @@ def demo(
     with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
         held_out = samples // 5
         _store_pets(bucket, samples, held_out, seed)
-        accuracy = _train(bucket, options, samples, held_out, epochs=epochs, workers=workers, seed=seed)
+        accuracy = _train(bucket, samples, held_out, epochs=epochs, workers=workers, seed=seed)
         _judge(accuracy, count_text(epochs, "epoch"), time.perf_counter() - started)
         if keep:
-            _stay(options, bucket, wait=not endpoint)
+            _stay(bucket, wait=not endpoint)
 
 
 @contextmanager
@@ -117,16 +117,7 @@ def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
     )
 
 
-def _train(
-    bucket: Bucket,
-    options: StoreOptions,
-    samples: int,
-    held_out: int,
-    *,
-    epochs: int,
-    workers: int,
-    seed: int,
-) -> float:
+def _train(bucket: Bucket, samples: int, held_out: int, *, epochs: int, workers: int, seed: int) -> float:
     """Train, print a line an epoch, and return the accuracy on the held-out shards."""
     import torch
 
@@ -139,8 +130,9 @@ def _train(
 
     keys = [f"sample_{index:06d}" for index in range(samples)]
     train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]
-    train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, endpoint=options.endpoint, batchsize=_BATCH)
-    measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, endpoint=options.endpoint, batchsize=_BATCH)
+    endpoint = bucket.options.endpoint
+    train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, endpoint=endpoint, batchsize=_BATCH)
+    measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, endpoint=endpoint, batchsize=_BATCH)
     echo(f"chain     {_chain(train)}")
 
     # More threads than free cores spend their time waiting for each other.
@@ -205,12 +197,12 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
     )
 
 
-def _stay(options: StoreOptions, bucket: Bucket, *, wait: bool) -> None:
+def _stay(bucket: Bucket, *, wait: bool) -> None:
     """Say how to look at the data; an embedded cluster lives as long as this process."""
     echo(
         "",
         f"{'The cluster stays up until Ctrl-C' if wait else 'The bucket stays'}. Look at it from another shell:",
-        f"  export AIS_ENDPOINT={options.endpoint}",
+        f"  export AIS_ENDPOINT={bucket.options.endpoint}",
         f"  torchdata-ais ls {bucket.uri}",
         f"  torchdata-ais inspect {bucket.uri}/train-000.tar",
     )
