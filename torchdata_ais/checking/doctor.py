@@ -99,7 +99,6 @@ def _loaders() -> Check:
 
 
 def _codecs() -> Check:
-
     from torchdata_ais.codecs import build_decoder
 
     build_decoder()
@@ -150,17 +149,18 @@ _LOCAL: dict[str, Callable[[], Check]] = {
 
 
 def _cluster(options: StoreOptions) -> Iterator[Check]:
+    once = replace(options, retry=Retry(attempts=1, deadline=2 * _TIMEOUT_S), first_byte_timeout=_TIMEOUT_S)
     where = redact(options.endpoint)
     token = "with a token" if options.token else "without a token"
     began = time.monotonic()
     try:
-        date = _date_of(options)
+        date = _date_of(once)
     except AISError as error:
         todo = "check AIS_ENDPOINT, that the cluster is up, and proxies of the environment"
         yield Check("cluster", "bad", f"{where} cannot be reached: {error.what}", todo)
         return
     elapsed = time.monotonic() - began
-    yield _safely("cluster", lambda: _buckets(options, where, f"{token}, {1000 * elapsed:.0f} ms"))
+    yield _safely("cluster", lambda: _buckets(once, where, f"{token}, {1000 * elapsed:.0f} ms"))
     if date is not None:
         behind = time.time() - date
         if abs(behind) > _CLOCK_S:
@@ -173,14 +173,13 @@ def _cluster(options: StoreOptions) -> Iterator[Check]:
 def _date_of(options: StoreOptions) -> float | None:
     """Return the cluster's time, in seconds since the epoch."""
     url = f"{options.endpoint}/v1/health"
-    once = replace(options, first_byte_timeout=_TIMEOUT_S)
 
     def ask(attempts: Attempts) -> str | None:
-        answer = send("GET", url, once, attempts, home="", follow=False)
+        answer = send("GET", url, options, attempts, home="", follow=False)
         drain(answer)
         return answer.headers.get("Date")
 
-    stated = retried(ask, Retry(attempts=1, deadline=2 * _TIMEOUT_S), "health", redact(options.endpoint))
+    stated = retried(ask, options.retry, "health", redact(options.endpoint))
     try:
         return parsedate_to_datetime(stated).timestamp() if stated else None
     except (ValueError, OverflowError):
@@ -188,10 +187,8 @@ def _date_of(options: StoreOptions) -> float | None:
 
 
 def _buckets(options: StoreOptions, where: str, how: str) -> Check:
-
-    once = replace(options, retry=Retry(attempts=1, deadline=2 * _TIMEOUT_S), first_byte_timeout=_TIMEOUT_S)
     try:
-        count = len(list_buckets(once))
+        count = len(list_buckets(options))
     except AISError as error:
         return Check("cluster", "bad", f"{where} answers, but: " + error.sentences)
     return Check("cluster", "ok", f"{where}, {count_text(count, 'bucket')}, {how}")

@@ -24,11 +24,9 @@ from torchdata_ais.store import StoreOptions
 _PAGE = 10_000  # objects in a page of a listing of AIStore's own buckets; behind it there are often 1,000
 _KEPT = 16 << 20  # bytes of an index that a process keeps, at most
 _URL = 190  # bytes of a URL in a process
-_WORKER_STATE, _HELD_STATE, _HELD = (
-    300,
-    11,
-    1000,
-)  # bytes a worker, bytes a sample held, samples of .shuffled()
+_WORKER_STATE = 300  # bytes a worker
+_HELD_STATE = 11  # bytes a sample held
+_HELD = 1000  # samples of .shuffled()
 _MOST = 10**8
 _ANSWER_S = 0.1  # of a request, about
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -10,18 +10,17 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.cli._objects import same_bytes
+from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais.cli._objects import same_file
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
-from torchdata_ais.shown import count_text
+from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.store import StoreOptions, list_objects, put_object
 from torchdata_ais.store.naming import naming
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call, check_new_name, sdk_bucket, sdk_client
 from torchdata_ais.store.sdk import make_bucket as _make
 from torchdata_ais.urls import Location, ObjectURL, bucket_place, parse_url
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,24 @@ class Bucket:
             call(lambda: bucket.delete(missing_ok=True), self.options, f"bucket {self.uri}", self.uri)
 
 
+def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *, as_json: bool) -> None:
+    """Print what was stored.
+
+    Args:
+        bucket: Where.
+        rows: Of each object, what JSON has of it, such as whether it was ``stored``: else it was there already.
+        size: The bytes that were stored.
+        as_json: Whether to print JSON.
+    """
+    stored = sum(row["stored"] for row in rows)
+    there = len(rows) - stored
+    if as_json:
+        echo_json({"stored": stored, "there": there, "size": size, "objects": rows}, indent=1)
+        return
+    more = f"; {there} there already" if there else ""
+    echo(f"stored {count_text(stored, 'object')}, {bytes_text(size)}, in {bucket.uri}{more}")
+
+
 class _Sent(FileIO):
     """A file that tells what is read of it after it was rewound: the first time it is only hashed."""
 
@@ -140,9 +157,7 @@ class _Sent(FileIO):
 
 def _same(listed: ObjectURL, content: Path | ObjectURL) -> bool:
     if isinstance(content, Path):
-        with naming(str(content)), content.open("rb") as file:
-            size = content.stat().st_size
-            return bool(same_bytes(listed, iter(lambda: file.read(_BLOCK), b""), size))
+        return bool(same_file(listed, content))
     return bool(listed.checksum) and (listed.checksum, listed.size) == (content.checksum, content.size)
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shown import count_text
 from torchdata_ais.store import StoreOptions, head_object, list_objects, open_blocks, with_neighbours
 from torchdata_ais.store.hashes import hash_like
+from torchdata_ais.store.naming import naming
 from torchdata_ais.urls import Location, MemberPath, ObjectURL, parse_url
 
 _BY_CLUSTER = (".tar", ".tgz", ".tar.gz")
 """Shards out of which AIStore gives single members."""
+
+_BLOCK = 1 << 20
 
 
 class Found(NamedTuple):
@@ -167,22 +170,17 @@ def _member(found: Found, options: StoreOptions, missing: str) -> bytes:
     raise NotFoundError.at(f"the shard has no member {found.member!r}", todo=missing, url=found.uri)
 
 
-def same_bytes(wanted: ObjectURL, blocks: Iterator[bytes], size: int) -> bool | None:
-    """Compare bytes, such as those of a file, with what is known of an object; None if that is too little to know.
-
-    Args:
-        wanted: The object, as listed.
-        blocks: The bytes; they are read only if the sizes are the same.
-        size: How many they are.
-    """
-    if wanted.size is not None and wanted.size != size:
-        return False
-    digest = hash_like(wanted.checksum)
-    if digest is None:
-        return None
-    for block in blocks:
-        digest.update(block)
-    return digest.hexdigest() == wanted.checksum
+def same_file(wanted: ObjectURL, path: Path) -> bool | None:
+    """Compare a file with what is known of an object; None if that is too little to know."""
+    with naming(str(path)), path.open("rb") as file:
+        if wanted.size is not None and wanted.size != path.stat().st_size:
+            return False
+        digest = hash_like(wanted.checksum)
+        if digest is None:
+            return None
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            digest.update(block)
+        return digest.hexdigest() == wanted.checksum
 
 
 def target_names(found: list[Found], folder: bool, target: str) -> list[str]:

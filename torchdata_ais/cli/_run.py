@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,11 +26,14 @@ from torchdata_ais.urls import no_cluster, parse_url
 if TYPE_CHECKING:
     from torchdata_ais.store import StoreOptions
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Endpoint = Annotated[
     str,
     typer.Option(help="The cluster, as http://host:51080. Default: AIS_ENDPOINT.", show_default=False),
 ]
+
+_NEXT: ContextVar[str] = ContextVar("next", default="")
 
 
 class ExitCodes:
@@ -44,7 +50,6 @@ def reported(
     debug: bool = False,
     *libraries: str,
     command: Callable[..., object] | None = None,
-    again: Callable[[], str] | None = None,
     also: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
     """Run a command: errors of this package become one message and exit code 1 or 2, signals 130.
@@ -55,12 +60,12 @@ def reported(
         debug: Let errors through.
         libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
         command: Whose options messages name.
-        again: What to tell after an interrupt: the command that goes on.
         also: Options that stand for an argument of another name.
     """
     for name in libraries:
         importlib.import_module(name)
     interrupted = False
+    said = _NEXT.set("")
 
     def interrupt(*_: object) -> None:
         nonlocal interrupted
@@ -73,12 +78,12 @@ def reported(
             signal.signal(number, interrupt)
     try:
         yield
-    except KeyboardInterrupt:
-        _interrupted(again)
-        raise typer.Exit(ExitCodes.INTERRUPTED) from None
-    except Exception as error:
-        if interrupted and not isinstance(error, typer.Exit):  # a library made an error of its own of it
-            _interrupted(again)
+    except (Exception, KeyboardInterrupt) as error:
+        # A library may have made an error of its own of the interrupt.
+        if isinstance(error, KeyboardInterrupt) or (interrupted and not isinstance(error, typer.Exit)):
+            echo(LINE, err=True)
+            if _NEXT.get():
+                echo(f"next: {_NEXT.get()}", err=True)
             raise typer.Exit(ExitCodes.INTERRUPTED) from None
         if debug or not isinstance(error, AISError | OSError):
             raise
@@ -89,18 +94,40 @@ def reported(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _NEXT.reset(said)
 
 
-def _interrupted(again: Callable[[], str] | None) -> None:
-    echo(LINE, err=True)
-    if again is not None:
-        echo(f"next: {again()}", err=True)
+def command(
+    *libraries: str, also: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a function run as a command, see `reported`; ``--debug`` is its last option, unless it has one itself."""
+
+    def made(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function, eval_str=True)
+
+        @wraps(function)
+        def run(*, debug: bool = False, **values: object) -> None:
+            passed = {"debug": debug} if "debug" in own.parameters else {}
+            with reported(debug, *libraries, command=run, also=also):
+                function(**values, **passed)
+
+        last = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+        parameters = {**own.parameters, "debug": last}
+        run.__signature__ = own.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+        return run
+
+    return made
 
 
-def same_command(*more: str) -> str:
-    """Return what to type to run this command once more, with `more` options."""
+def goes_on(*more: str, after: str = "") -> None:
+    """Have an interrupt from now on tell what goes on with the work: this command once more.
+
+    Args:
+        more: Options that it needs then.
+        after: What is to be done before, with the words that lead on.
+    """
     words = sys.argv[1:] + [word for word in more if word not in sys.argv]
-    return f"torchdata-ais {shlex.join(words)}"
+    _NEXT.set(f"{after}torchdata-ais {shlex.join(words)}")
 
 
 def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> str:

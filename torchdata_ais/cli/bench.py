@@ -8,22 +8,20 @@ from typing import Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_of, reported
+from torchdata_ais.cli._run import AsJson, Endpoint, command, options_of
 from torchdata_ais.errors import SampleError, ShardError, UsageError
 from torchdata_ais.shown import bytes_text
 
 
+@command("torchdata_ais.checking.speed")
 def bench(
-    urls: Annotated[
-        list[str], typer.Argument(metavar="URL...", help="Shards: a prefix, a template, local paths.")
-    ],
-    seconds: Annotated[float, typer.Option(help="How long to run each stage.", min=0.01)] = 3.0,
-    workers: Annotated[str, typer.Option(help="Numbers of worker processes to try.")] = "0,1,2",
-    spec: Annotated[str, typer.Option(help="How images are decoded.")] = "torchrgb8",
-    size: Annotated[int, typer.Option(help="Pixels square of decoded images.", min=1)] = 224,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    urls: list[str],
+    seconds: Annotated[float, typer.Option(min=0.01)] = 3.0,
+    workers: str = "0,1,2",
+    spec: str = "torchrgb8",
+    size: Annotated[int, typer.Option(min=1)] = 224,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Time the stages of a training chain one by one, and suggest settings.
 
@@ -31,41 +29,45 @@ def bench(
     process. loader(n): the whole chain in n worker processes. Shards are read again and again, so the figures are those
     of a warm cluster; the first read is shown by itself. Take a few shards, on a machine that does nothing else.
 
+    Args:
+        urls (URL...): Shards: a prefix, a template, local paths.
+        seconds: How long to run each stage.
+        workers: Numbers of worker processes to try.
+        spec: How images are decoded.
+        size: Pixels square of decoded images.
+
     Examples:
         torchdata-ais bench ais://pets/train-
         torchdata-ais bench --workers 0,4,8 --size 160 /data/train-00000*.tar
     """
-    with reported(debug, "torchdata_ais.checking.speed", command=bench):
-        from torchdata_ais.checking import measure
+    from torchdata_ais.checking import measure
 
-        try:
-            counts = [int(part) for part in workers.split(",") if part.strip()]
-        except ValueError:
-            raise UsageError.at(f"--workers {workers!r} are no numbers", todo="write 0,1,2,4") from None
-        try:
-            speed = measure(
-                list(urls),
-                seconds=seconds,
-                workers=counts,
-                spec=spec,
-                size=size,
-                progress=_say,
-                options=options_of(urls, endpoint),
-            )
-        except (ShardError, SampleError) as error:
-            raise error.noting(
-                "bench needs sound shards: torchdata-ais lint finds all that are bad"
-            ) from error
-        if as_json:
-            echo_json(speed.as_dict(), indent=1)
-            return
-        for rate in speed.rates:
-            figures = [f"{rate.mb_s:9.1f} MB/s" if rate.bytes else " " * 14]
-            figures += [f"{rate.samples_s:9.0f} samples/s"] if rate.samples else []
-            echo(f"{rate.stage:<11}{'  '.join(figures)}")
-        echo(f"{speed.cores} cores, samples of {bytes_text(round(speed.sample_bytes))} on average")
-        for sentence in speed.advice:
-            echo(f"suggested: {sentence}")
+    try:
+        counts = [int(part) for part in workers.split(",") if part.strip()]
+    except ValueError:
+        raise UsageError.at(f"--workers {workers!r} are no numbers", todo="write 0,1,2,4") from None
+    try:
+        speed = measure(
+            list(urls),
+            seconds=seconds,
+            workers=counts,
+            spec=spec,
+            size=size,
+            progress=_say,
+            options=options_of(urls, endpoint),
+        )
+    except (ShardError, SampleError) as error:
+        raise error.noting("bench needs sound shards: torchdata-ais lint finds all that are bad") from error
+    if as_json:
+        echo_json(speed.as_dict(), indent=1)
+        return
+    for rate in speed.rates:
+        figures = [f"{rate.mb_s:9.1f} MB/s" if rate.bytes else " " * 14]
+        figures += [f"{rate.samples_s:9.0f} samples/s"] if rate.samples else []
+        echo(f"{rate.stage:<11}{'  '.join(figures)}")
+    echo(f"{speed.cores} cores, samples of {bytes_text(round(speed.sample_bytes))} on average")
+    for sentence in speed.advice:
+        echo(f"suggested: {sentence}")
 
 
 def _say(stage: str) -> None:

@@ -5,48 +5,42 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Iterable
-from typing import Annotated
-
-import typer
 
 from torchdata_ais.cli._echo import bytes_out, echo
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported
+from torchdata_ais.cli._run import Endpoint, command, options_for
 from torchdata_ais.errors import UsageError
 
 
+@command("torchdata_ais.store")
 def cat(
-    urls: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="URL...", help="ais://bucket/object, a template, or ais://bucket/shard.tar/member.jpg."
-        ),
-    ],
+    urls: list[str],
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Write objects, or members of shards, to standard output.
 
     Names are whole ones: a prefix is refused. A terminal is shown text alone, with control characters spelled out.
+
+    Args:
+        urls (URL...): ais://bucket/object, a template, or ais://bucket/shard.tar/member.jpg.
 
     Examples:
         torchdata-ais cat ais://pets/classes.json
         torchdata-ais cat ais://pets/train-000.tar/cat/0001.jpg > cat.jpg
         torchdata-ais cat ais://pets/train-000.tar | tar t
     """
-    with reported(debug, "torchdata_ais.store", command=cat):
-        from torchdata_ais.cli._objects import blocks_of, find
+    from torchdata_ais.cli._objects import blocks_of, find
 
-        options = options_for(endpoint)
-        shown = sys.stdout is not None and sys.stdout.isatty()
-        for url in urls:
-            for found in find(url, options, prefix=False):
-                with blocks_of(found, options) as blocks:
-                    if shown:
-                        _show(blocks, found.uri)
-                        continue
-                    with bytes_out() as out:
-                        for block in blocks:
-                            out.write(block)
+    options = options_for(endpoint)
+    shown = sys.stdout is not None and sys.stdout.isatty()
+    for url in urls:
+        for found in find(url, options, prefix=False):
+            with blocks_of(found, options) as blocks:
+                if shown:
+                    _show(blocks, found.uri)
+                    continue
+                with bytes_out() as out:
+                    for block in blocks:
+                        out.write(block)
 
 
 def _show(blocks: Iterable[bytes], uri: str) -> None:

@@ -3,94 +3,70 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
-import typer
-
-from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_for
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 
 
+@command("aistore.sdk", "rich.progress")
 def cp(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SRC",
-            help="ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.",
-        ),
-    ],
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="DST", help="ais://bucket/name; ais://bucket/ or ais://bucket/prefix/ to keep names."
-        ),
-    ],
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace objects that hold something else.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    source: str,
+    target: str,
+    overwrite: bool = False,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Copy an object, a member of a shard, or all objects of a prefix to other names; the bucket is made if missing.
 
     The bytes pass through this machine and are checked. Objects that are there with the same bytes are left as they
     are, so the same command goes on after an interrupt. Names are kept from the last slash of the prefix on.
 
+    Args:
+        source (SRC): ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.
+        target (DST): ais://bucket/name; ais://bucket/ or ais://bucket/prefix/ to keep names.
+        overwrite: Replace objects that hold something else.
+
     Examples:
         torchdata-ais cp ais://pets/train-000.tar ais://small/
         torchdata-ais cp ais://pets/train- ais://copy/old/
         torchdata-ais cp ais://pets/train-000.tar/cat/0001.jpg ais://pets/cover.jpg
     """
-    with reported(debug, "aistore.sdk", "rich.progress", command=cp, again=same_command):
-        from torchdata_ais.cli._bucket import Bucket, new_bucket
-        from torchdata_ais.cli._objects import blocks_of, find, is_member, object_place, target_names
-        from torchdata_ais.cli._progress import moved_bytes
-        from torchdata_ais.store.object_names import check_name
+    goes_on()
+    from torchdata_ais.cli._bucket import Bucket, new_bucket, tell_stored
+    from torchdata_ais.cli._objects import blocks_of, find, is_member, object_place, target_names
+    from torchdata_ais.cli._progress import moved_bytes
+    from torchdata_ais.store.object_names import check_name
 
-        for url, todo in (
-            (source, "torchdata-ais put stores files"),
-            (target, "torchdata-ais get fetches into files"),
-        ):
-            if parse_url(url).kind == "file":
-                raise UsageError.at(f"{url}: cp copies from bucket to bucket", todo=todo, url=url)
-        place, _ = object_place(target), object_place(source)
-        options = options_for(endpoint, place.endpoint)
-        if is_member(target, options):
-            raise UsageError.at(
-                "a shard is not changed in place", todo="write a new one: torchdata-ais convert", url=target
-            )
-        found = find(source, options)
-        folder = not place.name or place.name.endswith("/")
-        names = [place.name + name for name in target_names(found, folder, target)]
-        for name in names:
-            check_name(replace(place, name=name))
-        bucket = Bucket.of(place, options)
-        with new_bucket(bucket):
-            there = bucket.holds(
-                [(name, one.url) for one, name in zip(found, names, strict=True)], overwrite=overwrite
-            )
-            total = sum(
-                one.url.size or 0 for one, name in zip(found, names, strict=True) if name not in there
-            )
-            stored = 0
-            with moved_bytes("cp", total) as moved:
-                for one, name in zip(found, names, strict=True):
-                    if name not in there:
-                        with blocks_of(one, options) as blocks:
-                            stored += bucket.put_blocks(name, blocks, moved)
-        count = len(names) - len(there)
-        if as_json:
-            rows = [
-                {"url": one.uri, "target": f"{bucket.uri}/{name}", "stored": name not in there}
-                for one, name in zip(found, names, strict=True)
-            ]
-            echo_json({"stored": count, "there": len(there), "size": stored, "objects": rows}, indent=1)
-            return
-        echo(
-            f"stored {count_text(count, 'object')}, {bytes_text(stored)}, in {bucket.uri}"
-            + (f"; {len(there)} there already" if there else "")
+    for url, todo in (
+        (source, "torchdata-ais put stores files"),
+        (target, "torchdata-ais get fetches into files"),
+    ):
+        if parse_url(url).kind == "file":
+            raise UsageError.at(f"{url}: cp copies from bucket to bucket", todo=todo, url=url)
+    place, _ = object_place(target), object_place(source)
+    options = options_for(endpoint, place.endpoint)
+    if is_member(target, options):
+        raise UsageError.at(
+            "a shard is not changed in place", todo="write a new one: torchdata-ais convert", url=target
         )
+    found = find(source, options)
+    folder = not place.name or place.name.endswith("/")
+    names = [place.name + name for name in target_names(found, folder, target)]
+    named = dict(zip(names, found, strict=True))
+    for name in named:
+        check_name(replace(place, name=name))
+    bucket = Bucket.of(place, options)
+    with new_bucket(bucket):
+        there = bucket.holds([(name, one.url) for name, one in named.items()], overwrite=overwrite)
+        new = {name: one for name, one in named.items() if name not in there}
+        size = 0
+        with moved_bytes("cp", sum(one.url.size or 0 for one in new.values())) as moved:
+            for name, one in new.items():
+                with blocks_of(one, options) as blocks:
+                    size += bucket.put_blocks(name, blocks, moved)
+    rows = [
+        {"url": one.uri, "target": f"{bucket.uri}/{name}", "stored": name in new}
+        for name, one in named.items()
+    ]
+    tell_stored(bucket, rows, size, as_json=as_json)

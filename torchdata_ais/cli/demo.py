@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, options_for, reported
+from torchdata_ais.cli._run import command, options_for
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import bucket_place
@@ -27,43 +27,41 @@ _TIMES_CHANCE = 3.0
 """The held-out accuracy must be at least so many times that of guessing."""
 
 
+@command("torchdata_ais.loaders.loader", "rich.progress")
 def demo(
-    samples: Annotated[
-        int, typer.Option(help="Samples to draw; a fifth of them is held out.", min=100)
-    ] = 3000,
-    epochs: Annotated[int, typer.Option(help="Passes over the training shards.", min=1)] = 4,
-    workers: Annotated[int, typer.Option(help="Worker processes; 0 loads in this process.", min=0)] = 2,
-    seed: Annotated[int, typer.Option(help="For data, order and model.")] = 0,
-    endpoint: Annotated[
-        str,
-        typer.Option(
-            help="A real cluster, as http://host:51080. Default: an embedded one.", show_default=False
-        ),
-    ] = "",
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the data there; the embedded cluster stays up until Ctrl-C.")
-    ] = False,
-    debug: Debug = False,
+    samples: Annotated[int, typer.Option(min=100)] = 3000,
+    epochs: Annotated[int, typer.Option(min=1)] = 4,
+    workers: Annotated[int, typer.Option(min=0)] = 2,
+    seed: int = 0,
+    endpoint: str = "",
+    keep: bool = False,
 ) -> None:
     """Train a model on shards in AIStore, and check that every sample came exactly once.
 
     Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
     it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
 
+    Args:
+        samples: Samples to draw; a fifth of them is held out.
+        epochs: Passes over the training shards.
+        workers: Worker processes; 0 loads in this process.
+        seed: For data, order and model.
+        endpoint: A real cluster, as http://host:51080. Default: an embedded one.
+        keep: Leave the data there; the embedded cluster stays up until Ctrl-C.
+
     Examples:
         torchdata-ais demo
         torchdata-ais demo --samples 400 --epochs 2
         torchdata-ais demo --endpoint http://host:51080 --keep
     """
-    with reported(debug, "torchdata_ais.loaders.loader", "rich.progress", command=demo):
-        started = time.perf_counter()
-        with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
-            held_out = samples // 5
-            _store_pets(bucket, samples, held_out, seed)
-            accuracy = _train(bucket, options, samples, held_out, epochs=epochs, workers=workers, seed=seed)
-            _judge(accuracy, count_text(epochs, "epoch"), time.perf_counter() - started)
-            if keep:
-                _stay(options, bucket, wait=not endpoint)
+    started = time.perf_counter()
+    with _cluster(endpoint) as options, _bucket(options, fresh=bool(endpoint), keep=keep) as bucket:
+        held_out = samples // 5
+        _store_pets(bucket, samples, held_out, seed)
+        accuracy = _train(bucket, samples, held_out, epochs=epochs, workers=workers, seed=seed)
+        _judge(accuracy, count_text(epochs, "epoch"), time.perf_counter() - started)
+        if keep:
+            _stay(bucket, wait=not endpoint)
 
 
 @contextmanager
@@ -119,16 +117,7 @@ def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
     )
 
 
-def _train(
-    bucket: Bucket,
-    options: StoreOptions,
-    samples: int,
-    held_out: int,
-    *,
-    epochs: int,
-    workers: int,
-    seed: int,
-) -> float:
+def _train(bucket: Bucket, samples: int, held_out: int, *, epochs: int, workers: int, seed: int) -> float:
     """Train, print a line an epoch, and return the accuracy on the held-out shards."""
     import torch
 
@@ -141,8 +130,9 @@ def _train(
 
     keys = [f"sample_{index:06d}" for index in range(samples)]
     train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]
-    train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, endpoint=options.endpoint, batchsize=_BATCH)
-    measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, endpoint=options.endpoint, batchsize=_BATCH)
+    endpoint = bucket.options.endpoint
+    train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, endpoint=endpoint, batchsize=_BATCH)
+    measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, endpoint=endpoint, batchsize=_BATCH)
     echo(f"chain     {_chain(train)}")
 
     # More threads than free cores spend their time waiting for each other.
@@ -207,12 +197,12 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
     )
 
 
-def _stay(options: StoreOptions, bucket: Bucket, *, wait: bool) -> None:
+def _stay(bucket: Bucket, *, wait: bool) -> None:
     """Say how to look at the data; an embedded cluster lives as long as this process."""
     echo(
         "",
         f"{'The cluster stays up until Ctrl-C' if wait else 'The bucket stays'}. Look at it from another shell:",
-        f"  export AIS_ENDPOINT={options.endpoint}",
+        f"  export AIS_ENDPOINT={bucket.options.endpoint}",
         f"  torchdata-ais ls {bucket.uri}",
         f"  torchdata-ais inspect {bucket.uri}/train-000.tar",
     )

@@ -8,18 +8,13 @@ from typing import Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Endpoint, ExitCodes, reported
+from torchdata_ais.cli._run import AsJson, Endpoint, ExitCodes, reported
 from torchdata_ais.errors import AISError
 
 
 def doctor(
-    flight: Annotated[
-        str,
-        typer.Argument(
-            metavar="[FILE]", help="A flight-*.json of a run_dir=: explain that instead.", show_default=False
-        ),
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+    flight: Annotated[str, typer.Argument()] = "",
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
     """Look at versions, torch, loaders, codecs, machine, cluster and clock; say what to do.
@@ -28,6 +23,10 @@ def doctor(
 
     With a file that a loader wrote when something went wrong (ais_loader(run_dir=)), say what each process of that rank
     was doing, and where to look first.
+
+    Args:
+        flight ([FILE]): A flight-*.json of a run_dir=: explain that instead.
+        as_json: Print one JSON array.
 
     Examples:
         torchdata-ais doctor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported
+from torchdata_ais.cli._run import AsJson, Endpoint, command, options_for
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
@@ -17,71 +17,59 @@ if TYPE_CHECKING:
     from torchdata_ais.dsort import DsortResult
 
 
+@command("torchdata_ais.dsort.run", "aistore.sdk", "rich.progress", also={"output_shard_size": "--size"})
 def dsort(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SRC",
-            help="ais://bucket/samples-{00..18}.tar, ais://bucket/prefix, or a specification: a .json or .yaml file.",
-        ),
-    ],
-    target: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="ais://bucket/shuffled-%06d.tar", show_default=False)
-    ] = "",
-    order: Annotated[
-        Literal["shuffle", "name", "content", "keep"],
-        typer.Option(metavar="ORDER", help="shuffle, name, content, or keep."),
-    ] = "shuffle",
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of a new shard: 100MB, 1GiB.")] = "100MB",
-    seed: Annotated[int, typer.Option(help="For shuffle; -1 is none.", min=-1)] = -1,
-    field: Annotated[str, typer.Option(help="For content: the field to sort by, such as cls.")] = "cls",
-    kind: Annotated[
-        Literal["int", "float", "string"],
-        typer.Option(metavar="KIND", help="For content: int, float or string."),
-    ] = "int",
-    decreasing: Annotated[bool, typer.Option("--decreasing", help="The last or largest first.")] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Read old and new shards and compare: the same samples, each once."),
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete shards that have the names of new ones.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    source: str,
+    target: Annotated[str, typer.Argument()] = "",
+    order: Literal["shuffle", "name", "content", "keep"] = "shuffle",
+    size: str = "100MB",
+    seed: Annotated[int, typer.Option(min=-1)] = -1,
+    field: str = "cls",
+    kind: Literal["int", "float", "string"] = "int",
+    decreasing: bool = False,
+    check: bool = False,
+    overwrite: bool = False,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Put the samples of many shards into another order and into shards of another size, on the cluster.
 
     With a specification file, as the ais command takes them, also in its old form, only --check and --overwrite count.
+
+    Args:
+        source (SRC): ais://bucket/samples-{00..18}.tar, ais://bucket/prefix, or a specification: a .json or .yaml file.
+        target (PATTERN): ais://bucket/shuffled-%06d.tar
+        order (ORDER): shuffle, name, content, or keep.
+        size (SIZE): Bytes of a new shard: 100MB, 1GiB.
+        seed: For shuffle; -1 is none.
+        field: For content: the field to sort by, such as cls.
+        kind (KIND): For content: int, float or string.
+        decreasing: The last or largest first.
+        check: Read old and new shards and compare: the same samples, each once.
+        overwrite: Delete shards that have the names of new ones.
+        as_json: Print the result as one JSON object.
 
     Examples:
         torchdata-ais dsort ais://pets/train- ais://pets/shuffled-%06d.tar
         torchdata-ais dsort --order name ais://pets/t- ais://pets/sorted-%d.tar
         torchdata-ais dsort --check SPEC.json
     """
-    with reported(
-        debug, "torchdata_ais.dsort.run", "aistore.sdk", "rich.progress",
-        command=dsort, also={"output_shard_size": "--size"},
-    ):  # fmt: skip
-        from torchdata_ais.cli._progress import job_bars
-        from torchdata_ais.dsort import DsortSpec, run_dsort
+    from torchdata_ais.cli._progress import job_bars
+    from torchdata_ais.dsort import DsortSpec, run_dsort
 
-        spec: Any
-        if source.endswith((".json", ".yaml", ".yml")) and "://" not in source:
-            if target:
-                raise UsageError.at("the specification says where to write", todo="leave PATTERN out")
-            spec = Path(source)
-        elif target:
-            spec = DsortSpec(source, target, size, _order(order, seed, field, kind, decreasing))
-        else:
-            raise UsageError.at(
-                "PATTERN is missing", todo="say where to write: ais://bucket/shuffled-%06d.tar"
-            )
-        where = options_for(endpoint).endpoint
-        with job_bars() as show:
-            result = run_dsort(where, spec, check=check, overwrite=overwrite, progress=show)
-        _tell(result, as_json=as_json)
+    spec: Any
+    if source.endswith((".json", ".yaml", ".yml")) and "://" not in source:
+        if target:
+            raise UsageError.at("the specification says where to write", todo="leave PATTERN out")
+        spec = Path(source)
+    elif target:
+        spec = DsortSpec(source, target, size, _order(order, seed, field, kind, decreasing))
+    else:
+        raise UsageError.at("PATTERN is missing", todo="say where to write: ais://bucket/shuffled-%06d.tar")
+    where = options_for(endpoint).endpoint
+    with job_bars() as show:
+        result = run_dsort(where, spec, check=check, overwrite=overwrite, progress=show)
+    _tell(result, as_json=as_json)
 
 
 def _order(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_for
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
@@ -20,65 +20,66 @@ if TYPE_CHECKING:
     from torchdata_ais.cli._objects import Found
     from torchdata_ais.store import StoreOptions
 
-_BLOCK = 1 << 20
 
-
+@command("torchdata_ais.store", "rich.progress")
 def get(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            help="ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.",
-        ),
-    ],
-    target: Annotated[
-        str, typer.Argument(metavar="PATH", help="A file, or a folder; one that ends with / is made.")
-    ] = ".",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that hold something else.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    url: str,
+    target: Annotated[str, typer.Argument()] = ".",
+    overwrite: bool = False,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Fetch an object, a member of a shard, or all objects of a prefix into files.
 
     Files appear when they are whole. Those that are there with the same bytes are left as they are, so the same command
     goes on after an interrupt. Names are kept from the last slash of the prefix on.
 
+    Args:
+        url: ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.
+        target (PATH): A file, or a folder; one that ends with / is made.
+        overwrite: Replace files that hold something else.
+
     Examples:
         torchdata-ais get ais://pets/train-000.tar
         torchdata-ais get ais://pets/train- shards/
         torchdata-ais get ais://pets/train-000.tar/cat/0001.jpg cat.jpg
     """
-    with reported(debug, "torchdata_ais.store", "rich.progress", command=get, again=same_command):
-        from torchdata_ais.cli._objects import blocks_of, find, target_names
-        from torchdata_ais.cli._progress import moved_bytes
-        from torchdata_ais.store.naming import make_folder, no_empty_folders
+    goes_on()
+    from torchdata_ais.cli._objects import blocks_of, find, target_names
+    from torchdata_ais.cli._progress import moved_bytes
+    from torchdata_ais.store.naming import make_folder, no_empty_folders
 
-        options = options_for(endpoint)
-        found = find(url, options)
-        folder = (
-            target.endswith("/") or Path(target).is_dir() or (len(found) > 1 and not Path(target).exists())
+    options = options_for(endpoint)
+    found = find(url, options)
+    folder = target.endswith("/") or Path(target).is_dir() or (len(found) > 1 and not Path(target).exists())
+    paths = [Path(target, name) for name in target_names(found, folder, target)]
+    named = dict(zip(paths, found, strict=True))
+    new = {path: one for path, one in named.items() if not _is_there(one, path, overwrite, options)}
+    if paths[0].parent.exists():
+        make_folder(paths[0].parent)
+    elif not folder:
+        raise NotFoundError.at(
+            f"there is no folder {paths[0].parent}",
+            todo=f"make it, or write {paths[0].parent}/ to have it made",
         )
-        paths = [Path(target, name) for name in target_names(found, folder, target)]
-        both = list(zip(found, paths, strict=True))
-        missing = [(one, path) for one, path in both if not _is_there(one, path, overwrite, options)]
-        if paths[0].parent.exists():
-            make_folder(paths[0].parent)
-        elif not folder:
-            raise NotFoundError.at(
-                f"there is no folder {paths[0].parent}",
-                todo=f"make it, or write {paths[0].parent}/ to have it made",
-            )
-        written = 0
-        total = sum(one.url.size or 0 for one, _ in missing)
-        with no_empty_folders({path.parent for path in paths}), moved_bytes("get", total) as moved:
-            for one, path in missing:
-                make_folder(path.parent)
-                with blocks_of(one, options) as blocks:
-                    written += _write(path, blocks, moved)
-        _say(found, paths, {path for _, path in missing}, written, as_json=as_json)
+    written = 0
+    total = sum(one.url.size or 0 for one in new.values())
+    with no_empty_folders({path.parent for path in paths}), moved_bytes("get", total) as moved:
+        for path, one in new.items():
+            make_folder(path.parent)
+            with blocks_of(one, options) as blocks:
+                written += _write(path, blocks, moved)
+    there = len(paths) - len(new)
+    if as_json:
+        rows = [
+            {"url": one.uri, "path": str(path), "size": path.stat().st_size, "written": path in new}
+            for path, one in named.items()
+        ]
+        echo_json({"written": len(new), "there": there, "files": rows}, indent=1)
+        return
+    where = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
+    more = f"; {there} there already" if there else ""
+    echo(f"wrote {count_text(len(new), 'file')}, {bytes_text(written)}: {where}{more}")
 
 
 def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) -> bool:
@@ -87,20 +88,12 @@ def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) 
     Raises:
         UsageError: It holds something else, which is not to be overwritten.
     """
-    from torchdata_ais.cli._objects import blocks_of, same_bytes
+    from torchdata_ais.cli._objects import same_file
 
     if not path.exists():
         return False
     if path.is_file():
-        with path.open("rb") as file:
-            if found.member:
-                with blocks_of(found, options) as blocks:
-                    same: bool | None = all(
-                        file.read(len(block)) == block for block in blocks
-                    ) and not file.read(1)
-            else:
-                same = same_bytes(found.url, iter(lambda: file.read(_BLOCK), b""), path.stat().st_size)
-        if same:
+        if _holds_member(path, found, options) if found.member else same_file(found.url, path):
             return True
         if overwrite:
             return False
@@ -108,6 +101,13 @@ def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) 
     raise UsageError.at(
         f"there is a file {path} already, and it is not known to be the same", todo=todo, url=found.uri
     )
+
+
+def _holds_member(path: Path, found: Found, options: StoreOptions) -> bool:
+    from torchdata_ais.cli._objects import blocks_of
+
+    with path.open("rb") as file, blocks_of(found, options) as blocks:
+        return all(file.read(len(block)) == block for block in blocks) and not file.read(1)
 
 
 def _write(path: Path, blocks: Iterator[bytes], moved: Callable[[int], None]) -> int:
@@ -122,19 +122,3 @@ def _write(path: Path, blocks: Iterator[bytes], moved: Callable[[int], None]) ->
             size += len(block)
             moved(len(block))
     return size
-
-
-def _say(found: list[Found], paths: list[Path], new: set[Path], written: int, *, as_json: bool) -> None:
-    if as_json:
-        rows: list[dict[str, Any]] = [
-            {"url": one.uri, "path": str(path), "size": path.stat().st_size, "written": path in new}
-            for one, path in zip(found, paths, strict=True)
-        ]
-        echo_json({"written": len(new), "there": len(paths) - len(new), "files": rows}, indent=1)
-        return
-    there = len(paths) - len(new)
-    where = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
-    echo(
-        f"wrote {count_text(len(new), 'file')}, {bytes_text(written)}: {where}"
-        + (f"; {there} there already" if there else "")
-    )

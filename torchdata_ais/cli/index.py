@@ -3,104 +3,76 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, ExitCodes, command, goes_on, options_of
 from torchdata_ais.shown import count_text
 
 if TYPE_CHECKING:
     from torchdata_ais.indexing import SampleIndex
-    from torchdata_ais.store import StoreOptions
 
 
+@command("torchdata_ais.index", "rich.progress")
 def index(
-    urls: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="URL...",
-            help="ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.",
-        ),
-    ],
-    where: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/."
-        ),
-    ] = None,
-    method: Annotated[
-        Literal["auto", "cluster", "read"],
-        typer.Option(
-            metavar="HOW", help="cluster: by AIStore's own job; read: by reading; auto: the first that works."
-        ),
-    ] = "auto",
-    proven: Annotated[
-        bool, typer.Option("--hash", help="Read what the cluster indexed, too, for the XXH64 of each sample.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare the index that is there with the shards; change nothing.")
-    ] = False,
-    processes: Annotated[
-        int | None, typer.Option(help="Processes that read. Default: one a core.", min=0)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    urls: list[str],
+    where: str | None = None,
+    method: Literal["auto", "cluster", "read"] = "auto",
+    proven: Annotated[bool, typer.Option("--hash")] = False,
+    check: bool = False,
+    processes: Annotated[int | None, typer.Option(min=0)] = None,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Make the index of all samples of these shards, so that they can be read in any order.
 
     Only shards that changed since the last time are made anew; a run that broke off goes on where it was. The exit
     code of --check is 1 if shard or index differ.
 
+    Args:
+        urls (URL...): ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.
+        where: Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/.
+        method (HOW): cluster: by AIStore's own job; read: by reading; auto: the first that works.
+        proven: Read what the cluster indexed, too, for the XXH64 of each sample.
+        check: Compare the index that is there with the shards; change nothing.
+        processes: Processes that read. Default: one a core.
+
     Examples:
         torchdata-ais index ais://pets/train-
         torchdata-ais index --check ais://pets/train-
         torchdata-ais index --where /data/index ais://a/train- ais://b/train-
     """
-    with (
-        reported(debug, "torchdata_ais.index", "rich.progress", command=index, again=same_command),
-        ExitStack() as stack,
-    ):
-        from torchdata_ais.cli._progress import job_bars
-        from torchdata_ais.errors import UsageError
-        from torchdata_ais.index import index_place
-        from torchdata_ais.indexing import SampleIndex, problems_of
+    goes_on()
+    from torchdata_ais.cli._progress import job_bars
+    from torchdata_ais.errors import UsageError
+    from torchdata_ais.index import index_place
+    from torchdata_ais.indexing import SampleIndex, problems_of
+    from torchdata_ais.store import StoreOptions
 
-        if not where and len(urls) > 1:
-            raise UsageError.at(
-                "Several sources have no place of their own for an index", todo="pass --where"
-            )
-        options = options_of(filter(None, [*urls, where]), endpoint)
-        place = where or index_place(urls[0])
-        workers = processes or os.cpu_count() or 1
-        bars = stack.enter_context(job_bars())
+    if not where and len(urls) > 1:
+        raise UsageError.at("Several sources have no place of their own for an index", todo="pass --where")
+    options = options_of(filter(None, [*urls, where]), endpoint) or StoreOptions()
+    place = where or index_place(urls[0])
+    workers = processes or os.cpu_count() or 1
+    problems = None
+    with job_bars() as bars:
         if check:
-            found = SampleIndex.open(where or urls[0], options=_options(options))
+            found = SampleIndex.open(where or urls[0], options=options)
             problems = [str(error.what) for error in problems_of(found, processes=workers, progress=bars)]
-            stack.close()
-            _show(found, place, as_json, problems)
-            if problems:
-                raise typer.Exit(ExitCodes.FAILED)
-            return
-        made = SampleIndex.build(
-            list(urls),
-            method="read" if proven else method,
-            processes=workers,
-            where=place,
-            progress=bars,
-            options=_options(options),
-        )
-        stack.close()
-        _show(made, place, as_json, None)
-
-
-def _options(options: StoreOptions | None) -> StoreOptions:
-    from torchdata_ais.store import StoreOptions as Options
-
-    return options or Options()
+        else:
+            found = SampleIndex.build(
+                list(urls),
+                method="read" if proven else method,
+                processes=workers,
+                where=place,
+                progress=bars,
+                options=options,
+            )
+    _show(found, place, as_json, problems)
+    if problems:
+        raise typer.Exit(ExitCodes.FAILED)
 
 
 def _show(index: SampleIndex, place: str, as_json: bool, problems: list[str] | None) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from torchdata_ais.cli._echo import echo, echo_json, shown_line
 from torchdata_ais.cli._files import check_new_file
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported, sentence
+from torchdata_ais.cli._run import AsJson, Debug, Endpoint, ExitCodes, command, options_of, sentence
 from torchdata_ais.cli._words import names_of
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
@@ -23,35 +23,19 @@ _SHEET_SAMPLES = 48
 
 
 class _Member(NamedTuple):
-    name: str
+    key: str | None
+    field: str | None
+    member: str
     offset: int
     size: int
 
 
+@command("torchdata_ais.pipes")
 def inspect(
-    url: Annotated[
-        str,
-        typer.Argument(metavar="URL", help="A shard: ais://bucket/name.tar, an object URL, or a local file."),
-    ],
-    count: Annotated[
-        int,
-        typer.Option(
-            "-n",
-            "--count",
-            help="Read the first so many samples only, and check no more.",
-            min=0,
-            show_default=False,
-        ),
-    ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    sheet: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a contact sheet of the first images, such as out.png.",
-            show_default=False,
-        ),
-    ] = None,
+    url: str,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, show_default=False)] = 0,
+    as_json: AsJson = False,
+    sheet: Path | None = None,
     endpoint: Endpoint = "",
     debug: Debug = False,
 ) -> None:
@@ -61,49 +45,53 @@ def inspect(
     the object, and that the members of each sample stand together. If it is not sound, the exit code is 1, and
     what could be read is shown before the error.
 
+    Args:
+        url: A shard: ais://bucket/name.tar, an object URL, or a local file.
+        count: Read the first so many samples only, and check no more.
+        sheet (FILE): Write a contact sheet of the first images, such as out.png.
+
     Examples:
         torchdata-ais inspect ais://pets/train-000.tar
         torchdata-ais inspect -n 3 ais://pets/train-000.tar
         torchdata-ais inspect --sheet out.png /data/train-000.tar
     """
-    with reported(debug, "torchdata_ais.pipes", command=inspect):
-        check_new_file(sheet)
-        _check_ending(sheet)
-        where = parse_url(url)
-        if where.kind == "object" and not where.name:
-            raise UsageError.at(
-                f"{url} is a bucket, not a shard", todo=f"torchdata-ais ls {url} shows its shards"
-            )
-        members: list[_Member] = []
-        first: list[Any] = []
-        problem: AISError | None = None
-        ended = True
-        try:
-            ended = _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0, count)
-        except NotFoundError as error:
-            if where.kind == "object":
-                raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
-            if where.kind == "file":
-                folder = next(one for one in Path(where.name).absolute().parents if one.exists())
-                raise error.noting(f"ls {shlex.quote(str(folder))} shows what is there") from None
-            raise
-        except AISError as error:
-            problem = error
-        if sheet is not None and first:
-            _draw(sheet, first, url, endpoint)
-        samples = list(_samples(members))
-        if as_json:
-            text = "" if problem is None else sentence(problem, names_of(inspect))
-            whole = problem is None if ended else None
-            echo_json({"url": url, "whole": whole, "error": text, "samples": samples})
-        elif members or problem is None:
-            state = "not sound; read so far" if problem else "whole" if ended else "the beginning"
-            _show(url, members, samples, state, err=problem is not None)
-        if problem is None:
-            return
-        if as_json and not debug:
-            raise typer.Exit(ExitCodes.FAILED)
-        raise problem
+    check_new_file(sheet)
+    _check_ending(sheet)
+    where = parse_url(url)
+    if where.kind == "object" and not where.name:
+        raise UsageError.at(
+            f"{url} is a bucket, not a shard", todo=f"torchdata-ais ls {url} shows its shards"
+        )
+    members: list[_Member] = []
+    first: list[Any] = []
+    problem: AISError | None = None
+    ended = True
+    try:
+        ended = _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0, count)
+    except NotFoundError as error:
+        if where.kind == "object":
+            raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
+        if where.kind == "file":
+            folder = next(one for one in Path(where.name).absolute().parents if one.exists())
+            raise error.noting(f"ls {shlex.quote(str(folder))} shows what is there") from None
+        raise
+    except AISError as error:
+        problem = error
+    if sheet is not None and first:
+        _draw(sheet, first, url, endpoint)
+    samples = list(_samples(members))
+    if as_json:
+        text = "" if problem is None else sentence(problem, names_of(inspect))
+        whole = problem is None if ended else None
+        echo_json({"url": url, "whole": whole, "error": text, "samples": samples})
+    elif members or problem is None:
+        state = "not sound; read so far" if problem else "whole" if ended else "the beginning"
+        _show(url, members, samples, state, err=problem is not None)
+    if problem is None:
+        return
+    if as_json and not debug:
+        raise typer.Exit(ExitCodes.FAILED)
+    raise problem
 
 
 def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int, count: int) -> bool:
@@ -113,12 +101,14 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
         Whether it was read to its end, and not only its first `count` samples.
     """
     from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+    from torchdata_ais.samples import split_name
 
     loader = AISFileLoader([url], cluster=options_of([url], endpoint))
 
     def noted() -> Generator[Any, None, None]:
         for path, data in loader:
-            members.append(_Member(path.member, path.offset, len(data)))
+            key, field = split_name(path.member) or (None, None)
+            members.append(_Member(key, field, path.member, path.offset, len(data)))
             yield path, data
 
     with closing(noted()) as reading:
@@ -158,20 +148,11 @@ def _check_ending(sheet: Path | None) -> None:
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
     """Yield one row for each run of members with one key; members without a key have a row of their own."""
-    from torchdata_ais.samples import split_name
-
-    def key_of(member: _Member) -> tuple[str, ...]:
-        parts = split_name(member.name)
-        return (parts[0],) if parts else ("", member.name)
-
-    for key, run in groupby(members, key_of):
-        group = list(run)
+    for (key, _), run in groupby(members, lambda one: (one.key, one.member if one.key is None else "")):
         fields = [
-            {"field": parts[1] if parts else None, "member": member.name, "offset": member.offset, "size": member.size}
-            for member in group
-            for parts in [split_name(member.name)]
-        ]  # fmt: skip
-        yield {"key": key[0] if len(key) == 1 else None, "offset": group[0].offset, "fields": fields}
+            {"field": one.field, "member": one.member, "offset": one.offset, "size": one.size} for one in run
+        ]
+        yield {"key": key, "offset": fields[0]["offset"], "fields": fields}
 
 
 def _show(url: str, members: list[_Member], samples: list[dict[str, Any]], state: str, *, err: bool) -> None:

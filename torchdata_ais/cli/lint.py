@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, ExitCodes, options_of, reported, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, ExitCodes, command, goes_on, options_of
 from torchdata_ais.cli._words import as_typed, names_of, remedy_as_typed
 from torchdata_ais.error_text import Sentences
 from torchdata_ais.errors import NotFoundError, UsageError
@@ -23,38 +23,19 @@ if TYPE_CHECKING:
 _SHOWN_ALIKE = 3  # problems of one kind in one shard
 
 
+@command("torchdata_ais.checking.lint", "rich.progress")
 def lint(
-    urls: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="URL...",
-            help="ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.",
-        ),
-    ],
-    require: Annotated[
-        str | None,
-        typer.Option(
-            help="Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have."
-        ),
-    ] = None,
-    decode: Annotated[bool, typer.Option(help="Decode every field, images to the last pixel.")] = True,
-    only: Annotated[str | None, typer.Option(help="Decode these fields only: 'jpg cls'.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Shards read at once. Default: one a core.", min=0)] = None,
-    fix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Write the good samples to new shards: out/train-%06d.tar, ais://bucket/train-%06d.tar.",
-        ),
-    ] = None,
-    maxcount: Annotated[int, typer.Option(help="Most samples in a shard that --fix writes.", min=1)] = 10_000,
-    index: Annotated[
-        bool, typer.Option("--index", help="Make the sample index of shards that are sound, too.")
-    ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Notes count as errors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    urls: list[str],
+    require: str | None = None,
+    decode: bool = True,
+    only: str | None = None,
+    jobs: Annotated[int | None, typer.Option(min=0)] = None,
+    fix: str | None = None,
+    maxcount: Annotated[int, typer.Option(min=1)] = 10_000,
+    index: bool = False,
+    strict: bool = False,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Read every shard as training would, and tell all that is wrong, one line each.
 
@@ -62,22 +43,25 @@ def lint(
     missing or do not decode. Notes: fields that few samples have, keys that stand in several shards, uneven sizes.
     The exit code is 1 if there are errors, also with --fix.
 
+    Args:
+        urls (URL...): ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.
+        require: Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have.
+        decode: Decode every field, images to the last pixel.
+        only: Decode these fields only: 'jpg cls'.
+        jobs: Shards read at once. Default: one a core.
+        fix (PATTERN): Write the good samples to new shards: out/train-%06d.tar, ais://bucket/train-%06d.tar.
+        maxcount: Most samples in a shard that --fix writes.
+        index: Make the sample index of shards that are sound, too.
+        strict: Notes count as errors.
+
     Examples:
         torchdata-ais lint ais://pets/train-
         torchdata-ais lint --require 'jpg;png cls' /data/train-*.tar
         torchdata-ais lint ais://pets/train- --fix ais://good/train-%06d.tar
     """
-    fixing = False
-
-    def again() -> str:
-        return f"remove the shards of {fix}, then {same_command()}" if fixing else same_command()
-
-    with (
-        reported(
-            debug, "torchdata_ais.checking.lint", "rich.progress", command=lint, again=again if fix else None
-        ),
-        ExitStack() as stack,
-    ):
+    if fix:
+        goes_on()
+    with ExitStack() as stack:
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._progress import progress_of
@@ -121,7 +105,7 @@ def lint(
         written: Resharded | None = None
         if fix:
             stack.enter_context(new_bucket(bucket_for(fix, options)))
-            fixing = True
+            goes_on(after=f"remove the shards of {fix}, then ")
             bar = progress_of(bars, "fix")
             written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             bars.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported
+from torchdata_ais.cli._run import AsJson, Endpoint, command, options_for
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import PROVIDERS, parse_url
@@ -19,29 +19,24 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"(?P<scheme>\w*)://")
 
 
+@command("torchdata_ais.store")
 def ls(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            help="ais://bucket, ais://bucket/prefix, a template, or the same of s3://, gs://, az://; "
-            "ais://bucket/shard.tar/ for the members of a shard. Without it, or ais://: the buckets.",
-            show_default=False,
-        ),
-    ] = "",
-    regex: Annotated[
-        str, typer.Option(help=r"Only names in which this is found, such as '\.tar$'.", show_default=False)
-    ] = "",
-    long: Annotated[
-        bool, typer.Option("--long", "-l", help="Show bytes, checksums and versions; of members the offset.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+    url: Annotated[str, typer.Argument()] = "",
+    regex: str = "",
+    long: Annotated[bool, typer.Option("--long", "-l")] = False,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     r"""List buckets, the objects of a bucket or prefix, or the members of a shard.
 
     All that a template names must be there.
+
+    Args:
+        url: ais://bucket, ais://bucket/prefix, a template, or the same of s3://, gs://, az://; ais://bucket/shard.tar/
+            for the members of a shard. Without it, or ais://: the buckets.
+        regex: Only names in which this is found, such as '\.tar$'.
+        long: Show bytes, checksums and versions; of members the offset.
+        as_json: Print one JSON array.
 
     Examples:
         torchdata-ais ls
@@ -49,27 +44,26 @@ def ls(
         torchdata-ais ls --regex '\.tar$' ais://pets
         torchdata-ais ls ais://pets/train-000.tar/
     """
-    with reported(debug, "torchdata_ais.store", command=ls):
-        options = options_for(endpoint)
-        scheme = _SCHEME.fullmatch(url)
-        if not url or scheme:
-            rows = _buckets(scheme["scheme"] if scheme else "", options)
-            what = "bucket"
-        elif url.endswith("/") and _is_shard(url, options):
-            rows = _members(url.rstrip("/"), options)
-            what = "member"
-        else:
-            rows = _objects(url, regex, options)
-            what = "object"
-        if regex and what != "object":
-            rows = [row for row in rows if re.search(regex, row["url"])]
-        if as_json:
-            echo_json(rows, indent=1)
-            return
-        for row in rows:
-            echo(_line(row, long))
-        total = f", {bytes_text(sum(row['size'] or 0 for row in rows))}" if what != "bucket" else ""
-        echo(f"{count_text(len(rows), what)}{total}", err=True)
+    options = options_for(endpoint)
+    scheme = _SCHEME.fullmatch(url)
+    if not url or scheme:
+        rows = _buckets(scheme["scheme"] if scheme else "", options)
+        what = "bucket"
+    elif url.endswith("/") and _is_shard(url, options):
+        rows = _members(url.rstrip("/"), options)
+        what = "member"
+    else:
+        rows = _objects(url, regex, options)
+        what = "object"
+    if regex and what != "object":
+        rows = [row for row in rows if re.search(regex, row["url"])]
+    if as_json:
+        echo_json(rows, indent=1)
+        return
+    for row in rows:
+        echo(_line(row, long))
+    total = f", {bytes_text(sum(row['size'] or 0 for row in rows))}" if what != "bucket" else ""
+    echo(f"{count_text(len(rows), what)}{total}", err=True)
 
 
 def _line(row: dict[str, Any], long: bool) -> str:

@@ -5,83 +5,68 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
+from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_for
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text, count_text
 
 
+@command("aistore.sdk", "rich.progress")
 def put(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A file, or a folder: all files below it.")],
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            help="ais://bucket/name for a file; ais://bucket/ or ais://bucket/prefix/ to keep names.",
-        ),
-    ],
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace objects that hold something else.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    source: Path,
+    url: str,
+    overwrite: bool = False,
+    as_json: AsJson = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Store a file or a folder of files; the bucket is made if it is missing.
 
     Names of a folder's files are their paths in it, put after the prefix as it stands. Objects that are there with the
     same bytes are left as they are, so the same command goes on after an interrupt.
 
+    Args:
+        source (SRC): A file, or a folder: all files below it.
+        url: ais://bucket/name for a file; ais://bucket/ or ais://bucket/prefix/ to keep names.
+        overwrite: Replace objects that hold something else.
+
     Examples:
         torchdata-ais put train-000.tar ais://pets/
         torchdata-ais put shards ais://pets/train/
         torchdata-ais put --json --overwrite shards ais://pets/
     """
-    with reported(debug, "aistore.sdk", "rich.progress", command=put, again=same_command):
-        from torchdata_ais.cli._bucket import Bucket, new_bucket
-        from torchdata_ais.cli._objects import object_place
-        from torchdata_ais.cli._progress import moved_bytes
-        from torchdata_ais.store.object_names import check_name
+    goes_on()
+    from torchdata_ais.cli._bucket import Bucket, new_bucket, tell_stored
+    from torchdata_ais.cli._objects import object_place
+    from torchdata_ais.cli._progress import moved_bytes
+    from torchdata_ais.store.object_names import check_name
 
-        if not source.exists():
-            raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
-        if not source.is_dir() and not source.is_file():
-            raise UsageError.at("this is no file but a device or a pipe", todo="name a file", url=str(source))
-        where = object_place(url)
-        if where.namespace:
-            raise UsageError.at("put knows no namespaces", todo="use the AIStore SDK for it", url=url)
-        if source.is_dir() and where.name[-1:].isalnum():
-            raise UsageError.at(
-                f"the names would begin with {where.name!r}, and no slash behind it",
-                todo=f"write {url}/ for names below it, or {url}- for names such as {where.name}-000.tar",
-                url=url,
-            )
-        files = dict(_named(source, where.name))
-        if not files:
-            raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
-        check_name(where)
-        for name, path in files.items():
-            check_name(replace(where, name=name), todo=f"rename the file {str(path)!r}")
-        bucket = Bucket.of(where, options_for(endpoint, where.endpoint))
-        with new_bucket(bucket):
-            there = bucket.holds(list(files.items()), overwrite=overwrite)
-            sizes = {name: path.stat().st_size for name, path in files.items() if name not in there}
-            with moved_bytes("put", sum(sizes.values())) as moved:
-                for name in sizes:
-                    bucket.put_file(name, files[name], moved)
-        if as_json:
-            rows = [{"url": f"{bucket.uri}/{name}", "stored": name in sizes} for name in files]
-            size = sum(sizes.values())
-            echo_json({"stored": len(sizes), "there": len(there), "size": size, "objects": rows}, indent=1)
-            return
-        echo(
-            f"stored {count_text(len(sizes), 'object')}, {bytes_text(sum(sizes.values()))}, in {bucket.uri}"
-            + (f"; {len(there)} there already" if there else "")
+    if not source.exists():
+        raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
+    if not source.is_dir() and not source.is_file():
+        raise UsageError.at("this is no file but a device or a pipe", todo="name a file", url=str(source))
+    where = object_place(url)
+    if where.namespace:
+        raise UsageError.at("put knows no namespaces", todo="use the AIStore SDK for it", url=url)
+    if source.is_dir() and where.name[-1:].isalnum():
+        raise UsageError.at(
+            f"the names would begin with {where.name!r}, and no slash behind it",
+            todo=f"write {url}/ for names below it, or {url}- for names such as {where.name}-000.tar",
+            url=url,
         )
+    files = dict(_named(source, where.name))
+    if not files:
+        raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
+    check_name(where)
+    for name, path in files.items():
+        check_name(replace(where, name=name), todo=f"rename the file {str(path)!r}")
+    bucket = Bucket.of(where, options_for(endpoint, where.endpoint))
+    with new_bucket(bucket):
+        there = bucket.holds(list(files.items()), overwrite=overwrite)
+        sizes = {name: path.stat().st_size for name, path in files.items() if name not in there}
+        with moved_bytes("put", sum(sizes.values())) as moved:
+            for name in sizes:
+                bucket.put_file(name, files[name], moved)
+    rows = [{"url": f"{bucket.uri}/{name}", "stored": name in sizes} for name in files]
+    tell_stored(bucket, rows, sum(sizes.values()), as_json=as_json)
 
 
 def _named(source: Path, prefix: str) -> Iterator[tuple[str, Path]]:

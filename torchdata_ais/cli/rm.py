@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._run import Debug, Endpoint, options_for, reported, same_command
+from torchdata_ais.cli._run import Endpoint, command, goes_on, options_for
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shown import bytes_text, count_text
 
@@ -17,59 +17,50 @@ if TYPE_CHECKING:
     from torchdata_ais.urls import ObjectURL
 
 
+@command("torchdata_ais.store", "rich.progress")
 def rm(
-    urls: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="URL...", help="ais://bucket/object. With -r also a prefix, a template or a bucket."
-        ),
-    ],
-    recursive: Annotated[
-        bool,
-        typer.Option(
-            "--recursive",
-            "-r",
-            help="Remove all objects whose names begin so, or that a template names; of a bucket, the bucket, too.",
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    urls: list[str],
+    recursive: Annotated[bool, typer.Option("--recursive", "-r")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
     endpoint: Endpoint = "",
-    debug: Debug = False,
 ) -> None:
     """Remove objects, prefixes and buckets.
 
     What is to go is looked up first; if anything is not there, nothing is removed. With --recursive it asks before;
     where nobody can answer, it wants --yes.
 
+    Args:
+        urls (URL...): ais://bucket/object. With -r also a prefix, a template or a bucket.
+        recursive: Remove all objects whose names begin so, or that a template names; of a bucket, the bucket, too.
+        yes: Do not ask.
+
     Examples:
         torchdata-ais rm ais://pets/train-000.tar
         torchdata-ais rm -r ais://pets/old/
         torchdata-ais rm -r --yes ais://scratch
     """
-    with reported(debug, "torchdata_ais.store", "rich.progress", command=rm, again=same_command):
-        from torchdata_ais.cli._bucket import Bucket
-        from torchdata_ais.cli._objects import object_place
-        from torchdata_ais.cli._progress import progress
-        from torchdata_ais.store import delete_object
-        from torchdata_ais.urls import parse_url
+    goes_on()
+    from torchdata_ais.cli._bucket import Bucket
+    from torchdata_ais.cli._objects import object_place
+    from torchdata_ais.cli._progress import progress
+    from torchdata_ais.store import delete_object
+    from torchdata_ais.urls import parse_url
 
-        options = options_for(endpoint)
-        buckets = [place for place in map(object_place, urls) if not place.name and recursive]
-        found = {str(one): one for url in urls for one in _found(url, recursive, options)}
-        what = (
-            f"{count_text(len(found), 'object')}, {bytes_text(sum(one.size or 0 for one in found.values()))}"
-        )
-        if buckets:
-            what += f", and {count_text(len(buckets), 'bucket')}: {', '.join(place.uri for place in buckets)}"
-        if recursive and not yes:
-            _ask(what)
-        with progress("rm", "object", len(found)) as advance:
-            for one in found.values():
-                delete_object(one, options, missing_ok=parse_url(one).uri not in urls)
-                advance(1)
-        for place in buckets:
-            Bucket.of(place, options).delete()
-        echo(f"removed {what}")
+    options = options_for(endpoint)
+    buckets = [place for place in map(object_place, urls) if not place.name and recursive]
+    found = {str(one): one for url in urls for one in _found(url, recursive, options)}
+    what = f"{count_text(len(found), 'object')}, {bytes_text(sum(one.size or 0 for one in found.values()))}"
+    if buckets:
+        what += f", and {count_text(len(buckets), 'bucket')}: {', '.join(place.uri for place in buckets)}"
+    if recursive and not yes:
+        _ask(what)
+    with progress("rm", "object", len(found)) as advance:
+        for one in found.values():
+            delete_object(one, options, missing_ok=parse_url(one).uri not in urls)
+            advance(1)
+    for place in buckets:
+        Bucket.of(place, options).delete()
+    echo(f"removed {what}")
 
 
 def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, reported
+from torchdata_ais.cli._run import AsJson, command
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shown import bytes_text, span_text
 
@@ -16,68 +17,65 @@ if TYPE_CHECKING:
     from torchdata_ais.checking.simulate import Simulation
 
 
+@command()
 def simulate(
-    shards: Annotated[str, typer.Option(metavar="N", help="Shards: 1000000, or 1e6.")],
-    samples: Annotated[str, typer.Option(metavar="N", help="Samples in all of them.")],
-    ranks: Annotated[int, typer.Option(help="Ranks.", min=1)] = 1,
-    workers: Annotated[int, typer.Option(help="Workers of each rank.", min=0)] = 0,
-    global_batch: Annotated[
-        int | None, typer.Option(help="Samples a step, over all ranks. Default: 256 a rank.", min=1)
-    ] = None,
-    sample_bytes: Annotated[
-        str, typer.Option(metavar="N", help="Bytes of a sample, with the headers of the tar.")
-    ] = "110000",
-    shuffle: Annotated[
-        Literal["samples", "runs", "none"], typer.Option(metavar="HOW", help="samples, runs or none.")
-    ] = "samples",
-    proof: Annotated[
-        Literal["bytes", "headers"],
-        typer.Option(
-            metavar="HOW", help="Of the index: bytes (built by reading) or headers (by the cluster)."
-        ),
-    ] = "bytes",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    debug: Debug = False,
+    shards: Annotated[str, typer.Option()],
+    samples: Annotated[str, typer.Option()],
+    ranks: Annotated[int, typer.Option(min=1)] = 1,
+    workers: Annotated[int, typer.Option(min=0)] = 0,
+    global_batch: Annotated[int | None, typer.Option(min=1)] = None,
+    sample_bytes: str = "110000",
+    shuffle: Literal["samples", "runs", "none"] = "samples",
+    proof: Literal["bytes", "headers"] = "bytes",
+    as_json: AsJson = False,
 ) -> None:
     """Show what a training by index would do and need, and what streaming the same shards would cost.
 
     It is computed by the code that plans real runs; no cluster is asked. Requests of large runs are counted for some
     workers, and estimated from that for all.
 
+    Args:
+        shards (N): Shards: 1000000, or 1e6.
+        samples (N): Samples in all of them.
+        ranks: Ranks.
+        workers: Workers of each rank.
+        global_batch: Samples a step, over all ranks. Default: 256 a rank.
+        sample_bytes (N): Bytes of a sample, with the headers of the tar.
+        shuffle (HOW): samples, runs or none.
+        proof (HOW): Of the index: bytes (built by reading) or headers (by the cluster).
+
     Examples:
         torchdata-ais simulate --ranks 10000 --workers 8 --shards 1e6 --samples 1e9
         torchdata-ais simulate --ranks 64 --shards 2000 --samples 2e6 --shuffle runs
         torchdata-ais simulate --json --global-batch 512 --shards 100 --samples 1e5
     """
-    with reported(debug, command=simulate):
-        from torchdata_ais.checking.simulate import simulated
+    from torchdata_ais.checking.simulate import simulated
 
-        found = simulated(
-            ranks=ranks,
-            workers=workers,
-            shards=_whole("--shards", shards),
-            samples=_whole("--samples", samples),
-            sample_bytes=_whole("--sample-bytes", sample_bytes),
-            global_batch=global_batch,
-            shuffle=None if shuffle == "none" else shuffle,
-            proof=proof,
-        )
-        if as_json:
-            echo_json(asdict(found) | {"traffic": found.traffic._asdict()}, indent=1)
-        else:
-            echo(*_lines(found))
+    found = simulated(
+        ranks=ranks,
+        workers=workers,
+        shards=_whole("--shards", shards),
+        samples=_whole("--samples", samples),
+        sample_bytes=_whole("--sample-bytes", sample_bytes),
+        global_batch=global_batch,
+        shuffle=None if shuffle == "none" else shuffle,
+        proof=proof,
+    )
+    if as_json:
+        echo_json(asdict(found) | {"traffic": found.traffic._asdict()}, indent=1)
+    else:
+        echo(*_lines(found))
 
 
 def _whole(option: str, text: str) -> int:
     """Return a whole number that may be written as 1e6."""
-    try:
+    with suppress(ValueError, OverflowError):
+        if text.strip().isdecimal():
+            return int(text)
         number = float(text)
-        whole = int(text) if text.strip().isdecimal() else int(number)
-    except (ValueError, OverflowError):
-        raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6") from None
-    if whole != number and not text.strip().isdecimal():
-        raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6")
-    return whole
+        if int(number) == number:
+            return int(number)
+    raise UsageError.at(f"{option} {text}", todo="pass a whole number such as 1000000 or 1e6")
 
 
 def _lines(run: Simulation) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchdata_ais.cli._echo import echo, echo_json
-from torchdata_ais.cli._run import Debug, reported
+from torchdata_ais.cli._run import AsJson, command
 
 if TYPE_CHECKING:
     from torchdata_ais.observe.across import Readiness
@@ -17,46 +17,45 @@ if TYPE_CHECKING:
 _MOST_RANKS = 32
 
 
+@command("torchdata_ais.observe.across")
 def watch(
-    run_dir: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="The run_dir= that the program passes to ais_loader.")
-    ],
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Look again every so many seconds; 0: once.", min=0)
-    ] = 0.0,
-    page: Annotated[
-        str, typer.Option(metavar="FILE", help="Also write a page with plots there.", show_default=False)
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a look.")] = False,
-    debug: Debug = False,
+    run_dir: str,
+    every: Annotated[float, typer.Option(min=0)] = 0.0,
+    page: str = "",
+    as_json: AsJson = False,
 ) -> None:
     """Show how each rank of a running job stands, and in one sentence which one holds the others up, and why.
 
     The ranks tell every 5 s, in small files; nothing is asked of them. Of many ranks those are shown that waited most.
+
+    Args:
+        run_dir (FOLDER): The run_dir= that the program passes to ais_loader.
+        every: Look again every so many seconds; 0: once.
+        page (FILE): Also write a page with plots there.
+        as_json: Print one JSON object a look.
 
     Examples:
         torchdata-ais watch runs/7
         torchdata-ais watch runs/7 --every 5
         torchdata-ais watch runs/7 --page run.html
     """
-    with reported(debug, "torchdata_ais.observe.across", command=watch):
-        from torchdata_ais.cli._files import check_new_file
-        from torchdata_ais.observe.across import readiness_of
-        from torchdata_ais.observe.run_folder import read_run
-        from torchdata_ais.observe.watch_page import write_page
+    from torchdata_ais.cli._files import check_new_file
+    from torchdata_ais.observe.across import readiness_of
+    from torchdata_ais.observe.run_folder import read_run
+    from torchdata_ais.observe.watch_page import write_page
 
-        check_new_file(Path(page) if page else None)
-        while True:
-            found = readiness_of(*read_run(run_dir))
-            if as_json:
-                echo_json(_plain(found))
-            else:
-                _show(found)
-            if page:
-                write_page(found, Path(page))
-            if not every:
-                return
-            time.sleep(every)
+    check_new_file(Path(page) if page else None)
+    while True:
+        found = readiness_of(*read_run(run_dir))
+        if as_json:
+            echo_json(_plain(found))
+        else:
+            _show(found)
+        if page:
+            write_page(found, Path(page))
+        if not every:
+            return
+        time.sleep(every)
 
 
 def _plain(found: Readiness) -> dict[str, object]:

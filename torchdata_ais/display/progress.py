@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -103,23 +104,23 @@ def _in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
+@dataclass(repr=False)
 class _Bar:
     """What a notebook shows, and what is left of it as text."""
 
-    def __init__(self, title: str, total: int | None, done: int, text: str) -> None:
-        self._title = title
-        self._total = total
-        self._done = done
-        self._text = text
+    title: str
+    total: int | None
+    done: int
+    text: str
 
     def __repr__(self) -> str:
-        return f"{self._title} {self._text}".strip()
+        return f"{self.title} {self.text}".strip()
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        most = "" if self._total is None else f' max="{max(1, self._total)}" value="{self._done}"'
-        return f"<div>{escape(self._title)} <progress{most}></progress> {escape(self._text)}</div>"
+        most = "" if self.total is None else f' max="{max(1, self.total)}" value="{self.done}"'
+        return f"<div>{escape(self.title)} <progress{most}></progress> {escape(self.text)}</div>"
 
 
 @contextmanager

@@ -32,17 +32,20 @@ def pets_pipe(
     Yields:
         ``(images, labels, keys)``: uint8 of shape ``(n, 3, size, size)``, int64 of shape ``(n,)``, list of strings.
     """
-    shards: Any = AISSourceLister(source, cluster=endpoint)
-    if shuffle:
-        shards = shards.shuffle()
-    samples = shards.load_tar().group_samples()
-    if shuffle:
-        samples = samples.shuffled(1000)
     return (
-        samples.decode("torchrgb8", size=size, only="image.jpg cls")
+        samples_of(source, shuffle=shuffle, endpoint=endpoint)
+        .decode("torchrgb8", size=size, only="image.jpg cls")
         .to_tuple("image.jpg", "cls", "__key__")
         .batched(batchsize)
     )
+
+
+def samples_of(source: Any, *, shuffle: bool, endpoint: str | None = None) -> Any:
+    """Return the chain from a bucket of shards to samples; see `pets_pipe`."""
+    shards: Any = AISSourceLister(source, cluster=endpoint)
+    if not shuffle:
+        return shards.load_tar().group_samples()
+    return shards.shuffle().load_tar().group_samples().shuffled(1000)
 
 
 class SmallCNN(nn.Sequential):

@@ -24,9 +24,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from torchdata_ais import AISSourceLister, ais_loader
+from torchdata_ais import ais_loader
 from torchdata_ais.codecs.optional import require
 from torchdata_ais.examples.drawn import named_or_drawn
+from torchdata_ais.examples.train import samples_of
 
 RATE = 8000
 """Frames a second of the drawn sounds."""
@@ -72,11 +73,8 @@ def crop(sample: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 def make_pipe(source: Any, batch: int, *, shuffle: bool) -> Any:
     """Return the chain to batches of (waves, classes)."""
-    shards: Any = AISSourceLister(source)
-    samples = (shards.shuffle() if shuffle else shards).load_tar().group_samples()
-    if shuffle:
-        samples = samples.shuffled(1000)
-    return samples.decode("audio").map_sample(crop, rng=True).to_tuple("wave", "cls").batched(batch)
+    clips = samples_of(source, shuffle=shuffle).decode("audio").map_sample(crop, rng=True)
+    return clips.to_tuple("wave", "cls").batched(batch)
 
 
 class SpectrumNet(nn.Module):

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchdata_ais import AISSourceLister, ais_loader
+from torchdata_ais import ais_loader
 from torchdata_ais.examples.captions import make_captioned_pets
 from torchdata_ais.examples.drawn import named_or_drawn
-from torchdata_ais.examples.train import SmallCNN
+from torchdata_ais.examples.train import SmallCNN, samples_of
 
 WORDS = 1024
 """How many rows the table of words has: a word's row is its checksum, so no vocabulary is needed."""
@@ -56,11 +56,7 @@ def main() -> None:
 
 def make_pipe(source: Any, batch: int, *, shuffle: bool) -> Any:
     """Return the chain to batches of (images, numbers of words, captions)."""
-    shards: Any = AISSourceLister(source)
-    samples = (shards.shuffle() if shuffle else shards).load_tar().group_samples()
-    if shuffle:
-        samples = samples.shuffled(1000)
-    pairs = samples.decode("torchrgb8", size=64).to_tuple("jpg;png;webp", "txt")
+    pairs = samples_of(source, shuffle=shuffle).decode("torchrgb8", size=64).to_tuple("jpg;png;webp", "txt")
     return pairs.batched(batch, collation_fn=with_numbers)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torchdata_ais.arguments import checked
@@ -57,20 +58,20 @@ def to_hf(pipe: IterDataPipe[Any], *, parts: int | None = None, seed: int = 0) -
     )
 
 
+@dataclass
 class _Source:
     """The pipe in `count` parts."""
 
-    def __init__(self, pipe: IterDataPipe[Any], listing: Listing, count: int, seed: int) -> None:
-        self._pipe = pipe
-        self._listing = listing
-        self._count = count
-        self._seed = seed
+    pipe: IterDataPipe[Any]
+    listing: Listing
+    count: int
+    seed: int
 
     def part(self, number: int) -> Iterator[Any]:
-        pipe = copy.deepcopy(self._pipe)  # two iterators of the dataset may stand at different samples
-        shard_instance(pipe, self._count, number)
-        begin(pipe, InstancePlan.of(self._seed, 0, self._count, number))
-        with self._listing.on(pipe):
+        pipe = copy.deepcopy(self.pipe)  # two iterators of the dataset may stand at different samples
+        shard_instance(pipe, self.count, number)
+        begin(pipe, InstancePlan.of(self.seed, 0, self.count, number))
+        with self.listing.on(pipe):
             for sample in pipe:
                 if not isinstance(sample, Mapping):
                     raise UsageError.at(

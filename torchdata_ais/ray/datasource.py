@@ -28,6 +28,9 @@ _BYTES = 32 << 20  # of a block, or one sample
 
 Fields = str | Iterable[str] | None
 
+_Part = tuple[Callable[[], Iterator[Any]], int | None, int | None, tuple[str, ...]]
+"""What a task reads: the samples, how many they are, their bytes, and the shards, as far as they are known."""
+
 
 class _SampleDatasource(Datasource):
     """What both have: tasks that read samples and give them as Arrow tables."""
@@ -40,9 +43,13 @@ class _SampleDatasource(Datasource):
             None if fields is None else tuple(fields.split() if isinstance(fields, str) else fields)
         )
 
-    def _tasks(
-        self, parts: Iterable[tuple[Callable[[], Iterator[Any]], int | None, int | None, tuple[str, ...]]]
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,  # noqa: ARG002 - Ray cuts by itself
+        data_context: Any = None,  # noqa: ARG002
     ) -> list[ReadTask]:
+        """Return tasks of neighbouring samples or shards."""
         from ray.data.block import BlockMetadata
 
         return [
@@ -50,8 +57,12 @@ class _SampleDatasource(Datasource):
                 partial(_blocks, read, self._fields),
                 BlockMetadata(num_rows=rows, size_bytes=size, input_files=files, exec_stats=None),
             )
-            for read, rows, size, files in parts
+            for read, rows, size, files in self._parts(parallelism)
         ]
+
+    def _parts(self, parallelism: int) -> Iterator[_Part]:
+        """Yield what each of at most so many tasks reads."""
+        raise NotImplementedError
 
 
 class ShardDatasource(_SampleDatasource):
@@ -87,25 +98,12 @@ class ShardDatasource(_SampleDatasource):
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Return the bytes of the shards, where all are known."""
-        sizes = [url.size for url in self._shards]
-        return None if None in sizes else sum(size or 0 for size in sizes)
+        return _sum(url.size for url in self._shards)
 
-    def get_read_tasks(
-        self,
-        parallelism: int,
-        per_task_row_limit: int | None = None,  # noqa: ARG002 - Ray cuts by itself
-        data_context: Any = None,  # noqa: ARG002
-    ) -> list[ReadTask]:
-        """Return tasks of neighbouring shards."""
-        return self._tasks(
-            (
-                partial(_of_shards, some, self._store),
-                None,
-                _sum(url.size for url in some),
-                tuple(map(str, some)),
-            )
-            for some in _cut(self._shards, parallelism)
-        )
+    def _parts(self, parallelism: int) -> Iterator[_Part]:
+        for some in _cut(self._shards, parallelism):
+            size = _sum(url.size for url in some)
+            yield partial(_of_shards, some, self._store), None, size, tuple(map(str, some))
 
 
 class IndexDatasource(_SampleDatasource):
@@ -145,18 +143,10 @@ class IndexDatasource(_SampleDatasource):
         """Return the bytes of the samples, by their mean."""
         return int(len(self._index) * self._index.mean_bytes())
 
-    def get_read_tasks(
-        self,
-        parallelism: int,
-        per_task_row_limit: int | None = None,  # noqa: ARG002 - Ray cuts by itself
-        data_context: Any = None,  # noqa: ARG002
-    ) -> list[ReadTask]:
-        """Return tasks of neighbouring samples."""
+    def _parts(self, parallelism: int) -> Iterator[_Part]:
         mean = self._index.mean_bytes()
-        return self._tasks(
-            (partial(_of_index, self._index, some, self._options), len(some), int(len(some) * mean), ())
-            for some in _cut(range(len(self._index)), parallelism)
-        )
+        for some in _cut(range(len(self._index)), parallelism):
+            yield partial(_of_index, self._index, some, self._options), len(some), int(len(some) * mean), ()
 
 
 def check_ray() -> None:
