@@ -102,7 +102,7 @@ def get_batch(call: Call) -> Reply:
     mime = mime if mime.startswith(".") else f".{mime}"
     if mime not in TYPES:
         raise ReplyError(400, f'unknown mime type "{mime}"', "errUnknownMime")
-    entries = _spoiled(batch.entries or [], call.plan.batch if call.plan else ())
+    entries = _spoiled(batch.entries or [], call.plan)
     parts = [_part(call, entry, action, only_names=bool(batch.onob)) for entry, action in entries]
     for part in parts:
         if part.error and not part.is_injected and not batch.coer:

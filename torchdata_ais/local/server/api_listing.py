@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from .actions import DropEntry
 from .archive import Member, NotAnArchiveError, extension_of, opened
 from .fields import number
 from .names import SHARD_INDEXES, check_prefix, new_id
@@ -84,8 +85,8 @@ def list_objects(call: Call) -> Reply:
     page = list(islice(rows, size + 1))
     token = page[size - 1]["n"] if len(page) > size else ""
     del page[size:]
-    for glob in call.plan.drop_entries if call.plan else ():
-        victim = next((index for index, row in enumerate(page) if fnmatchcase(row["n"], glob)), None)
+    for drop in call.plan.all(DropEntry):
+        victim = next((index for index, row in enumerate(page) if fnmatchcase(row["n"], drop.name)), None)
         if victim is not None:
             del page[victim]
     uuid = wanted["uuid"] or new_id()

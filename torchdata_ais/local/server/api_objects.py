@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
+from .actions import NewVersion
 from .api_archived import get_archived
 from .api_etl import get_transformed
 from .files import FileSlice, file_blocks
@@ -130,7 +131,7 @@ def parse_range(text: str, size: int, cname: str) -> tuple[int, int]:
 
 def _new_version(call: Call, entry: Object) -> None:
     """Replace the object after its file was opened, if a fault wants that."""
-    change = call.plan.new_version if call.plan else None
+    change = call.plan.last(NewVersion)
     if change is None:
         return
     if change.same_bytes:

@@ -9,8 +9,9 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import itemgetter
 
-from .actions import CutSlow
+from .actions import Bandwidth, Cut, CutSlow, FlipBit, Reset, Stall, WrongChecksum
 from .faults import Plan
 from .files import BLOCK_BYTES, FileSlice
 from .reply import Reply, chunk, head_of
@@ -26,35 +27,38 @@ class EndedError(Exception):
 
 def deliver(sock: _Sending, reply: Reply, plan: Plan, *, method: str) -> None:
     """Send `reply` under `plan`; `EndedError` if the plan ended the connection."""
-    if plan.wrong_checksum:
+    if plan.last(WrongChecksum):
         reply.headers = [_spoiled(header) for header in reply.headers]
-    from_end = any(at < 0 for at, _, _ in plan.ends) or any(at < 0 for at, _ in plan.flips)
-    size, blocks, chunked = _blocks(reply, from_end=from_end)
+    stops: list[Cut | Reset | Stall] = [*plan.all(Cut), *plan.all(Reset), *plan.all(Stall)]
+    flips = plan.all(FlipBit)
+    first = min((action.at for action in [*stops, *flips]), default=0)
+    size, blocks, chunked = _blocks(reply, from_end=first < 0)
     if method == "HEAD":
-        size, blocks = 0, iter(())
-    extra = ""
-    if method != "HEAD":
-        extra = "Transfer-Encoding: chunked\r\n" if chunked else f"Content-Length: {size}\r\n"
-    sock.sendall(head_of(reply, extra))
-    ends = sorted((_absolute(at, size), how, seconds) for at, how, seconds in plan.ends)
-    flips = [(_absolute(at, size), mask) for at, mask in plan.flips]
-    pace = _Pace(plan.bytes_per_s)
-    if plan.slow is not None:
-        sock = _InTime(sock, plan.slow)
+        size, blocks, chunked = 0, iter(()), False
+        sock.sendall(head_of(reply))
+    else:
+        coding = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+        sock.sendall(head_of(reply, f"{coding}\r\n"))
+    ends = sorted(((_absolute(stop.at, size), stop) for stop in stops), key=itemgetter(0))
+    bits = [(_absolute(flip.at, size), 1 << flip.bit) for flip in flips]
+    pace = _Pace(min((limit.bytes_per_s for limit in plan.all(Bandwidth)), default=0.0))
+    slow = plan.last(CutSlow)
+    if slow is not None:
+        sock = _InTime(sock, slow)
     for block in blocks:
-        for piece in pace.pieces(_flipped(block, reply.sent, flips)):
+        for piece in pace.pieces(_flipped(block, reply.sent, bits)):
             view = memoryview(piece)
             while ends and ends[0][0] < reply.sent + len(view):
-                at, how, seconds = ends.pop(0)
+                at, stop = ends.pop(0)
                 head, view = view[: at - reply.sent], view[at - reply.sent :]
                 _write(sock, reply, head, chunked=chunked)
-                _end(sock, how, seconds)
+                _end(sock, stop)
             _write(sock, reply, view, chunked=chunked)
             pace.wait(reply.sent)
-    for at, how, seconds in ends:
+    for at, stop in ends:
         if at <= reply.sent:
-            _end(sock, how, seconds)
-    if chunked and method != "HEAD":
+            _end(sock, stop)
+    if chunked:
         sock.sendall(b"0\r\n\r\n")
 
 
@@ -152,12 +156,12 @@ class _Pace:
                 time.sleep(ahead)
 
 
-def _end(sock: _Sending, how: str, seconds: float) -> None:
-    if how == "stall":
-        if _client_left(sock, seconds):
+def _end(sock: _Sending, stop: Cut | Reset | Stall) -> None:
+    if isinstance(stop, Stall):
+        if _client_left(sock, stop.seconds):
             raise EndedError
         return
-    if how == "reset":
+    if isinstance(stop, Reset):
         # Lingering for 0 seconds makes close() send RST, and drops what is still queued: let that go first.
         deadline = time.monotonic() + _DRAIN_DEADLINE_S
         while _unsent(sock) and time.monotonic() < deadline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ class Call:
         peer: Address and port of the client.
         bucket: The bucket's name, if the path names one.
         name: The object's name, if the path names one; else what else follows in the path.
-        plan: What the faults want, if anything.
+        plan: What the faults want.
     """
 
     cluster: Cluster
@@ -45,7 +45,7 @@ class Call:
     peer: str
     bucket: str = ""
     name: str = ""
-    plan: Plan | None = None
+    plan: Plan = field(default_factory=Plan)
 
     @property
     def query(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from . import delivery
 from .access import check_sender
+from .actions import Busy, DeadRedirect, Delay, Status
 from .files import FileSlice
 from .messages import BadRequestError, Connection, HangupError, Request
 from .names import check_bucket_name, check_object_name
@@ -112,10 +113,10 @@ class _Served:
         # Counted before it goes out, so that a client that has its answer finds it counted.
         record = self.cluster.count(self.node, request, reply.status, planned_bytes(reply, request.method))
         try:
-            if call.plan is None:
-                send(self.sock, reply, method=request.method)
-            else:
+            if call.plan:
                 delivery.deliver(self.sock, reply, call.plan, method=request.method)
+            else:
+                send(self.sock, reply, method=request.method)
         finally:
             if isinstance(reply.body, FileSlice):
                 reply.body.close()
@@ -148,7 +149,7 @@ def _answer(call: Call) -> Reply:
             traceback.print_exc(file=sys.stderr)
         message = f"{call.node.tag}: {type(error).__name__}: {error}"
         return _problem_reply(ReplyError(500, message), call)
-    if call.plan is not None and call.plan.dead_redirect:
+    if call.plan.last(DeadRedirect):
         reply.headers = [_misdirected(header, call.cluster.dead.getsockname()[1]) for header in reply.headers]
     return reply
 
@@ -177,13 +178,12 @@ def _meet_faults(call: Call, resource: str, key: str) -> None:
     at_proxy = call.node.role == "proxy" and resource in ("object", "batch")
     name = call.name if resource == "object" else ""
     plan = call.plan = call.cluster.faults.plan(at_proxy=at_proxy, verb=verb, bucket=call.bucket, name=name)
-    if plan is None:
-        return
-    if plan.busy is not None and call.cluster.under_way(call.node) > plan.busy.above:
-        raise _refused(call, 429, plan.busy.retry_after)
-    time.sleep(plan.delay)
-    if plan.status is not None:
-        raise _refused(call, plan.status.code, plan.status.retry_after)
+    busy, status = plan.last(Busy), plan.last(Status)
+    if busy is not None and call.cluster.under_way(call.node) > busy.above:
+        raise _refused(call, 429, busy.retry_after)
+    time.sleep(sum(delay.seconds for delay in plan.all(Delay)))
+    if status is not None:
+        raise _refused(call, status.code, status.retry_after)
 
 
 def _refused(call: Call, code: int, retry_after: float | None) -> ReplyError:
