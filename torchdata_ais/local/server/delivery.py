@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from math import inf
 from operator import itemgetter
 
 from .actions import Bandwidth, Cut, CutSlow, FlipBit, Reset, Stall, WrongChecksum
@@ -25,7 +25,7 @@ class EndedError(Exception):
     """The fault has ended the connection."""
 
 
-def deliver(sock: _Sending, reply: Reply, plan: Plan, *, method: str) -> None:
+def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> None:
     """Send `reply` under `plan`; `EndedError` if the plan ended the connection."""
     if plan.last(WrongChecksum):
         reply.headers = [_spoiled(header) for header in reply.headers]
@@ -41,25 +41,27 @@ def deliver(sock: _Sending, reply: Reply, plan: Plan, *, method: str) -> None:
         sock.sendall(head_of(reply, f"{coding}\r\n"))
     ends = sorted(((_absolute(stop.at, size), stop) for stop in stops), key=itemgetter(0))
     bits = [(_absolute(flip.at, size), 1 << flip.bit) for flip in flips]
-    pace = _Pace(min((limit.bytes_per_s for limit in plan.all(Bandwidth)), default=0.0))
+    pace = _Pace(min((limit.bytes_per_s or inf for limit in plan.all(Bandwidth)), default=inf))
     slow = plan.last(CutSlow)
     if slow is not None:
-        sock = _InTime(sock, slow)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, slow.buffer)
+        sock.settimeout(slow.seconds)
     for block in blocks:
         for piece in pace.pieces(_flipped(block, reply.sent, bits)):
-            view = memoryview(piece)
-            while ends and ends[0][0] < reply.sent + len(view):
+            rest = piece
+            while ends and ends[0][0] < reply.sent + len(rest):
                 at, stop = ends.pop(0)
-                head, view = view[: at - reply.sent], view[at - reply.sent :]
+                head, rest = rest[: at - reply.sent], rest[at - reply.sent :]
                 _write(sock, reply, head, chunked=chunked)
                 _end(sock, stop)
-            _write(sock, reply, view, chunked=chunked)
+            _write(sock, reply, rest, chunked=chunked)
             pace.wait(reply.sent)
     for at, stop in ends:
         if at <= reply.sent:
             _end(sock, stop)
     if chunked:
         sock.sendall(b"0\r\n\r\n")
+    sock.settimeout(None)
 
 
 def _absolute(at: int, size: int) -> int:
@@ -95,42 +97,16 @@ def _spoiled(header: tuple[str, str]) -> tuple[str, str]:
     return name, value
 
 
-def _write(sock: _Sending, reply: Reply, view: memoryview, *, chunked: bool) -> None:
-    if view:
-        sock.sendall(chunk(bytes(view)) if chunked else view)
-        reply.sent += len(view)
-
-
-class _InTime:
-    """A socket whose connection is reset when its other side takes no byte for some seconds."""
-
-    def __init__(self, sock: _Sending, slow: CutSlow) -> None:
-        self._sock: socket.socket = sock._sock if isinstance(sock, _InTime) else sock
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, slow.buffer)
-        self._seconds = slow.seconds
-
-    def sendall(self, data: bytes | memoryview) -> None:
-        """Send all, as fast as the other side takes it."""
-        view = memoryview(data)
-        poll = select.poll()
-        poll.register(self._sock, select.POLLOUT)
-        while view:
-            if not poll.poll(self._seconds * 1000):
-                self.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                raise EndedError
-            with suppress(BlockingIOError):
-                view = view[self._sock.send(view, socket.MSG_DONTWAIT) :]
-
-    def setsockopt(self, level: int, option: int, value: bytes) -> None:
-        """As of a socket."""
-        self._sock.setsockopt(level, option, value)
-
-    def fileno(self) -> int:
-        """As of a socket."""
-        return self._sock.fileno()
-
-
-_Sending = socket.socket | _InTime
+def _write(sock: socket.socket, reply: Reply, view: memoryview, *, chunked: bool) -> None:
+    """Send all, as fast as the other side takes it: one that takes no byte for the socket's timeout is cut off."""
+    left = memoryview(chunk(bytes(view))) if chunked and view else view
+    try:
+        while left:
+            left = left[sock.send(left) :]
+    except TimeoutError:
+        _reset_when_closed(sock)
+        raise EndedError from None
+    reply.sent += len(view)
 
 
 class _Pace:
@@ -139,38 +115,39 @@ class _Pace:
     def __init__(self, bytes_per_s: float) -> None:
         self.rate = bytes_per_s
         self.begun = time.monotonic()
-        self.piece = max(4096, min(BLOCK_BYTES, int(bytes_per_s * TICK_S)))
+        self.piece = int(max(4096, min(BLOCK_BYTES, bytes_per_s * TICK_S)))
 
-    def pieces(self, block: bytes) -> Iterator[bytes | memoryview]:
-        if not self.rate:
-            yield block
-            return
+    def pieces(self, block: bytes) -> Iterator[memoryview]:
         view = memoryview(block)
         for start in range(0, len(view), self.piece):
             yield view[start : start + self.piece]
 
     def wait(self, sent: int) -> None:
-        if self.rate:
-            ahead = self.begun + sent / self.rate - time.monotonic()
-            if ahead > 0:
-                time.sleep(ahead)
+        ahead = self.begun + sent / self.rate - time.monotonic()
+        if ahead > 0:
+            time.sleep(ahead)
 
 
-def _end(sock: _Sending, stop: Cut | Reset | Stall) -> None:
+def _end(sock: socket.socket, stop: Cut | Reset | Stall) -> None:
     if isinstance(stop, Stall):
         if _client_left(sock, stop.seconds):
             raise EndedError
         return
     if isinstance(stop, Reset):
-        # Lingering for 0 seconds makes close() send RST, and drops what is still queued: let that go first.
+        # What is still queued goes first, as a reset drops it.
         deadline = time.monotonic() + _DRAIN_DEADLINE_S
         while _unsent(sock) and time.monotonic() < deadline:
             time.sleep(0.001)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        _reset_when_closed(sock)
     raise EndedError
 
 
-def _unsent(sock: _Sending) -> int:
+def _reset_when_closed(sock: socket.socket) -> None:
+    """Lingering for 0 seconds makes close() send RST, and drops what is still queued."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _unsent(sock: socket.socket) -> int:
     try:
         raw = fcntl.ioctl(sock.fileno(), _SIOCOUTQ, b"\0\0\0\0")
     except OSError:
@@ -178,7 +155,7 @@ def _unsent(sock: _Sending) -> int:
     return int(struct.unpack("i", raw)[0])
 
 
-def _client_left(sock: _Sending, seconds: float) -> bool:
+def _client_left(sock: socket.socket, seconds: float) -> bool:
     """Wait until the client hangs up; `False` when `seconds` (if not 0) have passed before."""
     poll = select.poll()
     poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
