@@ -27,19 +27,6 @@ SUPPORTED_FLAGS = CACHED | ARCH_DIR | NAME_ONLY | NAME_SIZE | BUCKET_PRESENT
 
 ENTRY_CACHED, ENTRY_IN_ARCHIVE, ENTRY_IS_ARCHIVE = 1 << 6, 1 << 7, 1 << 9
 
-# Of an entry in msgpack and in JSON.
-LONG_KEYS = {
-    "n": "name",
-    "cs": "checksum",
-    "a": "atime",
-    "v": "version",
-    "t": "location",
-    "m": "custom",
-    "s": "size",
-    "c": "copies",
-    "f": "flags",
-}
-
 Entry = dict[str, Any]
 
 
@@ -119,6 +106,8 @@ PROPS: dict[str, tuple[str, Callable[[Call, Object], Any]]] = {
     "size": ("s", lambda _, entry: entry.size),
     "copies": ("c", lambda *_: 1),
 }
+LONG_KEYS = {"n": "name", "f": "flags", **{key: prop for prop, (key, _) in PROPS.items()}}
+"""Keys of an entry in JSON by those in msgpack."""
 
 
 def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:

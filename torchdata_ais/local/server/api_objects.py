@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 
 from .actions import NewVersion
 from .api_archived import get_archived
@@ -14,7 +13,7 @@ from .files import FileSlice, file_blocks
 from .names import check_bucket_name, check_object_name, parse_uname
 from .problem import ReplyError, not_implemented, object_missing
 from .reply import Reply
-from .routes import ROUTES, Call, route
+from .routes import Call, route
 from .store import Object
 
 _EVERYTHING = ["checksum", "atime", "version", "custom", "location", "copies"]
@@ -34,13 +33,6 @@ def redirect_to(call: Call, url: str, status: int) -> Reply:
     """A redirect with what AIStore adds to the query: who sent it, and when."""
     extra = f"pid={call.cluster.proxy_id}&utm={time.time_ns():x}"
     return Reply.redirect(status, f"{url}{'&' if '?' in url else '?'}{extra}", call.request.method)
-
-
-def mirror_object_routes() -> None:
-    """Give the proxy a redirect for each request of an object that targets answer."""
-    for row in list(ROUTES.values()):
-        if row.role == "target" and row.resource == "object":
-            ROUTES["proxy", row.method, "object", row.key] = replace(row, role="proxy", handler=redirect)
 
 
 def lookup(call: Call) -> Object:

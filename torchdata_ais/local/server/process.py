@@ -19,34 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from . import (
-    api_batch,
-    api_buckets,
-    api_cluster,
-    api_dsort,
-    api_etl,
-    api_groups,
-    api_index,
-    api_listing,
-    api_objects,
-    api_upload,
-)
 from .faults import Fault
+from .routes import load_routes
 from .serving import listen, serve
 from .state import Cluster, Node
 
-APIS = (
-    api_batch,
-    api_buckets,
-    api_cluster,
-    api_dsort,
-    api_etl,
-    api_groups,
-    api_index,
-    api_listing,
-    api_objects,
-    api_upload,
-)
 _PARENT_CHECK_S = 0.5
 
 
@@ -59,7 +36,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops this process itself
     threading.stack_size(512 * 1024)
     config = json.loads(sys.stdin.readline())
-    api_objects.mirror_object_routes()
+    load_routes()
     root = Path(config["root"])
     threading.Thread(target=_end_with, args=(config["parent"], root, config["remove"]), daemon=True).start()
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -146,10 +148,20 @@ def route(
     return register
 
 
+def load_routes() -> None:
+    """Fill the table: every ``api_*.py`` of this folder has rows for it."""
+    for file in Path(__file__).parent.glob("api_*.py"):
+        import_module(f".{file.stem}", __package__)
+
+
 def find(call: Call, resource: str, key: str) -> Route:
-    """Return the route of a request, after checking that every query parameter is understood."""
+    """Return the route of a request, after checking that every query parameter is understood.
+
+    Requests about an object have the target's, at the proxy, too.
+    """
     method = call.request.method
-    found = ROUTES.get((call.node.role, method, resource, key))
+    role = "target" if resource == "object" else call.node.role
+    found = ROUTES.get((role, method, resource, key))
     if found is None:
         raise _unknown(call, resource, key)
     for name in call.query:

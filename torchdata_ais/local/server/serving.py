@@ -11,11 +11,13 @@ import threading
 import time
 import traceback
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from . import delivery
 from .access import check_sender
 from .actions import Busy, DeadRedirect, Delay, Status
+from .api_objects import redirect
 from .files import FileSlice
 from .messages import BadRequestError, Connection, HangupError, Request
 from .names import check_bucket_name, check_object_name
@@ -68,14 +70,14 @@ def _accept(cluster: Cluster, node: Node, listener: socket.socket) -> None:
             time.sleep(_ACCEPT_PAUSE_S)
 
 
+@dataclass
 class _Served:
     """One connection."""
 
-    def __init__(self, cluster: Cluster, node: Node, sock: socket.socket, peer: str) -> None:
-        self.cluster = cluster
-        self.node = node
-        self.sock = sock
-        self.peer = peer
+    cluster: Cluster
+    node: Node
+    sock: socket.socket
+    peer: str
 
     def run(self) -> None:
         """Answer its requests until it ends."""
@@ -166,7 +168,8 @@ def _dispatch(call: Call) -> Reply:
     resource, key = _resolve(call)
     if call.cluster.faults:
         _meet_faults(call, resource, key)
-    return find(call, resource, key).handler(call)
+    found = find(call, resource, key)
+    return redirect(call) if resource == "object" and call.node.role == "proxy" else found.handler(call)
 
 
 def _meet_faults(call: Call, resource: str, key: str) -> None:
