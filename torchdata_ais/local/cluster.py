@@ -98,8 +98,7 @@ class Faults:
 
     def fired(self, number: int | None = None) -> int:
         """On how many requests the rule of this number, or all rules in force, have fired."""
-        counts = self._cluster._ask("fault_counts")
-        return sum(fired for row, (_, fired) in counts if number in (None, row))
+        return int(self._cluster._ask("fired", number=number))
 
 
 class LocalCluster:

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from .jobs import Job, Jobs
+from .nodes import HOST, Node
 from .problem import ReplyError
 from .reply import Reply
 from .routes import Call, route
-from .state import HOST, Node
 
 AIS_VERSION = "5.0"
 

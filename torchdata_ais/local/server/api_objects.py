@@ -31,7 +31,7 @@ def redirect(call: Call) -> Reply:
 
 def redirect_to(call: Call, url: str, status: int) -> Reply:
     """A redirect with what AIStore adds to the query: who sent it, and when."""
-    extra = f"pid={call.cluster.proxy_id}&utm={time.time_ns():x}"
+    extra = f"pid={call.cluster.proxy.id}&utm={time.time_ns():x}"
     return Reply.redirect(status, f"{url}{'&' if '?' in url else '?'}{extra}", call.request.method)
 
 

@@ -120,10 +120,10 @@ class FaultTable:
             for key in [key for key in self._rules if number in (None, key)]:
                 del self._rules[key]
 
-    def counts(self) -> dict[int, tuple[int, int]]:
-        """By number of the rule: how many requests it matched, and on how many it fired."""
+    def fired(self, number: int | None = None) -> int:
+        """On how many requests one rule, or all of them, have fired."""
         with self._lock:
-            return {number: (rule.matched, rule.fired) for number, rule in self._rules.items()}
+            return sum(rule.fired for key, rule in self._rules.items() if number in (None, key))
 
     def plan(self, *, at_proxy: bool, verb: str, bucket: str, name: str) -> Plan:
         """Return what is to be done with a request."""

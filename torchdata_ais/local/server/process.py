@@ -22,7 +22,7 @@ from typing import IO, Any, NoReturn
 from .faults import Fault
 from .routes import load_routes
 from .serving import listen, serve
-from .state import Cluster, Node
+from .state import Cluster
 
 _PARENT_CHECK_S = 0.5
 
@@ -51,7 +51,7 @@ def main() -> None:
         "requests": cluster.requests,
         "add_fault": lambda fault: cluster.faults.add(Fault.from_json(fault)),
         "clear_faults": cluster.faults.clear,
-        "fault_counts": lambda: list(cluster.faults.counts().items()),
+        "fired": cluster.faults.fired,
         "reset": cluster.reset,
         "forget_counts": cluster.forget_counts,
     }
@@ -66,13 +66,11 @@ def main() -> None:
 
 def build(root: Path, config: dict[str, Any]) -> Cluster:
     """Make the cluster of a configuration and let its nodes accept connections."""
-    cluster = Cluster(root, config["targets"], etl=config["etl"], secret=config["secret"])
-    cluster.python_path = config["python_path"]
-    listeners = [listen(config["port"]), *(listen() for _ in cluster.target_ids)]
+    listeners = [listen(config["port"]), *(listen() for _ in range(config["targets"]))]
     ports = [listener.getsockname()[1] for listener in listeners]
-    cluster.proxy = Node("proxy", cluster.proxy_id, ports[0])
-    cluster.targets = [Node("target", *row) for row in zip(cluster.target_ids, ports[1:], strict=True)]
-    cluster.ports = frozenset(ports)
+    cluster = Cluster(
+        root, ports, etl=config["etl"], secret=config["secret"], python_path=config["python_path"]
+    )
     for fault in config["faults"]:
         cluster.faults.add(Fault.from_json(fault))
     for node, listener in zip((cluster.proxy, *cluster.targets), listeners, strict=True):
@@ -87,7 +85,6 @@ def _say(value: Any) -> None:
 
 def _lock(root: Path) -> IO[str]:
     """Hold the folder: two clusters that write one journal would ruin it."""
-    root.mkdir(parents=True, exist_ok=True)
     file = (root / "lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

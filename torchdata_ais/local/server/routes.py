@@ -15,9 +15,10 @@ from .faults import Plan
 from .fields import decode, typed
 from .messages import Request
 from .names import check_bucket_name, parse_uname
+from .nodes import Node
 from .problem import ReplyError, bad_bucket_name, not_implemented
 from .reply import Reply
-from .state import Cluster, Node
+from .state import Cluster
 from .store import Bucket, Store
 from .vocabulary import ACTIONS, is_known_path
 

@@ -21,10 +21,11 @@ from .api_objects import redirect
 from .files import FileSlice
 from .messages import BadRequestError, Connection, HangupError, Request
 from .names import check_bucket_name, check_object_name
+from .nodes import HOST, Node
 from .problem import ReplyError, of_the_machine
 from .reply import Reply, planned_bytes, send
 from .routes import Call, find
-from .state import HOST, Cluster, Node
+from .state import Cluster
 
 _LINGER_S = 2.0
 _ACCEPT_PAUSE_S = 0.05
