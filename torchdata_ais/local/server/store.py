@@ -70,9 +70,16 @@ class Bucket:
             if entry is not None:
                 yield entry
 
-    def touch(self) -> None:
-        """Forget the sorted names."""
+    def put(self, entry: Object) -> None:
+        """Take a version of an object in, in the place of an older one."""
+        if entry.name not in self.objects:
+            self._sorted = None
+        self.objects[entry.name] = entry
+
+    def pop(self, name: str) -> Object | None:
+        """Take an object out and return it, if there is one."""
         self._sorted = None
+        return self.objects.pop(name, None)
 
 
 class Store:
@@ -111,9 +118,8 @@ class Store:
         """Remove a bucket with all its objects."""
         with self._lock:
             bucket = self.bucket(name)
-            gone, bucket.objects = bucket.objects, {}
-            bucket.touch()
-            for entry in gone.values():
+            for entry in list(bucket.objects.values()):
+                bucket.pop(entry.name)
                 self.path(entry).unlink(missing_ok=True)  # first, so that there is room to write it down
             self._do("drop", name)
 
@@ -175,9 +181,7 @@ class Store:
             version = old.version + 1 if old else 1
             entry = Object(name, number, size, checksum, version, time.time_ns(), custom or {})
             self._log("put", bucket, entry)
-            self.buckets[bucket].objects[name] = entry
-            if old is None:
-                self.buckets[bucket].touch()
+            self.buckets[bucket].put(entry)
         if old is not None:
             self.path(old).unlink(missing_ok=True)
         return entry
@@ -194,10 +198,9 @@ class Store:
     def delete(self, bucket: str, name: str) -> bool:
         """Remove an object; `False` if there is none."""
         with self._lock:
-            found = self.bucket(bucket).objects.pop(name, None)
+            found = self.bucket(bucket).pop(name)
             if found is None:
                 return False
-            self.buckets[bucket].touch()
             self.path(found).unlink(missing_ok=True)
             with suppress(OSError):  # on a full disk: that the file is gone says it, too
                 self._log("delete", bucket, name)
@@ -266,9 +269,9 @@ class Store:
         elif kind == "put":
             entry = msgspec.convert(rest[0], Object)
             if self.path(entry).exists():
-                self.buckets[name].objects[entry.name] = entry
+                self.buckets[name].put(entry)
         elif kind == "delete":
-            self.buckets[name].objects.pop(rest[0], None)
+            self.buckets[name].pop(rest[0])
 
     def _compact(self) -> None:
         """Write the journal anew, as short as possible, and leave it open for more."""
