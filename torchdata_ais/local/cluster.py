@@ -86,10 +86,9 @@ class Faults:
         at_proxy: bool | None = None,
     ) -> int:
         """Put a rule in force and return its number, for `clear`."""
-        if isinstance(action, Fault):
-            fault = action
-        else:
-            fault = Fault(action, verb, object, bucket, nth, times, probability, seed, at_proxy)
+        fault = action
+        if not isinstance(fault, Fault):
+            fault = Fault(fault, verb, object, bucket, nth, times, probability, seed, at_proxy)
         return int(self._cluster._ask("add_fault", fault=fault.to_json()))
 
     def clear(self, number: int | None = None) -> None:
@@ -148,11 +147,11 @@ class LocalCluster:
             raise UsageError.at(f"root={root!r} is no folder", todo="pass its path, or leave it out")
         self._targets = targets
         self._root = None if root is None else Path(root).resolve()
+        self._folder: Path
         self._port = port
         self._initial_faults = list(faults or ())
         self._etl = etl
         self._process: ServerProcess | None = None
-        self._temporary: Path | None = None
         self._ports: dict[str, Any] = {}
         self._secret = Secret("")
         self.faults = Faults(self)
@@ -163,10 +162,8 @@ class LocalCluster:
         """Start the process and return when it accepts connections. Does nothing when it runs."""
         if self.running:
             return self
-        self._clean_up()
-        if self._root is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="ais-local-"))
-        root = self._folder
+        self.stop()  # what is left of one that has ended by itself
+        self._folder = root = self._root or Path(tempfile.mkdtemp(prefix="ais-local-"))
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -199,17 +196,13 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End the process and remove a temporary folder. Does nothing when it is not running."""
-        if self._process is not None and not self._process.is_ours:
+        process = self._process
+        if process is None or not process.is_ours:
             return
-        process, self._process = self._process, None
-        if process is not None:
-            process.end()
-        self._clean_up()
-
-    def _clean_up(self) -> None:
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        self._process = None
+        process.end()
+        if self._root is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -320,12 +313,6 @@ class LocalCluster:
         self._ask("reset")
 
     # -- the pipe
-
-    @property
-    def _folder(self) -> Path:
-        root = self._root or self._temporary
-        assert root is not None  # one of the two since the start
-        return root
 
     def _running(self) -> ServerProcess:
         """Return the process, if it runs."""
