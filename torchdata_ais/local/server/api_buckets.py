@@ -57,7 +57,7 @@ def rename(call: Call) -> Reply:
 @route("proxy", "HEAD", "bucket", sdk="Bucket.head")
 def head(call: Call) -> Reply:
     """The bucket's properties, in a header."""
-    return Reply(200, [_props_header(call.source)])
+    return Reply(200, _props_header(call.source))
 
 
 @route("proxy", "HEAD", "bucket", "bsumm_remote", query="bsumm_remote presence uuid", sdk="Bucket.info")
@@ -66,9 +66,9 @@ def info(call: Call) -> Reply:
     props = _props_header(call.source)
     job_id = call.query.get("uuid", "")
     if not job_id:
-        return Reply(202, [props, ("Ais-Xaction-Id", new_id())])
+        return Reply(202, props | {"Ais-Xaction-Id": new_id()})
     text = json.dumps(_summary(call, call.name, present=True), separators=(",", ":"))
-    return Reply(200, [props, ("Ais-Bucket-Summ", text), ("Ais-Xaction-Id", job_id)])
+    return Reply(200, props | {"Ais-Bucket-Summ": text, "Ais-Xaction-Id": job_id})
 
 
 @route("proxy", "GET", "bucket", "summary-bck", sdk="Bucket.summary")
@@ -119,6 +119,6 @@ def _summary(call: Call, prefix: str, *, present: bool) -> dict[str, Any]:
     }
 
 
-def _props_header(bucket: Bucket) -> tuple[str, str]:
+def _props_header(bucket: Bucket) -> dict[str, str]:
     props = {**_PROPS, "bid": str(bucket.bid | 1 << 63), "created": str(bucket.created_ns)}
-    return "Ais-Bucket-Props", json.dumps(props, separators=(",", ":"))
+    return {"Ais-Bucket-Props": json.dumps(props, separators=(",", ":"))}

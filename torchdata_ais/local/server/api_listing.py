@@ -79,7 +79,7 @@ def list_objects(call: Call) -> Reply:
     uuid = wanted["uuid"] or new_id()
     if call.request.headers.get("accept") == "application/msgpack":
         body = {"UUID": uuid, "ContinuationToken": token, "Entries": page, "Flags": 0}
-        return Reply(200, [("Content-Type", "application/msgpack")], msgspec.msgpack.encode(body))
+        return Reply(200, {"Content-Type": "application/msgpack"}, msgspec.msgpack.encode(body))
     entries = [_in_json(row) for row in page]
     return Reply.json({"uuid": uuid, "continuation_token": token, "entries": entries, "flags": 0})
 

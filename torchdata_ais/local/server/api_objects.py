@@ -43,14 +43,16 @@ def lookup(call: Call) -> Object:
     return entry
 
 
-def standard_headers(entry: Object) -> list[tuple[str, str]]:
+def standard_headers(entry: Object) -> dict[str, str]:
     """The headers that describe an object on GET and PUT."""
-    return [
-        ("Ais-Atime", str(entry.atime_ns)),
-        ("Ais-Checksum-Type", _CHECKSUM_TYPE),
-        ("Ais-Checksum-Value", entry.checksum),
-        *([("Ais-Version", str(entry.version))] if entry.version else []),  # system buckets have none
-    ]
+    headers = {
+        "Ais-Atime": str(entry.atime_ns),
+        "Ais-Checksum-Type": _CHECKSUM_TYPE,
+        "Ais-Checksum-Value": entry.checksum,
+    }
+    return headers | (
+        {"Ais-Version": str(entry.version)} if entry.version else {}
+    )  # system buckets have none
 
 
 @route(
@@ -79,10 +81,10 @@ def get(call: Call) -> Reply:
         if wanted is not None:
             first, last = parse_range(wanted, entry.size, f"ais://{call.bucket}/{call.name}")
             file.offset, file.size = first, last - first + 1
-            content_range = ("Content-Range", f"bytes {first}-{last}/{entry.size}")
-            status, headers = 206, [("Accept-Ranges", "bytes"), *headers, content_range]
+            status, headers = 206, {"Accept-Ranges": "bytes", **headers}
+            headers["Content-Range"] = f"bytes {first}-{last}/{entry.size}"
         stack.pop_all()  # the answer closes it
-        return Reply(status, [*headers, ("Content-Type", "application/octet-stream")], file)
+        return Reply(status, headers | {"Content-Type": "application/octet-stream"}, file)
 
 
 def _open_object(call: Call) -> tuple[Object, FileSlice]:
@@ -116,8 +118,8 @@ def parse_range(text: str, size: int, cname: str) -> tuple[int, int]:
     if end and last < first:
         raise ReplyError(416, f'read range "{spec}" is invalid (end)')
     if first >= size:
-        message, total = f"size={size}: not satisfiable range [{spec}]", ("Content-Range", f"bytes */{size}")
-        raise ReplyError(416, message, "ErrRangeNotSatisfiable", (total,))
+        message = f"size={size}: not satisfiable range [{spec}]"
+        raise ReplyError(416, message, "ErrRangeNotSatisfiable", {"Content-Range": f"bytes */{size}"})
     return first, min(last, size - 1)
 
 
@@ -144,28 +146,28 @@ def head(call: Call) -> Reply:
     props = [item.strip() for item in wanted.split(",") if item.strip()] if wanted else _EVERYTHING
     described = _described(call, entry, dated="last-modified" in props)
     for prop in sorted(set(props) - described.keys() - _TOLD_ANYWAY):
-        raise ReplyError(400, f'invalid property "{prop}" in props list', headers=(("Ais-Present", "true"),))
-    headers = [("Ais-Present", "true")]
+        raise ReplyError(400, f'invalid property "{prop}" in props list', headers={"Ais-Present": "true"})
+    headers = {"Ais-Present": "true"}
     for prop, rows in described.items():
-        headers += rows if prop in props else []
+        headers |= rows if prop in props else {}
     if not wanted:
-        headers += [("Ais-Bucket-Name", call.bucket), ("Ais-Bucket-Provider", "ais"), ("Ais-Name", call.name)]
-    return Reply(200, [*headers, ("Content-Length", str(entry.size))])
+        headers |= {"Ais-Bucket-Name": call.bucket, "Ais-Bucket-Provider": "ais", "Ais-Name": call.name}
+    return Reply(200, headers | {"Content-Length": str(entry.size)})
 
 
-def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, list[tuple[str, str]]]:
+def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, dict[str, str]]:
     """Headers by the property that they tell."""
     custom = ", ".join(f"{key}={value}" for key, value in sorted(entry.custom.items()))
     mtime = time.gmtime(call.store.path(entry).stat().st_mtime if dated else 0)
     return {
-        "atime": [("Ais-Atime", str(entry.atime_ns))],
-        "checksum": [("Ais-Checksum-Type", _CHECKSUM_TYPE), ("Ais-Checksum-Value", entry.checksum)],
-        "version": [("Ais-Version", str(entry.version))],
-        "custom": [("Ais-Custom-Md", " ".join(custom.splitlines()))] if custom else [],
-        "location": [("Ais-Location", call.cluster.location(call.bucket, call.name))],
-        "copies": [("Ais-Mirror-Copies", "1"), ("Ais-Mirror-Paths", str(call.cluster.root))],
-        "last-modified": [("Last-Modified", time.strftime("%a, %d %b %Y %H:%M:%S GMT", mtime))],
-        "etag": [("Etag", f'"{entry.checksum}"')],
+        "atime": {"Ais-Atime": str(entry.atime_ns)},
+        "checksum": {"Ais-Checksum-Type": _CHECKSUM_TYPE, "Ais-Checksum-Value": entry.checksum},
+        "version": {"Ais-Version": str(entry.version)},
+        "custom": {"Ais-Custom-Md": " ".join(custom.splitlines())} if custom else {},
+        "location": {"Ais-Location": call.cluster.location(call.bucket, call.name)},
+        "copies": {"Ais-Mirror-Copies": "1", "Ais-Mirror-Paths": str(call.cluster.root)},
+        "last-modified": {"Last-Modified": time.strftime("%a, %d %b %Y %H:%M:%S GMT", mtime)},
+        "etag": {"Etag": f'"{entry.checksum}"'},
     }
 
 

@@ -64,7 +64,7 @@ def append(call: Call) -> Reply:
             os.truncate(state.path, state.size)
             raise
         state.digest = digest
-    return Reply(200, [("Ais-Append-Handle", f"{call.node.id}|{state.path}|xxhash2|{key}")])
+    return Reply(200, {"Ais-Append-Handle": f"{call.node.id}|{state.path}|xxhash2|{key}"})
 
 
 def _flush(call: Call, key: str) -> Reply:

@@ -27,8 +27,9 @@ class EndedError(Exception):
 
 def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> None:
     """Send `reply` under `plan`; `EndedError` if the plan ended the connection."""
-    if plan.last(WrongChecksum):
-        reply.headers = [_spoiled(header) for header in reply.headers]
+    checksum = reply.headers.get("Ais-Checksum-Value")
+    if checksum and plan.last(WrongChecksum):
+        reply.headers["Ais-Checksum-Value"] = ("1" if checksum[0] == "0" else "0") + checksum[1:]
     stops: list[Cut | Reset | Stall] = [*plan.all(Cut), *plan.all(Reset), *plan.all(Stall)]
     flips = plan.all(FlipBit)
     first = min((action.at for action in [*stops, *flips]), default=0)
@@ -88,13 +89,6 @@ def _flipped(block: bytes, start: int, flips: list[tuple[int, int]]) -> bytes:
     for at, mask in hits:
         changed[at] ^= mask
     return bytes(changed)
-
-
-def _spoiled(header: tuple[str, str]) -> tuple[str, str]:
-    name, value = header
-    if name == "Ais-Checksum-Value" and value:
-        value = ("1" if value[0] == "0" else "0") + value[1:]
-    return name, value
 
 
 def _write(sock: socket.socket, reply: Reply, view: memoryview, *, chunked: bool) -> None:

@@ -34,7 +34,7 @@ class Reply:
     """
 
     status: int = 200
-    headers: list[tuple[str, str]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
     body: bytes | FileSlice | Iterator[bytes] = b""
     chunked: bool = False
     sent: int = 0
@@ -42,13 +42,13 @@ class Reply:
     @classmethod
     def text(cls, text: str, status: int = 200) -> Reply:
         """A bare text, such as the id of a job."""
-        return cls(status, [("Content-Type", "text/plain; charset=utf-8")], text.encode())
+        return cls(status, {"Content-Type": "text/plain; charset=utf-8"}, text.encode())
 
     @classmethod
     def json(cls, value: Any, content_type: str = "application/json; charset=utf-8") -> Reply:
         """A JSON value in AIStore's compact form."""
         body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        return cls(200, [("Content-Type", content_type)], body)
+        return cls(200, {"Content-Type": content_type}, body)
 
     @classmethod
     def plain_json(cls, value: Any) -> Reply:
@@ -58,13 +58,11 @@ class Reply:
     @classmethod
     def redirect(cls, status: int, location: str, method: str) -> Reply:
         """A redirect as Go writes it: with a small HTML body for GET only."""
-        headers = [("Location", location)]
+        headers = {"Content-Type": "text/html; charset=utf-8"} if method in ("GET", "HEAD") else {}
         body = b""
-        if method in ("GET", "HEAD"):
-            headers.insert(0, ("Content-Type", "text/html; charset=utf-8"))
         if method == "GET":
             body = f'<a href="{html.escape(location)}">{_REASONS[status]}</a>.\n\n'.encode()
-        return cls(status, headers, body)
+        return cls(status, headers | {"Location": location}, body)
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +73,7 @@ def _date(second: int) -> str:
 def head_of(reply: Reply, extra: str = "") -> bytes:
     """The status line and the headers."""
     lines = [f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Unknown')}"]
-    lines += [f"{name}: {_one_line(value)}" for name, value in reply.headers]
+    lines += [f"{name}: {_one_line(value)}" for name, value in reply.headers.items()]
     lines.append(f"Date: {_date(int(time.time()))}")
     return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()
 

@@ -101,7 +101,7 @@ class _Served:
 
     def _refuse(self, error: BadRequestError) -> bool:
         text = f"400 Bad Request: {error}"
-        send(self.sock, Reply(400, [("Connection", "close")], text.encode()), method="GET")
+        send(self.sock, Reply(400, {"Connection": "close"}, text.encode()), method="GET")
         return False
 
     def _answer(self, request: Request) -> bool:
@@ -112,7 +112,7 @@ class _Served:
             return self._refuse(error)
         goes_on = request.keep_alive and request.body.can_be_drained
         if not goes_on:
-            reply.headers.append(("Connection", "close"))
+            reply.headers["Connection"] = "close"
         # Counted before it goes out, so that a client that has its answer finds it counted.
         record = self.cluster.count(self.node, request, reply.status, planned_bytes(reply, request.method))
         try:
@@ -152,16 +152,13 @@ def _answer(call: Call) -> Reply:
             traceback.print_exc(file=sys.stderr)
         message = f"{call.node.tag}: {type(error).__name__}: {error}"
         return _problem_reply(ReplyError(500, message), call)
-    if call.plan.last(DeadRedirect):
-        reply.headers = [_misdirected(header, call.cluster.dead.getsockname()[1]) for header in reply.headers]
+    location = reply.headers.get("Location")
+    if location is not None and call.plan.last(DeadRedirect):
+        port = call.cluster.dead.getsockname()[1]
+        reply.headers["Location"] = (
+            f"http://{HOST}:{port}/{location.removeprefix('http://').partition('/')[2]}"
+        )
     return reply
-
-
-def _misdirected(header: tuple[str, str], port: int) -> tuple[str, str]:
-    name, value = header
-    if name == "Location":
-        value = f"http://{HOST}:{port}/{value.removeprefix('http://').partition('/')[2]}"
-    return name, value
 
 
 def _dispatch(call: Call) -> Reply:
@@ -191,7 +188,7 @@ def _meet_faults(call: Call, resource: str, key: str) -> None:
 
 
 def _refused(call: Call, code: int, retry_after: float | None) -> ReplyError:
-    headers = () if retry_after is None else (("Retry-After", f"{retry_after:g}"),)
+    headers = None if retry_after is None else {"Retry-After": f"{retry_after:g}"}
     return ReplyError(code, f"{call.node.tag}: injected fault", headers=headers)
 
 
@@ -255,8 +252,8 @@ def _problem_reply(problem: ReplyError, call: Call) -> Reply:
         "status": problem.status,
     }
     text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-    headers = [("Content-Type", "application/json"), *problem.headers]
+    headers = {"Content-Type": "application/json", **problem.headers}
     if request.method == "HEAD":
-        headers.append(("Hdr-Error", text))
-    headers.append(("X-Content-Type-Options", "nosniff"))
+        headers["Hdr-Error"] = text
+    headers["X-Content-Type-Options"] = "nosniff"
     return Reply(problem.status, headers, (text + "\n").encode())
