@@ -21,7 +21,6 @@ from .messages import Request
 from .names import SHARD_INDEXES, new_id, object_uname, shard_of
 from .nodes import HOST, Node, owner_of
 from .store import Store
-from .uploads import Uploads
 
 REQUESTS_KEPT = 100_000
 
@@ -43,7 +42,8 @@ class Cluster:
         self.root = root
         self.store = Store(root)
         self.jobs = Jobs()
-        self.uploads = Uploads()
+        self.appends: dict[str, Path] = {}  # objects that grow, by their handles
+        self.parts: dict[str, dict[int, Path]] = {}  # those of others, by the ids of their uploads
         self.faults = FaultTable()
         self.etls = Etls()
         self.etl_allowed = etl

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import xxhash
 
 from .files import FileSlice, append_blocks, write_all
 from .names import SHARD_INDEXES, index_name
@@ -144,9 +143,7 @@ class Store:
     def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview], expected: str = "") -> Object:
         """Store the blocks as a new version of an object if their checksum is the `expected` one (or any)."""
         with self.new_file() as (number, path):
-            digest = xxhash.xxh64()
-            size = append_blocks(path, blocks, digest)
-            checksum = digest.hexdigest()
+            size, checksum = append_blocks(path, blocks)
             if expected not in ("", checksum):
                 text = (
                     f"BAD DATA CHECKSUM: xxhash2({expected} != {checksum}) (context: ais://{bucket}/{name})"
