@@ -45,5 +45,4 @@ def member_missing(call: Call, bucket: str, name: str, path: str) -> ReplyError:
 
 def _files(archive: Archive, wanted: list[Member]) -> Iterator[File]:
     with archive.file:
-        for member, content in zip(wanted, archive.read(wanted), strict=True):
-            yield File(member.name, member.size, (content,))
+        yield from archive.copied(wanted)

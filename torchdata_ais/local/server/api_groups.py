@@ -141,7 +141,10 @@ def archive_group(call: Call) -> Reply:
         raise not_implemented(f"appending to an archive in {ext}")
     with call.cluster.jobs.run("archive", call.bucket, call.bucket, to) as job:
         now = int(time.time())
-        files = list(_files_of(call, before, now)) if before is not None else []
+        files: list[File] = []
+        if before is not None:
+            with opened(call.store, before) as archive:
+                files += archive.copied(archive.files, now)
         for entry in run_on_group(call, job, wanted):
             job.add(entry.size)
             path = f"{call.bucket}/{entry.name}" if wanted["isbn"] else entry.name
@@ -149,9 +152,3 @@ def archive_group(call: Call) -> Reply:
         if not job.errors or wanted["coer"]:
             call.store.put(to, name, packed(ext, files))
     return Reply.text(job.id)
-
-
-def _files_of(call: Call, entry: Object, now: int) -> Iterator[File]:
-    with opened(call.store, entry) as archive:
-        for member, content in zip(archive.files, archive.read(archive.files), strict=True):
-            yield File(member.name, member.size, (content,), now)

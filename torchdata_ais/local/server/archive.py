@@ -91,6 +91,11 @@ class Archive:
                     source.seek(member.offset)
                     yield source.read(member.size)
 
+    def copied(self, wanted: Sequence[Member], mtime: int = 0) -> Iterator[File]:
+        """Yield files, which must be in its order, for another archive."""
+        for member, content in zip(wanted, self.read(wanted), strict=True):
+            yield File(member.name, member.size, (content,), mtime)
+
     @contextmanager
     def _unpacked(self) -> Iterator[zipfile.ZipFile | gzip.GzipFile | BinaryIO]:
         """Open the zip, or the tar without its compression; what is wrong with it is a `NotAnArchiveError`."""
