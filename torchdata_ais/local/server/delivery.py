@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from .actions import Bandwidth, Cut, CutSlow, FlipBit, Reset, Stall, WrongChecksum
 from .faults import Plan
-from .files import BLOCK_BYTES, FileSlice
+from .files import BLOCK_BYTES
 from .reply import Reply, chunk, head_of
 
 TICK_S = 0.005
@@ -32,14 +32,15 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
         reply.headers["Ais-Checksum-Value"] = ("1" if checksum[0] == "0" else "0") + checksum[1:]
     stops: list[Cut | Reset | Stall] = [*plan.all(Cut), *plan.all(Reset), *plan.all(Stall)]
     flips = plan.all(FlipBit)
-    first = min((action.at for action in [*stops, *flips]), default=0)
-    size, blocks, chunked = _blocks(reply, from_end=first < 0)
+    chunked = reply.size is None
+    if chunked and any(action.at < 0 for action in [*stops, *flips]):
+        reply.body = b"".join(reply.blocks())  # its end is not known before it was made
+    size, extra = reply.size or 0, ""
     if method == "HEAD":
-        size, blocks, chunked = 0, iter(()), False
-        sock.sendall(head_of(reply))
+        reply.body, size, chunked = b"", 0, False
     else:
-        coding = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
-        sock.sendall(head_of(reply, f"{coding}\r\n"))
+        extra = "Transfer-Encoding: chunked\r\n" if chunked else f"Content-Length: {size}\r\n"
+    sock.sendall(head_of(reply, extra))
     ends = sorted(((_absolute(stop.at, size), stop) for stop in stops), key=itemgetter(0))
     bits = [(_absolute(flip.at, size), 1 << flip.bit) for flip in flips]
     pace = _Pace(min((limit.bytes_per_s or inf for limit in plan.all(Bandwidth)), default=inf))
@@ -47,7 +48,7 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
     if slow is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, slow.buffer)
         sock.settimeout(slow.seconds)
-    for block in blocks:
+    for block in reply.blocks():
         for piece in pace.pieces(_flipped(block, reply.sent, bits)):
             rest = piece
             while ends and ends[0][0] < reply.sent + len(rest):
@@ -67,18 +68,6 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
 
 def _absolute(at: int, size: int) -> int:
     return max(0, at + size) if at < 0 else at
-
-
-def _blocks(reply: Reply, *, from_end: bool) -> tuple[int, Iterator[bytes], bool]:
-    body = reply.body
-    if isinstance(body, bytes):
-        return len(body), iter((body,)), False
-    if isinstance(body, FileSlice):
-        return body.size, body.blocks(), False
-    if from_end:  # which is not known before it was made
-        whole = b"".join(body)
-        return len(whole), iter((whole,)), True
-    return 0, body, True
 
 
 def _flipped(block: bytes, start: int, flips: list[tuple[int, int]]) -> bytes:

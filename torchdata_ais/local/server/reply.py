@@ -39,6 +39,19 @@ class Reply:
     chunked: bool = False
     sent: int = 0
 
+    @property
+    def size(self) -> int | None:
+        """How many bytes its body has; `None` where only the end will tell."""
+        if isinstance(self.body, bytes):
+            return len(self.body)
+        return self.body.size if isinstance(self.body, FileSlice) else None
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the body."""
+        if isinstance(self.body, bytes):
+            return iter((self.body,))
+        return self.body.blocks() if isinstance(self.body, FileSlice) else self.body
+
     @classmethod
     def text(cls, text: str, status: int = 200) -> Reply:
         """A bare text, such as the id of a job."""
@@ -81,13 +94,6 @@ def head_of(reply: Reply, extra: str = "") -> bytes:
 def _one_line(value: str) -> str:
     """A header's value: a name with a line break in it must not make a second header."""
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
-
-
-def planned_bytes(reply: Reply, method: str) -> int:
-    """How many bytes of body are to go out; 0 where only the end will tell."""
-    if method == "HEAD":
-        return 0
-    return len(reply.body) if isinstance(reply.body, bytes) else getattr(reply.body, "size", 0)
 
 
 def send(sock: socket.socket, reply: Reply, *, method: str) -> None:

@@ -23,7 +23,7 @@ from .messages import BadRequestError, Connection, HangupError, Request
 from .names import check_bucket_name, check_object_name
 from .nodes import HOST, Node
 from .problem import ReplyError, of_the_machine
-from .reply import Reply, planned_bytes, send
+from .reply import Reply, send
 from .routes import Call, find
 from .state import Cluster
 
@@ -114,7 +114,8 @@ class _Served:
         if not goes_on:
             reply.headers["Connection"] = "close"
         # Counted before it goes out, so that a client that has its answer finds it counted.
-        record = self.cluster.count(self.node, request, reply.status, planned_bytes(reply, request.method))
+        planned = 0 if request.method == "HEAD" else reply.size or 0
+        record = self.cluster.count(self.node, request, reply.status, planned)
         try:
             if call.plan:
                 delivery.deliver(self.sock, reply, call.plan, method=request.method)
