@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -192,7 +191,6 @@ class Etls:
 
     def __init__(self) -> None:
         self._etls: dict[str, Etl] = {}
-        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Etl]:
         return iter(list(self._etls.values()))
@@ -208,15 +206,12 @@ class Etls:
         """Register a transform whose name must be new."""
         if not _NAME.fullmatch(etl.name):
             raise ReplyError(400, f"etl name {etl.name!r:.100} is invalid: 6 to 32 of [a-z0-9-]")
-        with self._lock:
-            if etl.name in self._etls:
-                raise ReplyError(409, f"{tag}: etl job {etl.name} already exists")
-            self._etls[etl.name] = etl
+        if self._etls.setdefault(etl.name, etl) is not etl:
+            raise ReplyError(409, f"{tag}: etl job {etl.name} already exists")
 
     def remove(self, name: str) -> None:
         """Forget a transform."""
-        with self._lock:
-            self._etls.pop(name, None)
+        self._etls.pop(name, None)
 
     def clear(self) -> None:
         """End and forget all."""
