@@ -40,7 +40,7 @@ def main() -> None:
     root = Path(config["root"])
     threading.Thread(target=_end_with, args=(config["parent"], root, config["remove"]), daemon=True).start()
     try:
-        lock = _lock(root)
+        _held = _lock(root)  # for as long as this process lives
         cluster = build(root, config)
     except OSError as error:
         _say({"error": str(error), "errno": error.errno, "name": type(error).__name__})
@@ -59,8 +59,6 @@ def main() -> None:
         arguments = json.loads(line)
         _say(commands[arguments.pop("do")](**arguments))
     cluster.etls.clear()
-    cluster.store.close()
-    lock.close()
     _end(root, remove=config["remove"])
 
 

@@ -216,10 +216,6 @@ class Store:
         for name in list(self.buckets):
             self.drop_bucket(name)
 
-    def close(self) -> None:
-        """Close the journal."""
-        self._journal.close()
-
     # -- the journal
 
     def _file(self, number: int) -> Path:
