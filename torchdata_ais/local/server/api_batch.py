@@ -8,7 +8,6 @@ the connection, which no client takes for an end.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator
@@ -206,9 +205,7 @@ def _multipart(call: Call, parts: list[_Part], archive: Iterator[bytes]) -> Repl
         (piece for piece in call.request.path.split("/") if piece.startswith("gbt-")), f"gbt-{new_id()}"
     )
     boundary = secrets.token_hex(30)
-    metadata = json.dumps(
-        {"uuid": job, "out": [_described(part) for part in parts]}, separators=(",", ":"), ensure_ascii=False
-    )
+    metadata = msgspec.json.encode({"uuid": job, "out": [_described(part) for part in parts]}).decode()
 
     def body() -> Iterator[bytes]:
         yield (

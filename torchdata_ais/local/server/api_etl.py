@@ -178,7 +178,6 @@ def transform_group(call: Call) -> Reply:
     """Put what a transform makes of the objects of the group into another bucket."""
     _allowed(call)
     wanted = call.fields(**GROUP_FIELDS | FIELDS, tobck=BucketRef)
-    call.store.bucket(call.bucket)
     job = Job(
         f"tco-{new_id()}", "etl-listrange", call.bucket, call.bucket, existing_bucket(call, wanted["tobck"])
     )

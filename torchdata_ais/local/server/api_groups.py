@@ -66,7 +66,6 @@ def run_on_group(call: Call, job: Job, wanted: dict[str, Any]) -> Iterator[Objec
 @route("proxy", "DELETE", "bucket", "delete-listrange", sdk="ObjectGroup.delete")
 def delete_group(call: Call) -> Reply:
     """Remove the objects of the group that exist."""
-    call.store.bucket(call.bucket)
     wanted = call.fields(**GROUP_FIELDS)
     with call.cluster.jobs.run("delete-listrange", bucket=call.bucket) as job:
         for _, entry in _entries(call, wanted):  # what is not there need not be deleted
@@ -78,7 +77,6 @@ def delete_group(call: Call) -> Reply:
 @route("proxy", "POST", "bucket", "copy-listrange", sdk="ObjectGroup.copy")
 def copy_group(call: Call) -> Reply:
     """Copy the objects of the group into another bucket."""
-    call.store.bucket(call.bucket)
     wanted = call.fields(**GROUP_FIELDS | COPY_FIELDS, tobck=BucketRef)
     to = existing_bucket(call, wanted["tobck"])
     with call.cluster.jobs.run("copy-listrange", call.bucket, call.bucket, to, prefix="tco-") as job:
@@ -120,7 +118,6 @@ def bucket_of(value: BucketRef | None) -> str:
 @route("proxy", "POST", "bucket", "prefetch-listrange", sdk="ObjectGroup.prefetch")
 def evict_or_prefetch(call: Call) -> Reply:
     """Only remote buckets can be evicted or prefetched, and there are none."""
-    call.store.bucket(call.bucket)
     what = "prefetch-listrange" if call.request.method == "POST" else "evict-remote-bck"
     raise ReplyError(400, f"{what}: expecting remote bucket (have ais://{call.bucket})", "ErrNotRemoteBck")
 
@@ -128,7 +125,6 @@ def evict_or_prefetch(call: Call) -> Reply:
 @route("proxy", "PUT", "bucket", "archive", sdk="ObjectGroup.archive")
 def archive_group(call: Call) -> Reply:
     """Put the objects of the group into one archive, new or (`aate`, tar only) with what is in it already."""
-    call.store.bucket(call.bucket)
     wanted = call.fields(**GROUP_FIELDS, archname="", isbn=False, aate=False, mime="", tobck=BucketRef)
     to = bucket_of(wanted["tobck"]) if wanted["tobck"] else call.bucket
     name = wanted["archname"]

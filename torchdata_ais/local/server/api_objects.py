@@ -23,7 +23,6 @@ _CHECKSUM_TYPE = "xxhash2"
 
 def redirect(call: Call) -> Reply:
     """The proxy's answer to everything about one object: ask the target that owns it. Reads no body."""
-    call.store.bucket(call.bucket)
     target = call.cluster.owner(call.bucket, call.name)
     method = call.request.method
     return redirect_to(call, target.url + call.request.target, 301 if method == "GET" else 307)
@@ -176,7 +175,6 @@ def put(call: Call) -> Reply:
     """Store the body. A checksum that the client sent is compared with the one computed on the way."""
     if call.cluster.owner(call.bucket, call.name) is not call.node:
         raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
-    call.store.bucket(call.bucket)
     kind = call.request.headers.get("ais-checksum-type", _CHECKSUM_TYPE)
     if kind != _CHECKSUM_TYPE:
         raise not_implemented(f"checksum type {kind!r}")

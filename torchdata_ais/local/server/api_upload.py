@@ -77,7 +77,6 @@ def _begun(call: Call, handle: str) -> Path:
 @route("target", "POST", "object", "mpt-upload", sdk="MultipartUpload.create")
 def begin_parts(call: Call) -> Reply:
     """Begin an upload in parts."""
-    call.store.bucket(call.bucket)
     upload_id = new_id(10)
     call.cluster.parts[upload_id] = {}
     return Reply.text(upload_id)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
+
+import msgspec
 
 from .files import FileSlice
 
@@ -60,8 +59,7 @@ class Reply:
     @classmethod
     def json(cls, value: Any, content_type: str = "application/json; charset=utf-8") -> Reply:
         """A JSON value in AIStore's compact form."""
-        body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        return cls(200, {"Content-Type": content_type}, body)
+        return cls(200, {"Content-Type": content_type}, msgspec.json.encode(value))
 
     @classmethod
     def plain_json(cls, value: Any) -> Reply:
@@ -78,16 +76,11 @@ class Reply:
         return cls(status, headers | {"Location": location}, body)
 
 
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    return formatdate(second, usegmt=True)
-
-
 def head_of(reply: Reply, extra: str = "") -> bytes:
     """The status line and the headers."""
     lines = [f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Unknown')}"]
     lines += [f"{name}: {_one_line(value)}" for name, value in reply.headers.items()]
-    lines.append(f"Date: {_date(int(time.time()))}")
+    lines.append(f"Date: {formatdate(usegmt=True)}")
     return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import threading
 import time
@@ -80,10 +79,6 @@ class Cluster:
     def location(self, bucket: str, name: str) -> str:
         """Where an object is, in the form of AIStore: target and disk."""
         return f"{self.owner(bucket, name).tag}:mp[{self.root}, local, ssd]"
-
-    def disk_bytes(self) -> int:
-        """Size of the disk below the data."""
-        return shutil.disk_usage(self.root).total
 
     # -- what it has answered
 
