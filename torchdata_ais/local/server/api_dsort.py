@@ -39,7 +39,7 @@ def start(call: Call) -> Reply:
     """Check the spec, then sort."""
     spec = parse_spec(call)
     job = Job(f"srt-{new_id()}", "dsort", spec.source, spec.source, spec.to)
-    call.cluster.jobs.start(job, lambda running: _sort(call, spec, running))
+    call.cluster.jobs.start(job, lambda: _sort(call, spec, job))
     return Reply.text(job.id)
 
 

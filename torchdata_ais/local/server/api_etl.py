@@ -209,7 +209,7 @@ def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Iterator[Objec
             if not wanted["coer"]:
                 job.aborted = True
 
-    def work(_: Job) -> None:
+    def work() -> None:
         workers = min(MOST_WORKERS, max(1, wanted["num_workers"] or WORKERS))
         with ThreadPoolExecutor(workers) as pool:
             pool.map(one, objects)

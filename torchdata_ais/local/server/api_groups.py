@@ -12,7 +12,7 @@ from .archive import File, opened, packed, wanted_extension
 from .files import file_blocks
 from .jobs import Job
 from .names import check_bucket_name, check_object_name
-from .problem import ReplyError, bucket_missing, not_implemented, object_missing
+from .problem import ReplyError, not_implemented, object_missing
 from .reply import Reply
 from .routes import Call, route
 from .store import Object
@@ -96,10 +96,7 @@ def copy_all(call: Call, job: Job, entries: Iterable[Object], to: str, wanted: d
 
 def existing_bucket(call: Call, value: BucketRef | None) -> str:
     """The name in a bucket's JSON form, of one that is there."""
-    name = bucket_of(value)
-    if name not in call.store.buckets:
-        raise bucket_missing(name)
-    return name
+    return call.store.bucket(bucket_of(value)).name
 
 
 def bucket_of(value: BucketRef | None) -> str:

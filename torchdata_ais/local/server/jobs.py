@@ -118,7 +118,7 @@ class Jobs:
         job.ended_ns = time.time_ns()
         self._jobs[job.id] = job
 
-    def start(self, job: Job, work: Callable[[Job], None]) -> Job:
+    def start(self, job: Job, work: Callable[[], None]) -> Job:
         """Do `work` in a thread and return when it is done, or after a while if it takes long.
 
         An error of the work is the job's error; the job can be asked for while it runs.
@@ -128,7 +128,7 @@ class Jobs:
 
         def run() -> None:
             try:
-                work(job)
+                work()
             except Exception as error:  # noqa: BLE001  whatever failed, the job must come to an end
                 job.errors.append(str(error) or type(error).__name__)
                 job.aborted = True

@@ -59,9 +59,7 @@ class Bucket:
     def with_prefix(self, prefix: str, after: str = "") -> Iterator[Object]:
         """Yield by name the objects whose names begin like this and follow `after`, but for those that go meanwhile."""
         names = self.names()
-        start = bisect_right(names, after) if after else 0
-        if prefix > after:
-            start = bisect_left(names, prefix)
+        start = bisect_left(names, prefix) if prefix > after else bisect_right(names, after)
         for name in itertools.islice(names, start, None):
             if not name.startswith(prefix):
                 return
