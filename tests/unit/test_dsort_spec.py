@@ -13,7 +13,7 @@ from aistore.sdk.types import BucketModel
 
 from torchdata_ais.dsort import ByContent, ByName, DsortSpec, Shuffle, Unchanged, load_spec, translate_spec
 from torchdata_ais.dsort.names import inputs_of, outputs_of
-from torchdata_ais.dsort.spec import check_spec
+from torchdata_ais.dsort.server_spec import check_spec
 from torchdata_ais.errors import NotFoundError, UsageError
 
 ARTICLE = {

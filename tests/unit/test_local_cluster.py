@@ -124,9 +124,9 @@ def test_a_cluster_that_was_killed_says_so() -> None:
         assert time.monotonic() < deadline
     with pytest.raises(UsageError, match="has ended"):
         cluster.stats()
-    root = cluster._temporary
+    root = cluster._folder
+    assert root.exists()
     cluster.stop()
-    assert root is not None
     assert not root.exists()
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from torchdata_ais.arguments import checked
 from torchdata_ais.dsort.check import check_samples
 from torchdata_ais.dsort.names import Names, inputs_of, outputs_of
-from torchdata_ais.dsort.spec import DsortSpec, check_spec, load_spec, translate_spec
+from torchdata_ais.dsort.server_spec import check_spec, load_spec, translate_spec
+from torchdata_ais.dsort.spec import DsortSpec
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, known_cluster, wait_for_job
@@ -102,9 +103,8 @@ def run_dsort(
     inputs, outputs = inputs_of(wanted), outputs_of(wanted, templates)
     with sdk_client(options) as client:
         sources, missing = _sources(inputs, options)
-        if (
-            inputs.exact is None
-        ):  # today's server reads no prefixes: it would write nothing, and call it a success
+        if inputs.exact is None:
+            # Today's server reads no prefixes: it would write nothing, and call it a success.
             wanted["input_format"] = {"objnames": [parse_url(url).name for url in sources]}
         if not outputs.bucket.namespace:
             make_bucket(client, outputs.bucket, options)

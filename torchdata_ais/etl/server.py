@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO, ClassVar
 from urllib.parse import unquote
@@ -37,7 +38,8 @@ class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
 
     def transform_stream(self, reader: BinaryIO, path: str, etl_args: str) -> Iterator[bytes]:
         """Return the blocks of the new shard."""
-        blocks = self.shard_transform.blocks(_blocks(reader), object_uri(path), parse_args(etl_args))
+        shard = iter(partial(reader.read, _BLOCK_BYTES), b"")
+        blocks = self.shard_transform.blocks(shard, object_uri(path), parse_args(etl_args))
         return _begun(blocks)
 
     def get_mime_type(self) -> str:
@@ -92,11 +94,6 @@ def object_uri(path: str) -> str:
     provider, _, rest = name.partition("/")
     space, _, place = rest.partition("/")
     return f"{provider}://{place}" if space.startswith("@") and "#" in space else f"ais://{name}"
-
-
-def _blocks(reader: BinaryIO) -> Iterator[bytes]:
-    while block := reader.read(_BLOCK_BYTES):
-        yield block
 
 
 def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:

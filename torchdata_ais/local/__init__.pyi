@@ -1,6 +1,6 @@
-from .cluster import ClusterStats as ClusterStats
 from .cluster import LocalCluster as LocalCluster
-from .cluster import RequestRecord as RequestRecord
+from .counts import ClusterStats as ClusterStats
+from .counts import RequestRecord as RequestRecord
 from .coverage import coverage_table as coverage_table
 from .server.actions import Action as Action
 from .server.actions import Bandwidth as Bandwidth

@@ -12,7 +12,6 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,50 +19,13 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import ConnectError, UsageError
 
+from .counts import ClusterStats, RequestRecord
 from .server.actions import Action
 from .server.faults import Fault
 from .server_process import Secret, ServerProcess
 
 _START_DEADLINE_S = 30.0
 _COMMAND_DEADLINE_S = 60.0
-
-
-@dataclass(frozen=True)
-class ClusterStats:
-    """Counters of a cluster since its start or the last reset.
-
-    Attributes:
-        requests: Number of answers by (role of the node, method, status).
-        bytes_sent: Bytes of all bodies sent.
-        connections: Connections that were accepted.
-        peak_requests: How many requests were under way at the same time, at most, at all nodes together.
-    """
-
-    requests: dict[tuple[str, str, int], int]
-    bytes_sent: int
-    connections: int = 0
-    peak_requests: int = 0
-
-    def count(self, method: str | None = None, status: int | None = None, role: str | None = None) -> int:
-        """Number of requests with this method, status and role; `None` counts all."""
-        return sum(
-            number
-            for (row_role, row_method, row_status), number in self.requests.items()
-            if method in (None, row_method) and status in (None, row_status) and role in (None, row_role)
-        )
-
-
-@dataclass(frozen=True)
-class RequestRecord:
-    """One answered request: which node, what was asked, what it got."""
-
-    node: str
-    role: str
-    method: str
-    url: str
-    status: int
-    bytes_sent: int
-    headers: dict[str, str] = field(repr=False)
 
 
 class Faults:
@@ -86,10 +48,9 @@ class Faults:
         at_proxy: bool | None = None,
     ) -> int:
         """Put a rule in force and return its number, for `clear`."""
-        if isinstance(action, Fault):
-            fault = action
-        else:
-            fault = Fault(action, verb, object, bucket, nth, times, probability, seed, at_proxy)
+        fault = action
+        if not isinstance(fault, Fault):
+            fault = Fault(fault, verb, object, bucket, nth, times, probability, seed, at_proxy)
         return int(self._cluster._ask("add_fault", fault=fault.to_json()))
 
     def clear(self, number: int | None = None) -> None:
@@ -98,8 +59,7 @@ class Faults:
 
     def fired(self, number: int | None = None) -> int:
         """On how many requests the rule of this number, or all rules in force, have fired."""
-        counts = self._cluster._ask("fault_counts")
-        return sum(fired for row, (_, fired) in counts if number in (None, row))
+        return int(self._cluster._ask("fired", number=number))
 
 
 class LocalCluster:
@@ -149,11 +109,11 @@ class LocalCluster:
             raise UsageError.at(f"root={root!r} is no folder", todo="pass its path, or leave it out")
         self._targets = targets
         self._root = None if root is None else Path(root).resolve()
+        self._folder: Path
         self._port = port
         self._initial_faults = list(faults or ())
         self._etl = etl
         self._process: ServerProcess | None = None
-        self._temporary: Path | None = None
         self._ports: dict[str, Any] = {}
         self._secret = Secret("")
         self.faults = Faults(self)
@@ -164,10 +124,8 @@ class LocalCluster:
         """Start the process and return when it accepts connections. Does nothing when it runs."""
         if self.running:
             return self
-        self._clean_up()
-        if self._root is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="ais-local-"))
-        root = self._folder
+        self.stop()  # what is left of one that has ended by itself
+        self._folder = root = self._root or Path(tempfile.mkdtemp(prefix="ais-local-"))
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -200,17 +158,13 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End the process and remove a temporary folder. Does nothing when it is not running."""
-        if self._process is not None and not self._process.is_ours:
+        process = self._process
+        if process is None or not process.is_ours:
             return
-        process, self._process = self._process, None
-        if process is not None:
-            process.end()
-        self._clean_up()
-
-    def _clean_up(self) -> None:
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        self._process = None
+        process.end()
+        if self._root is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -321,12 +275,6 @@ class LocalCluster:
         self._ask("reset")
 
     # -- the pipe
-
-    @property
-    def _folder(self) -> Path:
-        root = self._root or self._temporary
-        assert root is not None  # one of the two since the start
-        return root
 
     def _running(self) -> ServerProcess:
         """Return the process, if it runs."""

@@ -84,23 +84,19 @@ class ServerProcess:
             raise UsageError.at(
                 "a fork cannot steer the cluster", todo="Do it in the process that started it"
             )
-        with self._lock:
-            return self._exchange(value, deadline_s)
-
-    def _exchange(self, value: dict[str, Any], deadline_s: float) -> Any:
         stdin, stdout = _open(self._process.stdin), _open(self._process.stdout)
-        try:
-            stdin.write(json.dumps(value, default=Secret.reveal) + "\n")
-            stdin.flush()
-        except OSError as cause:
-            raise self._died() from cause
-        end = time.monotonic() + deadline_s
-        while not select.select([stdout], [], [], 0.1)[0]:
-            if not self.running:
-                raise self._died()
-            if time.monotonic() > end:
-                raise ConnectError.at(f"the cluster's process did not answer within {deadline_s:g} s")
-        line = stdout.readline()
+        with self._lock:
+            try:
+                print(json.dumps(value, default=Secret.reveal), file=stdin, flush=True)
+            except OSError as cause:
+                raise self._died() from cause
+            end = time.monotonic() + deadline_s
+            while not select.select([stdout], [], [], 0.1)[0]:
+                if not self.running:
+                    raise self._died()
+                if time.monotonic() > end:
+                    raise ConnectError.at(f"the cluster's process did not answer within {deadline_s:g} s")
+            line = stdout.readline()
         if not line:
             raise self._died()
         return json.loads(line)

@@ -52,7 +52,7 @@ def check_secret(request: Request, secret: str) -> None:
             "making and changing transforms asks for the secret of this embedded cluster, as they run code: "
             "use LocalCluster.client() or pass the LocalCluster itself, or set AIS_AUTHN_TOKEN to what "
             "`torchdata-ais serve` has printed",
-            headers=(("WWW-Authenticate", "Bearer"),),
+            headers={"WWW-Authenticate": "Bearer"},
         )
 
 

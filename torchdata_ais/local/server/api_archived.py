@@ -28,14 +28,14 @@ def get_archived(call: Call, entry: Object, file: FileSlice) -> Reply:
         found = archive.find(path)
         if found is None:
             raise member_missing(call, call.bucket, entry.name, path)
-        return Reply(200, [("Content-Type", "application/octet-stream")], archive.body(found))
+        return Reply(200, {"Content-Type": "application/octet-stream"}, archive.body(found))
     positions = matching([member.name for member in archive.files], regex, mode)
     if not positions:
         asked = f"(archregx={regex}, archmode={mode})"
         raise member_missing(call, call.bucket, entry.name, asked)
     wanted = [archive.files[position] for position in positions]
     own = archive_of(file.part(0, file.size), entry, call.query.get("archmime", ""))
-    return Reply(200, [("Content-Type", "application/x-tar")], packed(".tar", _files(own, wanted)))
+    return Reply(200, {"Content-Type": "application/x-tar"}, packed(".tar", _files(own, wanted)))
 
 
 def member_missing(call: Call, bucket: str, name: str, path: str) -> ReplyError:
@@ -45,5 +45,4 @@ def member_missing(call: Call, bucket: str, name: str, path: str) -> ReplyError:
 
 def _files(archive: Archive, wanted: list[Member]) -> Iterator[File]:
     with archive.file:
-        for member, content in zip(wanted, archive.read(wanted), strict=True):
-            yield File(member.name, member.size, (content,))
+        yield from archive.copied(wanted)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from .reply import Reply
 from .routes import Call, route
 from .store import Bucket
 
-_PROPS: dict[str, Any] = json.loads(Path(__file__).with_name("bucket_props.json").read_text())
+_PROPS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("bucket_props.json").read_bytes())
 """AIStore's defaults. What is switched off there does not exist here."""
 
 
@@ -46,7 +46,6 @@ def destroy(call: Call) -> Reply:
 def rename(call: Call) -> Reply:
     """Give the bucket another name."""
     to = call.other_bucket()
-    call.store.bucket(call.bucket)
     if to == call.bucket:
         raise ReplyError(400, f'cannot rename bucket "ais://{to}" to itself ("ais://{to}")')
     with call.cluster.jobs.run("move-bck", bucket=to, source=call.bucket, to=to) as job:
@@ -57,7 +56,7 @@ def rename(call: Call) -> Reply:
 @route("proxy", "HEAD", "bucket", sdk="Bucket.head")
 def head(call: Call) -> Reply:
     """The bucket's properties, in a header."""
-    return Reply(200, [_props_header(call.source)])
+    return Reply(200, _props_header(call.source))
 
 
 @route("proxy", "HEAD", "bucket", "bsumm_remote", query="bsumm_remote presence uuid", sdk="Bucket.info")
@@ -66,15 +65,14 @@ def info(call: Call) -> Reply:
     props = _props_header(call.source)
     job_id = call.query.get("uuid", "")
     if not job_id:
-        return Reply(202, [props, ("Ais-Xaction-Id", new_id())])
-    text = json.dumps(_summary(call, call.name, present=True), separators=(",", ":"))
-    return Reply(200, [props, ("Ais-Bucket-Summ", text), ("Ais-Xaction-Id", job_id)])
+        return Reply(202, props | {"Ais-Xaction-Id": new_id()})
+    text = msgspec.json.encode(_summary(call, call.name, present=True)).decode()
+    return Reply(200, props | {"Ais-Bucket-Summ": text, "Ais-Xaction-Id": job_id})
 
 
 @route("proxy", "GET", "bucket", "summary-bck", sdk="Bucket.summary")
 def summary(call: Call) -> Reply:
     """Count and size of the objects: 202 with the id of a job first, the answer when asked with that id."""
-    call.store.bucket(call.bucket)
     wanted = call.fields(uuid="", prefix="", cached=True, present=True)
     if not wanted["uuid"]:
         return Reply.text(new_id(), status=202)
@@ -112,13 +110,13 @@ def _summary(call: Call, prefix: str, *, present: bool) -> dict[str, Any]:
             "size_on_disk": str(total),
             "size_all_present_objs": str(total),
             "size_all_remote_objs": "0",
-            "total_disks_size": str(call.cluster.disk_bytes()),
+            "total_disks_size": str(disk_usage(call.cluster.root).total),
         },
         "used_pct": 0,
         "is_present": present,
     }
 
 
-def _props_header(bucket: Bucket) -> tuple[str, str]:
+def _props_header(bucket: Bucket) -> dict[str, str]:
     props = {**_PROPS, "bid": str(bucket.bid | 1 << 63), "created": str(bucket.created_ns)}
-    return "Ais-Bucket-Props", json.dumps(props, separators=(",", ":"))
+    return {"Ais-Bucket-Props": msgspec.json.encode(props).decode()}

@@ -4,43 +4,31 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from .jobs import Job, Jobs
+from .fields import decode
+from .nodes import HOST, Node
 from .problem import ReplyError
 from .reply import Reply
 from .routes import Call, route
-from .state import HOST, Node
 
 AIS_VERSION = "5.0"
 
 
-class _Wanted(msgspec.Struct):
+class _Wanted:
     """Which job is asked about; Go takes the names in any case."""
 
-    ID: str | None = None
-    Kind: str | None = None
-    id: str | None = None
-    kind: str | None = None
-
-    @property
-    def job(self) -> str:
-        """The id."""
-        return self.ID or self.id or ""
-
-    @property
-    def of_kind(self) -> str:
-        """The kind."""
-        return self.Kind or self.kind or ""
-
-    def of(self, jobs: Jobs) -> list[Job]:
-        """The jobs that are meant."""
-        return jobs.select(self.job, self.of_kind)
+    def __init__(self, fields: Mapping[str, msgspec.Raw]) -> None:
+        known = {key.lower(): raw for key, raw in fields.items()}
+        self.id, self.kind = (
+            decode(known.get(name, b"null"), str | None, name) or "" for name in ("id", "kind")
+        )
 
     def __str__(self) -> str:
-        return f"x-{self.of_kind}[{self.job}]"
+        return f"x-{self.kind}[{self.id}]"
 
 
 class _Listed(msgspec.Struct):
@@ -54,7 +42,7 @@ class _Listed(msgspec.Struct):
 def health(call: Call) -> Reply:
     """The node answers, so it is up; the whole cluster came up with it."""
     up = str(time.time_ns() - call.cluster.started_ns)
-    return Reply(200, [("Ais-Cluster-Uptime", up), ("Ais-Node-Uptime", up)])
+    return Reply(200, {"Ais-Cluster-Uptime": up, "Ais-Node-Uptime": up})
 
 
 @route("target", "GET", "health", query="prr")
@@ -130,7 +118,8 @@ def node_status(call: Call) -> Reply:
 @route("proxy", "PUT", "cluster", "stop", query="frc", sdk="Job.abort")
 def stop_job(call: Call) -> Reply:
     """Abort a job: its work ends before the next object."""
-    for job in (call.value(_Wanted) or _Wanted()).of(call.cluster.jobs):
+    wanted = _Wanted(call.value(dict[str, msgspec.Raw]) or {})
+    for job in call.cluster.jobs.select(wanted.id, wanted.kind):
         job.abort()
     return Reply()
 
@@ -138,8 +127,8 @@ def stop_job(call: Call) -> Reply:
 @route("proxy", "GET", "cluster", "status", query="what", sdk="Job.status, Job.wait")
 def job_status(call: Call) -> Reply:
     """How one job ended."""
-    wanted = call.body(_Wanted)
-    job = call.cluster.jobs.get(wanted.job)
+    wanted = _Wanted(call.message)
+    job = call.cluster.jobs.get(wanted.id)
     if job is None:
         raise ReplyError(404, f"{call.node.tag}: {wanted} does not exist", "ErrNotFound")
     return Reply.plain_json(job.status())
@@ -148,8 +137,8 @@ def job_status(call: Call) -> Reply:
 @route("proxy", "GET", "cluster", "qryxstats", query="what", sdk="Job.get_details")
 def job_details(call: Call) -> Reply:
     """What each target did for a job. All of it is booked on the first one."""
-    wanted = call.body(_Wanted)
-    jobs = wanted.of(call.cluster.jobs)
+    wanted = _Wanted(call.message)
+    jobs = call.cluster.jobs.select(wanted.id, wanted.kind)
     if not jobs:
         raise ReplyError(404, f'"{wanted}" not found')
     return Reply.json({call.cluster.targets[0].id: [job.snapshot() for job in jobs]})

@@ -39,7 +39,7 @@ def start(call: Call) -> Reply:
     """Check the spec, then sort."""
     spec = parse_spec(call)
     job = Job(f"srt-{new_id()}", "dsort", spec.source, spec.source, spec.to)
-    call.cluster.jobs.start(job, lambda running: _sort(call, spec, running))
+    call.cluster.jobs.start(job, lambda: _sort(call, spec, job))
     return Reply.text(job.id)
 
 
@@ -132,19 +132,15 @@ def _content_key(call: Call, record: _Record, algorithm: Algorithm) -> Any:
     file = next((file for file in record.files if file.name == record.key + extension), None)
     if file is None:
         raise ValueError(f"{record.shard.name}: {record.key} has no {extension}")
-    (content,) = _read(call, record, [file])
+    with opened(call.store, record.shard) as archive:
+        content = next(archive.read([file]))
     return CONTENT_KINDS[algorithm.content_key_type or "string"](content.decode().strip())
 
 
 def _files(call: Call, records: list[_Record]) -> Iterator[File]:
     for record in records:
-        for file, content in zip(record.files, _read(call, record, record.files), strict=True):
-            yield File(file.name, file.size, (content,))
-
-
-def _read(call: Call, record: _Record, files: list[Member]) -> list[bytes]:
-    with opened(call.store, record.shard) as archive:
-        return list(archive.read(files))
+        with opened(call.store, record.shard) as archive:
+            yield from archive.copied(record.files)
 
 
 def _info(job: Job) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import base64
 import hmac
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .access import check_secret
@@ -129,7 +129,7 @@ def get_for_worker(call: Call) -> Reply:
     entry = call.store.bucket(bucket).objects.get(object_name)
     if entry is None:
         raise object_missing(call.node.tag, bucket, object_name)
-    return Reply(200, [("Content-Type", "application/octet-stream")], call.store.open(entry))
+    return Reply(200, {"Content-Type": "application/octet-stream"}, call.store.open(entry))
 
 
 def _stages(name: str, pipeline: str | list[str] | None) -> list[str]:
@@ -144,7 +144,7 @@ def get_transformed(call: Call, entry: Object) -> Reply:
     args = call.query.get("etl_args", "")
     path = call.store.path(entry)
     blocks = etls.run(call.node.tag, stages, call.bucket, entry, path, args, OBJECT_TIMEOUT_S)
-    return Reply(200, [("Content-Type", "application/octet-stream")], blocks, chunked=True)
+    return Reply(200, {"Content-Type": "application/octet-stream"}, blocks, chunked=True)
 
 
 # -- many objects
@@ -178,7 +178,6 @@ def transform_group(call: Call) -> Reply:
     """Put what a transform makes of the objects of the group into another bucket."""
     _allowed(call)
     wanted = call.fields(**GROUP_FIELDS | FIELDS, tobck=BucketRef)
-    call.store.bucket(call.bucket)
     job = Job(
         f"tco-{new_id()}", "etl-listrange", call.bucket, call.bucket, existing_bucket(call, wanted["tobck"])
     )
@@ -192,6 +191,8 @@ def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Iterator[Objec
         etls.get(call.node.tag, name)
 
     def one(entry: Object) -> None:
+        if job.aborted:
+            return
         timeout_s = parse_seconds(wanted["request_timeout"], OBJECT_TIMEOUT_S)
         path = call.store.path(entry)
         try:
@@ -208,16 +209,10 @@ def _start(call: Call, job: Job, wanted: dict[str, Any], objects: Iterator[Objec
             if not wanted["coer"]:
                 job.aborted = True
 
-    def work(running: Job) -> None:
+    def work() -> None:
         workers = min(MOST_WORKERS, max(1, wanted["num_workers"] or WORKERS))
         with ThreadPoolExecutor(workers) as pool:
-            pending: set[Future[None]] = set()
-            for entry in objects:
-                if running.aborted:
-                    break
-                pending.add(pool.submit(one, entry))
-                if len(pending) >= 2 * workers:
-                    _, pending = wait(pending, return_when=FIRST_COMPLETED)
+            pool.map(one, objects)
 
     return Reply.text(call.cluster.jobs.start(job, work).id)
 

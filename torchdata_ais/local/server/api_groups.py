@@ -12,7 +12,7 @@ from .archive import File, opened, packed, wanted_extension
 from .files import file_blocks
 from .jobs import Job
 from .names import check_bucket_name, check_object_name
-from .problem import ReplyError, bucket_missing, not_implemented, object_missing
+from .problem import ReplyError, not_implemented, object_missing
 from .reply import Reply
 from .routes import Call, route
 from .store import Object
@@ -66,7 +66,6 @@ def run_on_group(call: Call, job: Job, wanted: dict[str, Any]) -> Iterator[Objec
 @route("proxy", "DELETE", "bucket", "delete-listrange", sdk="ObjectGroup.delete")
 def delete_group(call: Call) -> Reply:
     """Remove the objects of the group that exist."""
-    call.store.bucket(call.bucket)
     wanted = call.fields(**GROUP_FIELDS)
     with call.cluster.jobs.run("delete-listrange", bucket=call.bucket) as job:
         for _, entry in _entries(call, wanted):  # what is not there need not be deleted
@@ -78,7 +77,6 @@ def delete_group(call: Call) -> Reply:
 @route("proxy", "POST", "bucket", "copy-listrange", sdk="ObjectGroup.copy")
 def copy_group(call: Call) -> Reply:
     """Copy the objects of the group into another bucket."""
-    call.store.bucket(call.bucket)
     wanted = call.fields(**GROUP_FIELDS | COPY_FIELDS, tobck=BucketRef)
     to = existing_bucket(call, wanted["tobck"])
     with call.cluster.jobs.run("copy-listrange", call.bucket, call.bucket, to, prefix="tco-") as job:
@@ -98,10 +96,7 @@ def copy_all(call: Call, job: Job, entries: Iterable[Object], to: str, wanted: d
 
 def existing_bucket(call: Call, value: BucketRef | None) -> str:
     """The name in a bucket's JSON form, of one that is there."""
-    name = bucket_of(value)
-    if name not in call.store.buckets:
-        raise bucket_missing(name)
-    return name
+    return call.store.bucket(bucket_of(value)).name
 
 
 def bucket_of(value: BucketRef | None) -> str:
@@ -120,7 +115,6 @@ def bucket_of(value: BucketRef | None) -> str:
 @route("proxy", "POST", "bucket", "prefetch-listrange", sdk="ObjectGroup.prefetch")
 def evict_or_prefetch(call: Call) -> Reply:
     """Only remote buckets can be evicted or prefetched, and there are none."""
-    call.store.bucket(call.bucket)
     what = "prefetch-listrange" if call.request.method == "POST" else "evict-remote-bck"
     raise ReplyError(400, f"{what}: expecting remote bucket (have ais://{call.bucket})", "ErrNotRemoteBck")
 
@@ -128,7 +122,6 @@ def evict_or_prefetch(call: Call) -> Reply:
 @route("proxy", "PUT", "bucket", "archive", sdk="ObjectGroup.archive")
 def archive_group(call: Call) -> Reply:
     """Put the objects of the group into one archive, new or (`aate`, tar only) with what is in it already."""
-    call.store.bucket(call.bucket)
     wanted = call.fields(**GROUP_FIELDS, archname="", isbn=False, aate=False, mime="", tobck=BucketRef)
     to = bucket_of(wanted["tobck"]) if wanted["tobck"] else call.bucket
     name = wanted["archname"]
@@ -141,7 +134,10 @@ def archive_group(call: Call) -> Reply:
         raise not_implemented(f"appending to an archive in {ext}")
     with call.cluster.jobs.run("archive", call.bucket, call.bucket, to) as job:
         now = int(time.time())
-        files = list(_files_of(call, before, now)) if before is not None else []
+        files: list[File] = []
+        if before is not None:
+            with opened(call.store, before) as archive:
+                files += archive.copied(archive.files, now)
         for entry in run_on_group(call, job, wanted):
             job.add(entry.size)
             path = f"{call.bucket}/{entry.name}" if wanted["isbn"] else entry.name
@@ -149,9 +145,3 @@ def archive_group(call: Call) -> Reply:
         if not job.errors or wanted["coer"]:
             call.store.put(to, name, packed(ext, files))
     return Reply.text(job.id)
-
-
-def _files_of(call: Call, entry: Object, now: int) -> Iterator[File]:
-    with opened(call.store, entry) as archive:
-        for member, content in zip(archive.files, archive.read(archive.files), strict=True):
-            yield File(member.name, member.size, (content,), now)

@@ -20,11 +20,11 @@ _MOST = 1 << 20
 @route("proxy", "POST", "bucket", "index-shard")
 def index_shards(call: Call) -> Reply:
     """Index the tars whose names begin with `prefix`. Compressed ones are passed over."""
-    bucket = call.cluster.store.bucket(call.bucket)
+    bucket = call.source
     wanted = call.fields(prefix="", num_workers=0, skip_verify=False)
     names = [name for name in bucket.names() if name.startswith(wanted["prefix"]) and name.endswith(".tar")]
     job = Job(new_id(), "index-shard", call.bucket)
-    call.cluster.jobs.start(job, lambda running: _index(call.cluster, call.bucket, names, running))
+    call.cluster.jobs.start(job, lambda: _index(call.cluster, call.bucket, names, job))
     return Reply.text(job.id)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from .actions import DropEntry
 from .archive import Member, NotAnArchiveError, extension_of, opened
 from .fields import number
 from .names import SHARD_INDEXES, check_prefix, new_id
@@ -25,19 +26,6 @@ CACHED, ARCH_DIR, NAME_ONLY, NAME_SIZE, BUCKET_PRESENT = 1 << 0, 1 << 3, 1 << 4,
 SUPPORTED_FLAGS = CACHED | ARCH_DIR | NAME_ONLY | NAME_SIZE | BUCKET_PRESENT
 
 ENTRY_CACHED, ENTRY_IN_ARCHIVE, ENTRY_IS_ARCHIVE = 1 << 6, 1 << 7, 1 << 9
-
-# Of an entry in msgpack and in JSON.
-LONG_KEYS = {
-    "n": "name",
-    "cs": "checksum",
-    "a": "atime",
-    "v": "version",
-    "t": "location",
-    "m": "custom",
-    "s": "size",
-    "c": "copies",
-    "f": "flags",
-}
 
 Entry = dict[str, Any]
 
@@ -84,14 +72,14 @@ def list_objects(call: Call) -> Reply:
     page = list(islice(rows, size + 1))
     token = page[size - 1]["n"] if len(page) > size else ""
     del page[size:]
-    for glob in call.plan.drop_entries if call.plan else ():
-        victim = next((index for index, row in enumerate(page) if fnmatchcase(row["n"], glob)), None)
+    for drop in call.plan.all(DropEntry):
+        victim = next((index for index, row in enumerate(page) if fnmatchcase(row["n"], drop.name)), None)
         if victim is not None:
             del page[victim]
     uuid = wanted["uuid"] or new_id()
     if call.request.headers.get("accept") == "application/msgpack":
         body = {"UUID": uuid, "ContinuationToken": token, "Entries": page, "Flags": 0}
-        return Reply(200, [("Content-Type", "application/msgpack")], msgspec.msgpack.encode(body))
+        return Reply(200, {"Content-Type": "application/msgpack"}, msgspec.msgpack.encode(body))
     entries = [_in_json(row) for row in page]
     return Reply.json({"uuid": uuid, "continuation_token": token, "entries": entries, "flags": 0})
 
@@ -118,6 +106,8 @@ PROPS: dict[str, tuple[str, Callable[[Call, Object], Any]]] = {
     "size": ("s", lambda _, entry: entry.size),
     "copies": ("c", lambda *_: 1),
 }
+LONG_KEYS = {"n": "name", "f": "flags", **{key: prop for prop, (key, _) in PROPS.items()}}
+"""Keys of an entry in JSON by those in msgpack."""
 
 
 def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:

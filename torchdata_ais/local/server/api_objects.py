@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 
+from .actions import NewVersion
 from .api_archived import get_archived
 from .api_etl import get_transformed
 from .files import FileSlice, file_blocks
 from .names import check_bucket_name, check_object_name, parse_uname
 from .problem import ReplyError, not_implemented, object_missing
 from .reply import Reply
-from .routes import ROUTES, Call, route
+from .routes import Call, route
 from .store import Object
 
 _EVERYTHING = ["checksum", "atime", "version", "custom", "location", "copies"]
@@ -23,7 +23,6 @@ _CHECKSUM_TYPE = "xxhash2"
 
 def redirect(call: Call) -> Reply:
     """The proxy's answer to everything about one object: ask the target that owns it. Reads no body."""
-    call.store.bucket(call.bucket)
     target = call.cluster.owner(call.bucket, call.name)
     method = call.request.method
     return redirect_to(call, target.url + call.request.target, 301 if method == "GET" else 307)
@@ -31,15 +30,8 @@ def redirect(call: Call) -> Reply:
 
 def redirect_to(call: Call, url: str, status: int) -> Reply:
     """A redirect with what AIStore adds to the query: who sent it, and when."""
-    extra = f"pid={call.cluster.proxy_id}&utm={time.time_ns():x}"
+    extra = f"pid={call.cluster.proxy.id}&utm={time.time_ns():x}"
     return Reply.redirect(status, f"{url}{'&' if '?' in url else '?'}{extra}", call.request.method)
-
-
-def mirror_object_routes() -> None:
-    """Give the proxy a redirect for each request of an object that targets answer."""
-    for row in list(ROUTES.values()):
-        if row.role == "target" and row.resource == "object":
-            ROUTES["proxy", row.method, "object", row.key] = replace(row, role="proxy", handler=redirect)
 
 
 def lookup(call: Call) -> Object:
@@ -50,14 +42,16 @@ def lookup(call: Call) -> Object:
     return entry
 
 
-def standard_headers(entry: Object) -> list[tuple[str, str]]:
+def standard_headers(entry: Object) -> dict[str, str]:
     """The headers that describe an object on GET and PUT."""
-    return [
-        ("Ais-Atime", str(entry.atime_ns)),
-        ("Ais-Checksum-Type", _CHECKSUM_TYPE),
-        ("Ais-Checksum-Value", entry.checksum),
-        *([("Ais-Version", str(entry.version))] if entry.version else []),  # system buckets have none
-    ]
+    headers = {
+        "Ais-Atime": str(entry.atime_ns),
+        "Ais-Checksum-Type": _CHECKSUM_TYPE,
+        "Ais-Checksum-Value": entry.checksum,
+    }
+    return headers | (
+        {"Ais-Version": str(entry.version)} if entry.version else {}
+    )  # system buckets have none
 
 
 @route(
@@ -86,10 +80,10 @@ def get(call: Call) -> Reply:
         if wanted is not None:
             first, last = parse_range(wanted, entry.size, f"ais://{call.bucket}/{call.name}")
             file.offset, file.size = first, last - first + 1
-            content_range = ("Content-Range", f"bytes {first}-{last}/{entry.size}")
-            status, headers = 206, [("Accept-Ranges", "bytes"), *headers, content_range]
+            status, headers = 206, {"Accept-Ranges": "bytes", **headers}
+            headers["Content-Range"] = f"bytes {first}-{last}/{entry.size}"
         stack.pop_all()  # the answer closes it
-        return Reply(status, [*headers, ("Content-Type", "application/octet-stream")], file)
+        return Reply(status, headers | {"Content-Type": "application/octet-stream"}, file)
 
 
 def _open_object(call: Call) -> tuple[Object, FileSlice]:
@@ -123,14 +117,14 @@ def parse_range(text: str, size: int, cname: str) -> tuple[int, int]:
     if end and last < first:
         raise ReplyError(416, f'read range "{spec}" is invalid (end)')
     if first >= size:
-        message, total = f"size={size}: not satisfiable range [{spec}]", ("Content-Range", f"bytes */{size}")
-        raise ReplyError(416, message, "ErrRangeNotSatisfiable", (total,))
+        message = f"size={size}: not satisfiable range [{spec}]"
+        raise ReplyError(416, message, "ErrRangeNotSatisfiable", {"Content-Range": f"bytes */{size}"})
     return first, min(last, size - 1)
 
 
 def _new_version(call: Call, entry: Object) -> None:
     """Replace the object after its file was opened, if a fault wants that."""
-    change = call.plan.new_version if call.plan else None
+    change = call.plan.last(NewVersion)
     if change is None:
         return
     if change.same_bytes:
@@ -151,28 +145,28 @@ def head(call: Call) -> Reply:
     props = [item.strip() for item in wanted.split(",") if item.strip()] if wanted else _EVERYTHING
     described = _described(call, entry, dated="last-modified" in props)
     for prop in sorted(set(props) - described.keys() - _TOLD_ANYWAY):
-        raise ReplyError(400, f'invalid property "{prop}" in props list', headers=(("Ais-Present", "true"),))
-    headers = [("Ais-Present", "true")]
+        raise ReplyError(400, f'invalid property "{prop}" in props list', headers={"Ais-Present": "true"})
+    headers = {"Ais-Present": "true"}
     for prop, rows in described.items():
-        headers += rows if prop in props else []
+        headers |= rows if prop in props else {}
     if not wanted:
-        headers += [("Ais-Bucket-Name", call.bucket), ("Ais-Bucket-Provider", "ais"), ("Ais-Name", call.name)]
-    return Reply(200, [*headers, ("Content-Length", str(entry.size))])
+        headers |= {"Ais-Bucket-Name": call.bucket, "Ais-Bucket-Provider": "ais", "Ais-Name": call.name}
+    return Reply(200, headers | {"Content-Length": str(entry.size)})
 
 
-def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, list[tuple[str, str]]]:
+def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, dict[str, str]]:
     """Headers by the property that they tell."""
     custom = ", ".join(f"{key}={value}" for key, value in sorted(entry.custom.items()))
     mtime = time.gmtime(call.store.path(entry).stat().st_mtime if dated else 0)
     return {
-        "atime": [("Ais-Atime", str(entry.atime_ns))],
-        "checksum": [("Ais-Checksum-Type", _CHECKSUM_TYPE), ("Ais-Checksum-Value", entry.checksum)],
-        "version": [("Ais-Version", str(entry.version))],
-        "custom": [("Ais-Custom-Md", " ".join(custom.splitlines()))] if custom else [],
-        "location": [("Ais-Location", call.cluster.location(call.bucket, call.name))],
-        "copies": [("Ais-Mirror-Copies", "1"), ("Ais-Mirror-Paths", str(call.cluster.root))],
-        "last-modified": [("Last-Modified", time.strftime("%a, %d %b %Y %H:%M:%S GMT", mtime))],
-        "etag": [("Etag", f'"{entry.checksum}"')],
+        "atime": {"Ais-Atime": str(entry.atime_ns)},
+        "checksum": {"Ais-Checksum-Type": _CHECKSUM_TYPE, "Ais-Checksum-Value": entry.checksum},
+        "version": {"Ais-Version": str(entry.version)},
+        "custom": {"Ais-Custom-Md": " ".join(custom.splitlines())} if custom else {},
+        "location": {"Ais-Location": call.cluster.location(call.bucket, call.name)},
+        "copies": {"Ais-Mirror-Copies": "1", "Ais-Mirror-Paths": str(call.cluster.root)},
+        "last-modified": {"Last-Modified": time.strftime("%a, %d %b %Y %H:%M:%S GMT", mtime)},
+        "etag": {"Etag": f'"{entry.checksum}"'},
     }
 
 
@@ -181,7 +175,6 @@ def put(call: Call) -> Reply:
     """Store the body. A checksum that the client sent is compared with the one computed on the way."""
     if call.cluster.owner(call.bucket, call.name) is not call.node:
         raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
-    call.store.bucket(call.bucket)
     kind = call.request.headers.get("ais-checksum-type", _CHECKSUM_TYPE)
     if kind != _CHECKSUM_TYPE:
         raise not_implemented(f"checksum type {kind!r}")

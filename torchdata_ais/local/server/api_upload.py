@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import msgspec
-import xxhash
 
 from .fields import Int, number
 from .files import append_blocks, file_blocks
@@ -15,7 +14,6 @@ from .names import new_id
 from .problem import ReplyError
 from .reply import Reply
 from .routes import Call, route
-from .uploads import Append
 
 
 class _Listed(msgspec.Struct):
@@ -40,58 +38,47 @@ def append(call: Call) -> Reply:
             f'invalid operation "{kind}" (expecting either "append" or "flush") - check "append_type" query'
         )
         raise ReplyError(400, message)
-    appends = call.cluster.uploads.appends
+    appends = call.cluster.appends
     existing = call.source.objects.get(call.name)
     key = handle.rpartition("|")[2]
-    state = appends.get(key)
     if kind == "flush":
-        return _flush(call, key)
-    if handle and state is None:
-        raise _unknown_handle(handle)
+        path = _begun(call, key)
+        call.store.put(call.bucket, call.name, file_blocks(path))
+        appends.pop(key, None)
+        path.unlink(missing_ok=True)
+        return Reply()
     blocks = call.request.body.blocks()
-    if state is None:
+    if not handle:
         before = file_blocks(call.store.path(existing)) if existing is not None else ()
-        with call.store.new_file() as (file, path):
-            state = Append(file, path)
-            state.size = append_blocks(path, itertools.chain(before, blocks), state.digest)
+        with call.store.new_file() as (_, path):
+            append_blocks(path, itertools.chain(before, blocks))
         key = new_id(16)
-        appends[key] = state
+        appends[key] = path
     else:
-        digest = state.digest.copy()
+        path = _begun(call, handle)
+        size = path.stat().st_size
         try:
-            state.size += append_blocks(state.path, blocks, digest)
+            append_blocks(path, blocks)
         except BaseException:  # as if this piece had never come
-            os.truncate(state.path, state.size)
+            os.truncate(path, size)
             raise
-        state.digest = digest
-    return Reply(200, [("Ais-Append-Handle", f"{call.node.id}|{state.path}|xxhash2|{key}")])
+    return Reply(200, {"Ais-Append-Handle": f"{call.node.id}|{path}|xxhash2|{key}"})
 
 
-def _flush(call: Call, key: str) -> Reply:
-    appends = call.cluster.uploads.appends
-    state = appends.pop(key, None)
-    if state is None:
-        raise _unknown_handle(key)
-    try:
-        call.store.commit(call.bucket, call.name, state.number, state.size, state.digest.hexdigest())
-    except BaseException:
-        appends[key] = state
-        raise
-    return Reply()
-
-
-def _unknown_handle(handle: str) -> ReplyError:
-    return ReplyError(
-        400, f"failed to finalize append-file operation: empty source in the {{{handle}}} handle"
-    )
+def _begun(call: Call, handle: str) -> Path:
+    """The hidden file that the handle, or its key alone, stands for."""
+    path = call.cluster.appends.get(handle.rpartition("|")[2])
+    if path is None:
+        why = f"empty source in the {{{handle}}} handle"
+        raise ReplyError(400, f"failed to finalize append-file operation: {why}")
+    return path
 
 
 @route("target", "POST", "object", "mpt-upload", sdk="MultipartUpload.create")
 def begin_parts(call: Call) -> Reply:
     """Begin an upload in parts."""
-    call.store.bucket(call.bucket)
     upload_id = new_id(10)
-    call.cluster.uploads.parts[upload_id] = {}
+    call.cluster.parts[upload_id] = {}
     return Reply.text(upload_id)
 
 
@@ -103,7 +90,7 @@ def put_part(call: Call) -> Reply:
     what = f"o[{call.bucket}/{call.name}(-)]: uploadID {call.query['uploadId']!r}: the part number"
     place = number(asked, what)
     with call.store.new_file() as (_, path):
-        append_blocks(path, call.request.body.blocks(), xxhash.xxh64())
+        append_blocks(path, call.request.body.blocks())
     old = parts.get(place)
     parts[place] = path
     if old is not None:
@@ -135,12 +122,12 @@ def abort_parts(call: Call) -> Reply:
 
 def _parts(call: Call) -> dict[int, Path]:
     upload_id = call.query.get("uploadId", "")
-    parts = call.cluster.uploads.parts.get(upload_id)
+    parts = call.cluster.parts.get(upload_id)
     if parts is None:
         raise ReplyError(404, f"o[{call.bucket}/{call.name}(-)]: {upload_id} does not exist", "ErrNotFound")
     return parts
 
 
 def _forget(call: Call) -> None:
-    for path in call.cluster.uploads.parts.pop(call.query["uploadId"], {}).values():
+    for path in call.cluster.parts.pop(call.query["uploadId"], {}).values():
         path.unlink(missing_ok=True)

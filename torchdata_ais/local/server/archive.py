@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from .files import BLOCK_BYTES, FileSlice
 from .problem import ReplyError, not_implemented
@@ -83,23 +83,32 @@ class Archive:
 
     def read(self, wanted: Iterable[Member]) -> Iterator[bytes]:
         """Yield the bytes of the wanted files, which must be in the order of the archive."""
+        with self._unpacked() as source:
+            for member in wanted:
+                if isinstance(source, zipfile.ZipFile):
+                    yield source.read(source.infolist()[member.offset])
+                else:
+                    source.seek(member.offset)
+                    yield source.read(member.size)
+
+    def copied(self, wanted: Sequence[Member], mtime: int = 0) -> Iterator[File]:
+        """Yield files, which must be in its order, for another archive."""
+        for member, content in zip(wanted, self.read(wanted), strict=True):
+            yield File(member.name, member.size, (content,), mtime)
+
+    @contextmanager
+    def _unpacked(self) -> Iterator[zipfile.ZipFile | gzip.GzipFile | BinaryIO]:
+        """Open the zip, or the tar without its compression; what is wrong with it is a `NotAnArchiveError`."""
         try:
-            yield from self._read(wanted)
+            with self.file.stream() as file:
+                if self.extension == ".zip":
+                    with zipfile.ZipFile(file) as zipped:
+                        yield zipped
+                else:
+                    with file if self.extension == ".tar" else gzip.open(file) as tar:
+                        yield tar
         except _BROKEN as cause:
             raise NotAnArchiveError(self.name, cause) from cause
-
-    def _read(self, wanted: Iterable[Member]) -> Iterator[bytes]:
-        with self.file.stream() as file:
-            if self.extension == ".zip":
-                with zipfile.ZipFile(file) as zipped:
-                    infos = zipped.infolist()
-                    for member in wanted:
-                        yield zipped.read(infos[member.offset])
-                return
-            with file if self.extension == ".tar" else gzip.open(file) as stream:
-                for member in wanted:
-                    stream.seek(member.offset)
-                    yield stream.read(member.size)
 
 
 def archive_of(file: FileSlice, entry: Object, mime: str = "") -> Archive:
@@ -123,21 +132,13 @@ _BROKEN = (
 
 @lru_cache(ARCHIVES_KEPT)
 def _index(archive: Archive) -> tuple[Member, ...]:
-    try:
-        with archive.file.stream() as file:
-            if archive.extension == ".zip":
-                with zipfile.ZipFile(file) as zipped:
-                    infos = enumerate(zipped.infolist())
-                    return tuple(
-                        Member(info.filename, i, info.file_size) for i, info in infos if not info.is_dir()
-                    )
-            names: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
-            with tarfile.open(
-                fileobj=file, mode="r:" if archive.extension == ".tar" else "r:gz", **names
-            ) as tar:
-                return tuple(Member(item.name, item.offset_data, item.size) for item in tar if item.isfile())
-    except _BROKEN as cause:
-        raise NotAnArchiveError(archive.name, cause) from cause
+    with archive._unpacked() as source:
+        if isinstance(source, zipfile.ZipFile):
+            infos = enumerate(source.infolist())
+            return tuple(Member(info.filename, i, info.file_size) for i, info in infos if not info.is_dir())
+        names: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+        with tarfile.open(fileobj=source, mode="r:", **names) as tar:
+            return tuple(Member(item.name, item.offset_data, item.size) for item in tar if item.isfile())
 
 
 def matching(names: Sequence[str], text: str, mode: str) -> list[int]:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -149,8 +148,8 @@ class Etl:
         path: Path | None,
         args: str,
         timeout_s: float,
-    ) -> http.client.HTTPResponse:
-        """Send a body through the worker and return its answer, still to be read."""
+    ) -> Iterator[bytes]:
+        """Send a body through the worker and return the blocks of what comes out."""
         if self.process is None:
             raise ReplyError(404, f"etl job {self.name} is not running", "ErrNotFound")
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
@@ -174,7 +173,17 @@ class Etl:
             connection.close()
             message = f"ETL[{self.name}]: failed to transform ais://{bucket}/{name}: {text}"
             raise ReplyError(response.status, message, "ErrETL")
-        return response
+        self.objects += 1
+        self.in_bytes += size
+        return self._blocks(response)
+
+    def _blocks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        with response:
+            while block := response.read(_BLOCK_BYTES):
+                self.out_bytes += len(block)
+                yield block
+            if response.length:
+                raise OSError(f"ETL[{self.name}]: the answer ended {response.length} bytes early")
 
 
 class Etls:
@@ -182,7 +191,6 @@ class Etls:
 
     def __init__(self) -> None:
         self._etls: dict[str, Etl] = {}
-        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Etl]:
         return iter(list(self._etls.values()))
@@ -198,15 +206,12 @@ class Etls:
         """Register a transform whose name must be new."""
         if not _NAME.fullmatch(etl.name):
             raise ReplyError(400, f"etl name {etl.name!r:.100} is invalid: 6 to 32 of [a-z0-9-]")
-        with self._lock:
-            if etl.name in self._etls:
-                raise ReplyError(409, f"{tag}: etl job {etl.name} already exists")
-            self._etls[etl.name] = etl
+        if self._etls.setdefault(etl.name, etl) is not etl:
+            raise ReplyError(409, f"{tag}: etl job {etl.name} already exists")
 
     def remove(self, name: str) -> None:
         """Forget a transform."""
-        with self._lock:
-            self._etls.pop(name, None)
+        self._etls.pop(name, None)
 
     def clear(self) -> None:
         """End and forget all."""
@@ -221,26 +226,12 @@ class Etls:
 
         What is between two stages is held in memory.
         """
-        stages = [self.get(tag, name) for name in names]
-        content = b""
-        for index, etl in enumerate(stages):
-            if index == 0:
-                with path.open("rb") as file:
-                    response = etl.send(bucket, entry.name, file, entry.size, path, args, timeout_s)
-            else:
-                response = etl.send(bucket, entry.name, content, len(content), None, args, timeout_s)
-            etl.objects += 1
-            etl.in_bytes += entry.size if index == 0 else len(content)
-            if index == len(stages) - 1:
-                return _blocks(etl, response)
-            content = b"".join(_blocks(etl, response))
-        raise ReplyError(400, "no ETL was named")
-
-
-def _blocks(etl: Etl, response: http.client.HTTPResponse) -> Iterator[bytes]:
-    with response:
-        while block := response.read(_BLOCK_BYTES):
-            etl.out_bytes += len(block)
-            yield block
-        if response.length:
-            raise OSError(f"ETL[{etl.name}]: the answer ended {response.length} bytes early")
+        if not names:
+            raise ReplyError(400, "no ETL was named")
+        first, *more = [self.get(tag, name) for name in names]
+        with path.open("rb") as file:
+            blocks = first.send(bucket, entry.name, file, entry.size, path, args, timeout_s)
+        for etl in more:
+            content = b"".join(blocks)
+            blocks = etl.send(bucket, entry.name, content, len(content), None, args, timeout_s)
+        return blocks

@@ -9,84 +9,28 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from .actions import (
-    ANY_ACTION,
-    Action,
-    Bandwidth,
-    Busy,
-    Cut,
-    CutSlow,
-    DeadRedirect,
-    Delay,
-    DropEntry,
-    EmptyEntry,
-    EndBatch,
-    FlipBit,
-    NewVersion,
-    Placeholder,
-    Reset,
-    Stall,
-    Status,
-    SwapEntries,
-    WholeObject,
-    WrongChecksum,
-)
+from .actions import ANY_ACTION, Action
+
+A = TypeVar("A", bound=Action)
 
 
-@dataclass
-class Plan:
-    """What all the rules that fired on one request want done with it."""
+class Plan(tuple[Action, ...]):
+    """The actions of all the rules that fired on one request, in the order of the rules."""
 
-    status: Status | None = None
-    busy: Busy | None = None
-    delay: float = 0.0
-    bytes_per_s: float = 0.0
-    slow: CutSlow | None = None
-    ends: list[tuple[int, str, float]] = field(default_factory=list)
-    flips: list[tuple[int, int]] = field(default_factory=list)
-    wrong_checksum: bool = False
-    new_version: NewVersion | None = None
-    dead_redirect: bool = False
-    drop_entries: list[str] = field(default_factory=list)
-    batch: list[Action] = field(default_factory=list)
+    __slots__ = ()
 
-    def add(self, action: Action) -> None:
-        """Take what one more action wants into the plan."""
-        match action:
-            case Status():
-                self.status = action
-            case Busy():
-                self.busy = action
-            case Delay():
-                self.delay += action.seconds
-            case Bandwidth():
-                self.bytes_per_s = min(action.bytes_per_s, self.bytes_per_s or action.bytes_per_s)
-            case CutSlow():
-                self.slow = action
-            case Cut():
-                self.ends.append((action.at, "cut", 0.0))
-            case Reset():
-                self.ends.append((action.at, "reset", 0.0))
-            case Stall():
-                self.ends.append((action.at, "stall", action.seconds))
-            case FlipBit():
-                self.flips.append((action.at, 1 << action.bit))
-            case WrongChecksum():
-                self.wrong_checksum = True
-            case NewVersion():
-                self.new_version = action
-            case DeadRedirect():
-                self.dead_redirect = True
-            case DropEntry():
-                self.drop_entries.append(action.name)
-            case EndBatch() | WholeObject() | Placeholder() | EmptyEntry() | SwapEntries():
-                self.batch.append(action)
+    def all(self, kind: type[A]) -> list[A]:
+        """Those of a kind."""
+        return [action for action in self if isinstance(action, kind)]
+
+    def last(self, kind: type[A]) -> A | None:
+        """The last one of a kind, if there is one."""
+        return next(reversed(self.all(kind)), None)
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -176,24 +120,20 @@ class FaultTable:
             for key in [key for key in self._rules if number in (None, key)]:
                 del self._rules[key]
 
-    def counts(self) -> dict[int, tuple[int, int]]:
-        """By number of the rule: how many requests it matched, and on how many it fired."""
+    def fired(self, number: int | None = None) -> int:
+        """On how many requests one rule, or all of them, have fired."""
         with self._lock:
-            return {number: (rule.matched, rule.fired) for number, rule in self._rules.items()}
+            return sum(rule.fired for key, rule in self._rules.items() if number in (None, key))
 
-    def plan(self, *, at_proxy: bool, verb: str, bucket: str, name: str) -> Plan | None:
-        """Return what is to be done with a request, or `None` when no rule fires on it."""
-        plan: Plan | None = None
+    def plan(self, *, at_proxy: bool, verb: str, bucket: str, name: str) -> Plan:
+        """Return what is to be done with a request."""
         with self._lock:
-            for rule in self._rules.values():
-                fault = rule.fault
-                if (
-                    fault.at_proxy == at_proxy
-                    and fault.verb in (verb, "*")
-                    and fnmatchcase(name, fault.object)
-                    and fnmatchcase(bucket, fault.bucket)
-                    and rule.fires()
-                ):
-                    plan = plan or Plan()
-                    plan.add(fault.action)
-        return plan
+            return Plan(
+                rule.fault.action
+                for rule in self._rules.values()
+                if rule.fault.at_proxy == at_proxy
+                and rule.fault.verb in (verb, "*")
+                and fnmatchcase(name, rule.fault.object)
+                and fnmatchcase(bucket, rule.fault.bucket)
+                and rule.fires()
+            )

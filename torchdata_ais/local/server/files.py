@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
+
+import xxhash
 
 BLOCK_BYTES = 1 << 20
 
@@ -61,12 +63,13 @@ def file_blocks(path: Path) -> Iterator[bytes]:
         yield from file.blocks()
 
 
-def append_blocks(path: Path, blocks: Iterable[bytes | memoryview], digest: Any) -> int:
-    """Write blocks to the end of a file, hash them on the way, and return how many bytes they were."""
+def append_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """Write blocks to the end of a file, and return how many bytes they were and their checksum."""
+    digest = xxhash.xxh64()
     size = 0
     with path.open("ab", buffering=0) as file:
         for block in blocks:
             write_all(file.fileno(), block)
             digest.update(block)
             size += len(block)
-    return size
+    return size, digest.hexdigest()

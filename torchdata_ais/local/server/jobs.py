@@ -107,7 +107,6 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
-        self._lock = threading.Lock()
 
     @contextmanager
     def run(
@@ -117,21 +116,19 @@ class Jobs:
         job = Job(prefix + new_id(), kind, bucket, source, to, time.time_ns())
         yield job
         job.ended_ns = time.time_ns()
-        with self._lock:
-            self._jobs[job.id] = job
+        self._jobs[job.id] = job
 
-    def start(self, job: Job, work: Callable[[Job], None]) -> Job:
+    def start(self, job: Job, work: Callable[[], None]) -> Job:
         """Do `work` in a thread and return when it is done, or after a while if it takes long.
 
         An error of the work is the job's error; the job can be asked for while it runs.
         """
         job.started_ns = time.time_ns()
-        with self._lock:
-            self._jobs[job.id] = job
+        self._jobs[job.id] = job
 
         def run() -> None:
             try:
-                work(job)
+                work()
             except Exception as error:  # noqa: BLE001  whatever failed, the job must come to an end
                 job.errors.append(str(error) or type(error).__name__)
                 job.aborted = True
@@ -145,19 +142,15 @@ class Jobs:
 
     def get(self, job_id: str) -> Job | None:
         """Return a job by its id."""
-        with self._lock:
-            return self._jobs.get(job_id)
+        return self._jobs.get(job_id)
 
     def select(self, job_id: str = "", kind: str = "") -> list[Job]:
         """Return the jobs of an id, of a kind, or all."""
-        with self._lock:
-            jobs = list(self._jobs.values())
-        return [job for job in jobs if job_id in ("", job.id) and kind in ("", job.kind)]
+        return [job for job in list(self._jobs.values()) if job_id in ("", job.id) and kind in ("", job.kind)]
 
     def clear(self) -> None:
         """Forget all jobs."""
-        with self._lock:
-            self._jobs.clear()
+        self._jobs.clear()
 
 
 def rfc3339(time_ns: int) -> str:

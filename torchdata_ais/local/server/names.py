@@ -1,14 +1,10 @@
-"""Names of buckets and objects, ids of nodes and jobs, and which target owns an object."""
+"""Names of buckets and objects, and ids of nodes and jobs."""
 
 from __future__ import annotations
 
 import random
 import re
 import string
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
-
-import xxhash
 
 from .problem import ReplyError, bad_bucket_name, invalid_path
 
@@ -16,8 +12,6 @@ SHARD_INDEXES = ".sys-shardidx"
 """The bucket of the indexes that the job ``index-shard`` makes."""
 
 _BUCKET = re.compile(r"(?:[A-Za-z0-9_-]|\.(?!\.))+")
-_DIGEST_SEED = 1103515245
-_MASK = (1 << 64) - 1
 _ALPHABET = string.ascii_letters + string.digits
 _MAX_NAME = 1024
 
@@ -79,40 +73,6 @@ def parse_uname(uname: str) -> tuple[str, str]:
     return parts[2], parts[3] if len(parts) > 3 else ""
 
 
-def digest_of(name: str) -> int:
-    """The hash that AIStore takes of node ids and object names to place objects."""
-    return xxhash.xxh64_intdigest(name.encode(), seed=_DIGEST_SEED)
-
-
-def _splitmix(seed: int) -> int:
-    z = (seed + 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
-
-
-def _weight(seed: int) -> int:
-    """The first output of xoshiro256** whose state comes from splitmix64: AIStore's placement."""
-    word = (_splitmix(_splitmix(seed)) * 5) & _MASK
-    return (((word << 7) | (word >> 57)) * 9) & _MASK
-
-
-class _Node(Protocol):
-    @property
-    def digest(self) -> int: ...
-
-
-N = TypeVar("N", bound=_Node)
-
-
-def owner_of(nodes: Sequence[N], uname: str) -> N:
-    """The target that stores the object: the one with the highest random weight."""
-    if len(nodes) == 1:
-        return nodes[0]
-    digest = digest_of(uname)
-    return max(nodes, key=lambda node: _weight(node.digest ^ digest))
-
-
-def new_id(length: int = 9, source: random.Random | None = None) -> str:
+def new_id(length: int = 9) -> str:
     """A short random id of letters and digits."""
-    return "".join((source or random).choices(_ALPHABET, k=length))
+    return "".join(random.choices(_ALPHABET, k=length))

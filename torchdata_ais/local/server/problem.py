@@ -20,13 +20,13 @@ class ReplyError(Exception):
     """
 
     def __init__(
-        self, status: int, message: str, tcode: str = "", headers: tuple[tuple[str, str], ...] = ()
+        self, status: int, message: str, tcode: str = "", headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.tcode = tcode
-        self.headers = headers
+        self.headers = headers or {}
 
 
 def bad_bucket_name() -> ReplyError:

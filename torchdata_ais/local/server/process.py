@@ -19,34 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from . import (
-    api_batch,
-    api_buckets,
-    api_cluster,
-    api_dsort,
-    api_etl,
-    api_groups,
-    api_index,
-    api_listing,
-    api_objects,
-    api_upload,
-)
 from .faults import Fault
+from .routes import load_routes
 from .serving import listen, serve
-from .state import Cluster, Node
+from .state import Cluster
 
-APIS = (
-    api_batch,
-    api_buckets,
-    api_cluster,
-    api_dsort,
-    api_etl,
-    api_groups,
-    api_index,
-    api_listing,
-    api_objects,
-    api_upload,
-)
 _PARENT_CHECK_S = 0.5
 
 
@@ -59,11 +36,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops this process itself
     threading.stack_size(512 * 1024)
     config = json.loads(sys.stdin.readline())
-    api_objects.mirror_object_routes()
+    load_routes()
     root = Path(config["root"])
     threading.Thread(target=_end_with, args=(config["parent"], root, config["remove"]), daemon=True).start()
     try:
-        lock = _lock(root)
+        _held = _lock(root)  # for as long as this process lives
         cluster = build(root, config)
     except OSError as error:
         _say({"error": str(error), "errno": error.errno, "name": type(error).__name__})
@@ -74,7 +51,7 @@ def main() -> None:
         "requests": cluster.requests,
         "add_fault": lambda fault: cluster.faults.add(Fault.from_json(fault)),
         "clear_faults": cluster.faults.clear,
-        "fault_counts": lambda: list(cluster.faults.counts().items()),
+        "fired": cluster.faults.fired,
         "reset": cluster.reset,
         "forget_counts": cluster.forget_counts,
     }
@@ -82,20 +59,16 @@ def main() -> None:
         arguments = json.loads(line)
         _say(commands[arguments.pop("do")](**arguments))
     cluster.etls.clear()
-    cluster.store.close()
-    lock.close()
     _end(root, remove=config["remove"])
 
 
 def build(root: Path, config: dict[str, Any]) -> Cluster:
     """Make the cluster of a configuration and let its nodes accept connections."""
-    cluster = Cluster(root, config["targets"], etl=config["etl"], secret=config["secret"])
-    cluster.python_path = config["python_path"]
-    listeners = [listen(config["port"]), *(listen() for _ in cluster.target_ids)]
+    listeners = [listen(config["port"]), *(listen() for _ in range(config["targets"]))]
     ports = [listener.getsockname()[1] for listener in listeners]
-    cluster.proxy = Node("proxy", cluster.proxy_id, ports[0])
-    cluster.targets = [Node("target", *row) for row in zip(cluster.target_ids, ports[1:], strict=True)]
-    cluster.ports = frozenset(ports)
+    cluster = Cluster(
+        root, ports, etl=config["etl"], secret=config["secret"], python_path=config["python_path"]
+    )
     for fault in config["faults"]:
         cluster.faults.add(Fault.from_json(fault))
     for node, listener in zip((cluster.proxy, *cluster.targets), listeners, strict=True):
@@ -110,7 +83,6 @@ def _say(value: Any) -> None:
 
 def _lock(root: Path) -> IO[str]:
     """Hold the folder: two clusters that write one journal would ruin it."""
-    root.mkdir(parents=True, exist_ok=True)
     file = (root / "lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
+
+import msgspec
 
 from .files import FileSlice
 
@@ -34,21 +33,33 @@ class Reply:
     """
 
     status: int = 200
-    headers: list[tuple[str, str]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
     body: bytes | FileSlice | Iterator[bytes] = b""
     chunked: bool = False
     sent: int = 0
 
+    @property
+    def size(self) -> int | None:
+        """How many bytes its body has; `None` where only the end will tell."""
+        if isinstance(self.body, bytes):
+            return len(self.body)
+        return self.body.size if isinstance(self.body, FileSlice) else None
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the body."""
+        if isinstance(self.body, bytes):
+            return iter((self.body,))
+        return self.body.blocks() if isinstance(self.body, FileSlice) else self.body
+
     @classmethod
     def text(cls, text: str, status: int = 200) -> Reply:
         """A bare text, such as the id of a job."""
-        return cls(status, [("Content-Type", "text/plain; charset=utf-8")], text.encode())
+        return cls(status, {"Content-Type": "text/plain; charset=utf-8"}, text.encode())
 
     @classmethod
     def json(cls, value: Any, content_type: str = "application/json; charset=utf-8") -> Reply:
         """A JSON value in AIStore's compact form."""
-        body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        return cls(200, [("Content-Type", content_type)], body)
+        return cls(200, {"Content-Type": content_type}, msgspec.json.encode(value))
 
     @classmethod
     def plain_json(cls, value: Any) -> Reply:
@@ -58,38 +69,24 @@ class Reply:
     @classmethod
     def redirect(cls, status: int, location: str, method: str) -> Reply:
         """A redirect as Go writes it: with a small HTML body for GET only."""
-        headers = [("Location", location)]
+        headers = {"Content-Type": "text/html; charset=utf-8"} if method in ("GET", "HEAD") else {}
         body = b""
-        if method in ("GET", "HEAD"):
-            headers.insert(0, ("Content-Type", "text/html; charset=utf-8"))
         if method == "GET":
             body = f'<a href="{html.escape(location)}">{_REASONS[status]}</a>.\n\n'.encode()
-        return cls(status, headers, body)
-
-
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    return formatdate(second, usegmt=True)
+        return cls(status, headers | {"Location": location}, body)
 
 
 def head_of(reply: Reply, extra: str = "") -> bytes:
     """The status line and the headers."""
     lines = [f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Unknown')}"]
-    lines += [f"{name}: {_one_line(value)}" for name, value in reply.headers]
-    lines.append(f"Date: {_date(int(time.time()))}")
+    lines += [f"{name}: {_one_line(value)}" for name, value in reply.headers.items()]
+    lines.append(f"Date: {formatdate(usegmt=True)}")
     return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()
 
 
 def _one_line(value: str) -> str:
     """A header's value: a name with a line break in it must not make a second header."""
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
-
-
-def planned_bytes(reply: Reply, method: str) -> int:
-    """How many bytes of body are to go out; 0 where only the end will tell."""
-    if method == "HEAD":
-        return 0
-    return len(reply.body) if isinstance(reply.body, bytes) else getattr(reply.body, "size", 0)
 
 
 def send(sock: socket.socket, reply: Reply, *, method: str) -> None:

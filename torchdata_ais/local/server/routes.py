@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,9 +15,10 @@ from .faults import Plan
 from .fields import decode, typed
 from .messages import Request
 from .names import check_bucket_name, parse_uname
+from .nodes import Node
 from .problem import ReplyError, bad_bucket_name, not_implemented
 from .reply import Reply
-from .state import Cluster, Node
+from .state import Cluster
 from .store import Bucket, Store
 from .vocabulary import ACTIONS, is_known_path
 
@@ -36,7 +39,7 @@ class Call:
         peer: Address and port of the client.
         bucket: The bucket's name, if the path names one.
         name: The object's name, if the path names one; else what else follows in the path.
-        plan: What the faults want, if anything.
+        plan: What the faults want.
     """
 
     cluster: Cluster
@@ -45,7 +48,7 @@ class Call:
     peer: str
     bucket: str = ""
     name: str = ""
-    plan: Plan | None = None
+    plan: Plan = field(default_factory=Plan)
 
     @property
     def query(self) -> dict[str, str]:
@@ -146,10 +149,20 @@ def route(
     return register
 
 
+def load_routes() -> None:
+    """Fill the table: every ``api_*.py`` of this folder has rows for it."""
+    for file in Path(__file__).parent.glob("api_*.py"):
+        import_module(f".{file.stem}", __package__)
+
+
 def find(call: Call, resource: str, key: str) -> Route:
-    """Return the route of a request, after checking that every query parameter is understood."""
+    """Return the route of a request, after checking that every query parameter is understood.
+
+    Requests about an object have the target's, at the proxy, too.
+    """
     method = call.request.method
-    found = ROUTES.get((call.node.role, method, resource, key))
+    role = "target" if resource == "object" else call.node.role
+    found = ROUTES.get((role, method, resource, key))
     if found is None:
         raise _unknown(call, resource, key)
     for name in call.query:

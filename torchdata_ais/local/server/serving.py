@@ -1,33 +1,30 @@
-"""A node at work: a listening socket on 127.0.0.1, a thread for each connection, dispatch by the route table."""
+"""A node at work: a listening socket on 127.0.0.1, and a thread for each connection."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import socket
 import sys
 import threading
 import time
 import traceback
-from contextlib import closing, suppress
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass
 
 from . import delivery
-from .access import check_sender
+from .dispatch import answer
 from .files import FileSlice
 from .messages import BadRequestError, Connection, HangupError, Request
-from .names import check_bucket_name, check_object_name
-from .problem import ReplyError, of_the_machine
-from .reply import Reply, planned_bytes, send
-from .routes import Call, find
-from .state import HOST, Cluster, Node
+from .nodes import HOST, Node
+from .problem import ReplyError
+from .reply import Reply, send
+from .routes import Call
+from .state import Cluster
 
 _LINGER_S = 2.0
 _ACCEPT_PAUSE_S = 0.05
 _BROKEN_LISTENER = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
-# Which query parameter decides what a PUT of an object means.
-_PUT_KEYS = ("append_type", "object_to", "uploadId")
 
 
 def listen(port: int = 0) -> socket.socket:
@@ -67,14 +64,14 @@ def _accept(cluster: Cluster, node: Node, listener: socket.socket) -> None:
             time.sleep(_ACCEPT_PAUSE_S)
 
 
+@dataclass
 class _Served:
     """One connection."""
 
-    def __init__(self, cluster: Cluster, node: Node, sock: socket.socket, peer: str) -> None:
-        self.cluster = cluster
-        self.node = node
-        self.sock = sock
-        self.peer = peer
+    cluster: Cluster
+    node: Node
+    sock: socket.socket
+    peer: str
 
     def run(self) -> None:
         """Answer its requests until it ends."""
@@ -97,25 +94,26 @@ class _Served:
 
     def _refuse(self, error: BadRequestError) -> bool:
         text = f"400 Bad Request: {error}"
-        send(self.sock, Reply(400, [("Connection", "close")], text.encode()), method="GET")
+        send(self.sock, Reply(400, {"Connection": "close"}, text.encode()), method="GET")
         return False
 
     def _answer(self, request: Request) -> bool:
         try:
             call = Call(self.cluster, self.node, request, self.peer)
-            reply = _answer(call)
+            reply = answer(call)
         except BadRequestError as error:
             return self._refuse(error)
         goes_on = request.keep_alive and request.body.can_be_drained
         if not goes_on:
-            reply.headers.append(("Connection", "close"))
+            reply.headers["Connection"] = "close"
         # Counted before it goes out, so that a client that has its answer finds it counted.
-        record = self.cluster.count(self.node, request, reply.status, planned_bytes(reply, request.method))
+        planned = 0 if request.method == "HEAD" else reply.size or 0
+        record = self.cluster.count(self.node, request, reply.status, planned)
         try:
-            if call.plan is None:
-                send(self.sock, reply, method=request.method)
-            else:
+            if call.plan:
                 delivery.deliver(self.sock, reply, call.plan, method=request.method)
+            else:
+                send(self.sock, reply, method=request.method)
         finally:
             if isinstance(reply.body, FileSlice):
                 reply.body.close()
@@ -132,127 +130,3 @@ def _linger(sock: socket.socket) -> None:
     deadline = time.monotonic() + _LINGER_S
     while sock.recv(65536) and time.monotonic() < deadline:
         pass
-
-
-def _answer(call: Call) -> Reply:
-    try:
-        reply = _dispatch(call)
-    except ReplyError as problem:
-        return _problem_reply(problem, call)
-    except (HangupError, BadRequestError):
-        raise
-    except OSError as error:  # of the disk; the connection's own are a HangupError
-        return _problem_reply(of_the_machine(call.node.tag, error), call)
-    except Exception as error:  # noqa: BLE001  a bug here is the client's 500, not a dead thread
-        with suppress(OSError):  # a full disk, too, must not end in silence
-            traceback.print_exc(file=sys.stderr)
-        message = f"{call.node.tag}: {type(error).__name__}: {error}"
-        return _problem_reply(ReplyError(500, message), call)
-    if call.plan is not None and call.plan.dead_redirect:
-        reply.headers = [_misdirected(header, call.cluster.dead.getsockname()[1]) for header in reply.headers]
-    return reply
-
-
-def _misdirected(header: tuple[str, str], port: int) -> tuple[str, str]:
-    name, value = header
-    if name == "Location":
-        value = f"http://{HOST}:{port}/{value.removeprefix('http://').partition('/')[2]}"
-    return name, value
-
-
-def _dispatch(call: Call) -> Reply:
-    check_sender(call.request, call.cluster.ports)
-    resource, key = _resolve(call)
-    if call.cluster.faults:
-        _meet_faults(call, resource, key)
-    return find(call, resource, key).handler(call)
-
-
-def _meet_faults(call: Call, resource: str, key: str) -> None:
-    verb = call.request.method
-    if resource == "bucket" and verb == "GET" and key == "list":
-        verb = "LIST"
-    elif resource == "batch":
-        verb = "BATCH"
-    at_proxy = call.node.role == "proxy" and resource in ("object", "batch")
-    name = call.name if resource == "object" else ""
-    plan = call.plan = call.cluster.faults.plan(at_proxy=at_proxy, verb=verb, bucket=call.bucket, name=name)
-    if plan is None:
-        return
-    if plan.busy is not None and call.cluster.under_way(call.node) > plan.busy.above:
-        raise _refused(call, 429, plan.busy.retry_after)
-    time.sleep(plan.delay)
-    if plan.status is not None:
-        raise _refused(call, plan.status.code, plan.status.retry_after)
-
-
-def _refused(call: Call, code: int, retry_after: float | None) -> ReplyError:
-    headers = () if retry_after is None else (("Retry-After", f"{retry_after:g}"),)
-    return ReplyError(code, f"{call.node.tag}: injected fault", headers=headers)
-
-
-def _resolve(call: Call) -> tuple[str, str]:
-    """Say what the path names and which of its requests this is; fill in bucket and object."""
-    request = call.request
-    version, _, rest = request.path.lstrip("/").partition("/")
-    kind, _, rest = rest.partition("/")
-    first, slash, more = rest.partition("/")
-    if version != "v1" or not kind:
-        return request.path, ""
-    if kind == "objects":
-        call.bucket, call.name = first, more
-        return ("object" if slash else "objects"), _object_key(call, more if slash else None)
-    if kind == "buckets":
-        call.bucket, call.name = first, more
-        if request.method == "HEAD":
-            return "bucket", "bsumm_remote" if "bsumm_remote" in request.query else ""
-        if first:
-            check_bucket_name(first)
-        return ("bucket" if first else "buckets"), call.text("action")
-    if kind in ("daemon", "cluster") and not rest:
-        return kind, request.query.get("what") or call.text("action")
-    if kind == "reverse" and rest == "daemon":
-        return kind, request.query.get("what", "")
-    if kind == "sort":
-        return kind, rest
-    if kind == "ml" and first == "moss":
-        call.bucket, _, call.name = more.partition("/")
-        return "batch", ""
-    call.name = rest
-    if kind == "etl":
-        return ("etl" if rest else "etls"), first if first == "_object" else more.partition("/")[0]
-    return ("health" if kind == "health" else request.path), ""
-
-
-def _object_key(call: Call, name: str | None) -> str:
-    """Which of the requests of an object this is; without a name only a POST of the bucket is one."""
-    method = call.request.method
-    if name is not None:
-        check_object_name(name)
-    elif method != "POST":
-        path = call.request.path.strip("/")
-        raise ReplyError(400, f"URL '{path}' is too short: expected 4 items, got {path.count('/') + 1}")
-    if method in ("POST", "DELETE"):
-        return call.text("action")
-    return next((key for key in _PUT_KEYS if key in call.query), "") if method == "PUT" else ""
-
-
-def _problem_reply(problem: ReplyError, call: Call) -> Reply:
-    """Write an error as AIStore does; in a header where there can be no body."""
-    request = call.request
-    fields: dict[str, Any] = {"tcode": problem.tcode} if problem.tcode else {}
-    fields |= {
-        "message": problem.message,
-        "method": request.method,
-        "url_path": request.path,
-        "remote_addr": call.peer,
-        "caller": "",
-        "node": call.node.tag,
-        "status": problem.status,
-    }
-    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-    headers = [("Content-Type", "application/json"), *problem.headers]
-    if request.method == "HEAD":
-        headers.append(("Hdr-Error", text))
-    headers.append(("X-Content-Type-Options", "nosniff"))
-    return Reply(problem.status, headers, (text + "\n").encode())

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +17,11 @@ from .etl import Etls
 from .faults import FaultTable
 from .jobs import Jobs
 from .messages import Request
-from .names import SHARD_INDEXES, digest_of, new_id, object_uname, owner_of, shard_of
+from .names import SHARD_INDEXES, new_id, object_uname, shard_of
+from .nodes import HOST, Node, owner_of
 from .store import Store
-from .uploads import Uploads
 
-HOST = "127.0.0.1"
 REQUESTS_KEPT = 100_000
-
-
-@dataclass(frozen=True)
-class Node:
-    """A proxy or a target, as the others know it.
-
-    Attributes:
-        role: ``"proxy"`` or ``"target"``.
-        id: Its id in the cluster map.
-        port: Where it listens.
-    """
-
-    role: str
-    id: str
-    port: int
-
-    @property
-    def tag(self) -> str:
-        """What it is called in messages."""
-        return f"{self.role[0]}[{self.id}]"
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://{HOST}:{self.port}"
-
-    @cached_property
-    def digest(self) -> int:
-        """Its number in the placement of objects."""
-        return digest_of(self.id)
 
 
 class Cluster:
@@ -63,30 +29,34 @@ class Cluster:
 
     Args:
         root: Folder for data; ids of nodes live here too, so that a restarted cluster is the same one.
-        targets: Number of targets.
+        ports: Where its nodes listen, the proxy first.
         etl: Whether user code may be run for ETL.
         secret: What a request that makes or changes a transform must bring.
+        python_path: Where user code for ETL finds its modules.
     """
 
-    def __init__(self, root: Path, targets: int, *, etl: bool, secret: str) -> None:
+    def __init__(
+        self, root: Path, ports: Sequence[int], *, etl: bool, secret: str, python_path: list[str]
+    ) -> None:
         self.root = root
         self.store = Store(root)
         self.jobs = Jobs()
-        self.uploads = Uploads()
+        self.appends: dict[str, Path] = {}  # objects that grow, by their handles
+        self.parts: dict[str, dict[int, Path]] = {}  # those of others, by the ids of their uploads
         self.faults = FaultTable()
         self.etls = Etls()
         self.etl_allowed = etl
         self.secret = secret
-        self.python_path: list[str] = []
+        self.python_path = python_path
         self.started_ns = time.time_ns()
-        identity = _identity(root, targets)
+        identity = _identity(root, len(ports) - 1)
         self.uuid: str = identity["uuid"]
         self.created: str = identity["created"]
-        self.proxy_id: str = identity["proxy"]
-        self.target_ids: list[str] = identity["targets"][:targets]
-        self.proxy: Node
-        self.targets: list[Node] = []
-        self.ports: frozenset[int] = frozenset()
+        self.ports = frozenset(ports)
+        self.proxy = Node("proxy", identity["proxy"], ports[0])
+        # The folder knows more targets than there are now, if there were more before.
+        targets = zip(identity["targets"], ports[1:], strict=False)
+        self.targets = [Node("target", *target) for target in targets]
         self.dead = socket.socket()  # bound, but it does not listen: connections to its port are refused
         self.dead.bind((HOST, 0))
         self._lock = threading.Lock()
@@ -109,10 +79,6 @@ class Cluster:
     def location(self, bucket: str, name: str) -> str:
         """Where an object is, in the form of AIStore: target and disk."""
         return f"{self.owner(bucket, name).tag}:mp[{self.root}, local, ssd]"
-
-    def disk_bytes(self) -> int:
-        """Size of the disk below the data."""
-        return shutil.disk_usage(self.root).total
 
     # -- what it has answered
 

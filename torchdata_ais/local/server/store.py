@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import xxhash
 
 from .files import FileSlice, append_blocks, write_all
 from .names import SHARD_INDEXES, index_name
@@ -60,9 +59,7 @@ class Bucket:
     def with_prefix(self, prefix: str, after: str = "") -> Iterator[Object]:
         """Yield by name the objects whose names begin like this and follow `after`, but for those that go meanwhile."""
         names = self.names()
-        start = bisect_right(names, after) if after else 0
-        if prefix > after:
-            start = bisect_left(names, prefix)
+        start = bisect_left(names, prefix) if prefix > after else bisect_right(names, after)
         for name in itertools.islice(names, start, None):
             if not name.startswith(prefix):
                 return
@@ -70,9 +67,16 @@ class Bucket:
             if entry is not None:
                 yield entry
 
-    def touch(self) -> None:
-        """Forget the sorted names."""
+    def put(self, entry: Object) -> None:
+        """Take a version of an object in, in the place of an older one."""
+        if entry.name not in self.objects:
+            self._sorted = None
+        self.objects[entry.name] = entry
+
+    def pop(self, name: str) -> Object | None:
+        """Take an object out and return it, if there is one."""
         self._sorted = None
+        return self.objects.pop(name, None)
 
 
 class Store:
@@ -111,9 +115,8 @@ class Store:
         """Remove a bucket with all its objects."""
         with self._lock:
             bucket = self.bucket(name)
-            gone, bucket.objects = bucket.objects, {}
-            bucket.touch()
-            for entry in gone.values():
+            for entry in list(bucket.objects.values()):
+                bucket.pop(entry.name)
                 self.path(entry).unlink(missing_ok=True)  # first, so that there is room to write it down
             self._do("drop", name)
 
@@ -138,9 +141,7 @@ class Store:
     def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview], expected: str = "") -> Object:
         """Store the blocks as a new version of an object if their checksum is the `expected` one (or any)."""
         with self.new_file() as (number, path):
-            digest = xxhash.xxh64()
-            size = append_blocks(path, blocks, digest)
-            checksum = digest.hexdigest()
+            size, checksum = append_blocks(path, blocks)
             if expected not in ("", checksum):
                 text = (
                     f"BAD DATA CHECKSUM: xxhash2({expected} != {checksum}) (context: ais://{bucket}/{name})"
@@ -175,9 +176,7 @@ class Store:
             version = old.version + 1 if old else 1
             entry = Object(name, number, size, checksum, version, time.time_ns(), custom or {})
             self._log("put", bucket, entry)
-            self.buckets[bucket].objects[name] = entry
-            if old is None:
-                self.buckets[bucket].touch()
+            self.buckets[bucket].put(entry)
         if old is not None:
             self.path(old).unlink(missing_ok=True)
         return entry
@@ -194,10 +193,9 @@ class Store:
     def delete(self, bucket: str, name: str) -> bool:
         """Remove an object; `False` if there is none."""
         with self._lock:
-            found = self.bucket(bucket).objects.pop(name, None)
+            found = self.bucket(bucket).pop(name)
             if found is None:
                 return False
-            self.buckets[bucket].touch()
             self.path(found).unlink(missing_ok=True)
             with suppress(OSError):  # on a full disk: that the file is gone says it, too
                 self._log("delete", bucket, name)
@@ -215,10 +213,6 @@ class Store:
         """Remove everything."""
         for name in list(self.buckets):
             self.drop_bucket(name)
-
-    def close(self) -> None:
-        """Close the journal."""
-        self._journal.close()
 
     # -- the journal
 
@@ -266,9 +260,9 @@ class Store:
         elif kind == "put":
             entry = msgspec.convert(rest[0], Object)
             if self.path(entry).exists():
-                self.buckets[name].objects[entry.name] = entry
+                self.buckets[name].put(entry)
         elif kind == "delete":
-            self.buckets[name].objects.pop(rest[0], None)
+            self.buckets[name].pop(rest[0])
 
     def _compact(self) -> None:
         """Write the journal anew, as short as possible, and leave it open for more."""

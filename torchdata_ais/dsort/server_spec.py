@@ -1,0 +1,144 @@
+"""A JSON specification of any age, to what the server takes today: read from a file, translated, checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchdata_ais.arguments import checked
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.urls import Location, bucket_place
+
+_RENAMED = {
+    "extension": "input_extension",
+    "bck": "input_bck",
+    "bucket": "input_bck",
+    "shard_size": "output_shard_size",
+    "order_file": "ekm_file",
+    "order_file_sep": "ekm_file_sep",
+}
+"""Field names of older specifications."""
+
+_KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
+_CONTENT = ("int", "float", "string")
+
+
+@checked
+def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON specification in the words of today's server.
+
+    Old field names (``bck``, ``extension``, ``shard_size``, ``order_file``, a bucket by name, a format or list where
+    an object stands today) become the present ones. ``dsorter_type`` is set, without which today's server looks for
+    a free choice in a place that refuses it. Fields that are not known here go through as they are.
+
+    Raises:
+        UsageError: A field by its old and its new name, or no input bucket.
+
+    Example:
+        >>> spec = translate_spec({"extension": ".tar", "bck": {"name": "images"}, "input_format": "samples-{00..18}"})
+        >>> spec["input_extension"], spec["input_format"], spec["dsorter_type"]
+        ('.tar', {'template': 'samples-{00..18}'}, 'dsort_general')
+    """
+    new: dict[str, Any] = {}
+    provider = spec.get("provider", "ais")
+    for field, value in spec.items():
+        name = _RENAMED.get(field, field)
+        if name in new or (name != field and name in spec):
+            raise UsageError.at(f"the specification has both {field!r} and {name!r}", todo="leave one out")
+        if field != "provider":
+            new[name] = value
+    for name in ("input_bck", "output_bck"):
+        if isinstance(new.get(name), str):
+            new[name] = bucket_of(bucket_place(new[name], provider))
+        elif new.get(name):
+            new[name] = {"provider": provider, **new[name]}
+    if not (new.get("input_bck") or {}).get("name"):
+        raise UsageError.at(
+            "the specification names no input bucket", todo='add "input_bck": {"name": "..."}'
+        )
+    shards = new.get("input_format", "")
+    if isinstance(shards, str):
+        new["input_format"] = {"template": shards}
+    elif not isinstance(shards, Mapping):
+        new["input_format"] = {"objnames": list(shards)}
+    algorithm = dict(new.get("algorithm") or {})
+    if "format_type" in algorithm:
+        algorithm["content_key_type"] = algorithm.pop("format_type")
+    if algorithm.get("seed") is not None:
+        algorithm["seed"] = str(algorithm["seed"])
+    new["algorithm"] = algorithm
+    if isinstance(new.get("output_shard_size"), int):
+        new["output_shard_size"] = str(new["output_shard_size"])
+    new.setdefault("dsorter_type", "dsort_general")
+    return new
+
+
+def check_spec(spec: Mapping[str, Any]) -> None:
+    """Refuse a (translated) specification that the server would refuse: it closes the connection without a word.
+
+    Raises:
+        UsageError: What is wrong with it.
+    """
+    algorithm = spec["algorithm"]
+    kind = algorithm.get("kind", "")
+    if kind not in _KINDS:
+        raise UsageError.at(f"there is no algorithm {kind!r}", todo=f"use one of {', '.join(_KINDS[1:])}")
+    if kind == "content":
+        if not str(algorithm.get("extension", "")).startswith("."):
+            raise UsageError.at(
+                "sorting by content needs a field", todo='add "extension": ".cls" to algorithm'
+            )
+        if algorithm.get("content_key_type") not in _CONTENT:
+            raise UsageError.at(
+                "sorting by content needs to know its kind",
+                todo=f'add "content_key_type" to algorithm: one of {", ".join(_CONTENT)}',
+            )
+    if not re.fullmatch(r"\d*", algorithm.get("seed") or ""):
+        raise UsageError.at(f"seed={algorithm['seed']!r} is no number", todo="use 0 or more")
+    size = str(spec.get("output_shard_size") or "")
+    if not re.fullmatch(r"(?i)\d+(\.\d+)? *([kmgt]?i?b?)", size):
+        raise UsageError.at(f"output_shard_size={size!r} is no size", todo='write bytes, or "100MB"')
+    output = spec.get("output_format") or ""
+    if not spec.get("ekm_file") and not re.search(r"[{%@]", output):
+        raise UsageError.at(
+            f"the name of the new shards, {output!r}, has no place for their number",
+            todo="write one such as shuffled-%06d.tar",
+        )
+
+
+@checked
+def load_spec(path: str | Path) -> dict[str, Any]:
+    """Return the specification in a JSON or YAML file, as it stands there.
+
+    Raises:
+        NotFoundError: No such file.
+        UsageError: It holds no specification.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise NotFoundError.at("no such file", url=str(path))
+    text = file.read_text(encoding="utf-8")
+    try:
+        if file.suffix.lower() in (".yaml", ".yml"):
+            import yaml  # type: ignore[import-untyped, unused-ignore]
+
+            spec = yaml.safe_load(text)
+        else:
+            spec = json.loads(text)
+    except Exception as error:
+        raise UsageError.at(f"the file is neither JSON nor YAML: {error}", url=str(path)) from error
+    if not isinstance(spec, dict):
+        raise UsageError.at("the file holds no specification", todo="write one JSON object", url=str(path))
+    return spec
+
+
+def bucket_of(place: Location) -> dict[str, Any]:
+    """Return the server's words for the bucket of a place."""
+    bucket: dict[str, Any] = {"name": place.bucket, "provider": place.provider}
+    if place.namespace:
+        uuid, _, name = place.namespace.removeprefix("@").partition("#")
+        bucket["namespace"] = {"uuid": uuid, "name": name}
+    return bucket
