@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from torchdata_ais.shown import count_text
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._outcomes import Counts, Lacking, OnError, outcomes
-from torchdata_ais.writing._transform import Edit
+from torchdata_ais.writing._transform import Edit, Transform
 from torchdata_ais.writing.apart import check_apart, check_not_read
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
 from torchdata_ais.writing.manifest import ShardInfo
@@ -28,7 +27,8 @@ from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
 from torchdata_ais.writing.sources.options import SourceOptions, positions_of
 from torchdata_ais.writing.sources.shards import ShardSource
-from torchdata_ais.writing.sources.source import LeftOut, Source
+from torchdata_ais.writing.sources.source import LeftOut, Source, left_out
+from torchdata_ais.writing.sources.tally import Tally
 
 Progress = Callable[[int, int, str], object]
 
@@ -178,9 +178,9 @@ class ConversionJob:
             sum(splits.values()),
             sum(shard.size for shard in shards),
             counted.dropped,
-            dict(counted.skipped),
+            counted.by_class(),
             {**notes, "classes": self._classes} if self._classes else notes,
-            [*self.left_out, *counted.as_list()],
+            [*self.left_out, *left_out(counted.skipped)],
             splits if self._how.splits else {},
             noted,
             stale,
@@ -193,9 +193,10 @@ class ConversionJob:
         if any(one.writer.total for one in self._all) or (self._how.part is not None and not counted.skipped):
             return
         if counted.skipped:
-            reasons = ", ".join(f"{count} by {kind}" for kind, count in counted.skipped.items())
+            reasons = ", ".join(f"{count} by {kind}" for kind, count in counted.by_class().items())
+            first = next((what for _, what in counted.skipped.values() if what), "see above")
             raise SampleError.at(
-                f"no sample could be made: {reasons}, the first: {next(iter(counted.first.values()), 'see above')}",
+                f"no sample could be made: {reasons}, the first: {first}",
                 todo="mend what all of them fail by; nothing was written",
             )
         if counted.dropped:
@@ -226,7 +227,7 @@ class ConversionJob:
         order |= {name: value for name in ("part", "split") if (value := getattr(how, name)) is not None}
         notes = {**found.notes, "classes": self._classes} if self._classes else found.notes
         number, count = how.part_of
-        transform = self._edit.transform(found.load, self._seed)
+        transform = Transform(found.load, self._edit, self._seed)
         processes = 1 if self._is_copy else self._processes
         with shards:
             counts = _take_up(shards, order, notes, self._kept)
@@ -241,7 +242,7 @@ class ConversionJob:
                         shards.cursor = {
                             "at": cursor,
                             "dropped": counts.dropped,
-                            "skipped": dict(counts.skipped),
+                            "skipped": counts.by_class(),
                             **({"unmet": sorted(counts.unmet)} if counts.unmet else {}),
                         }
                     if self._progress is not None:
@@ -339,6 +340,5 @@ def _take_up(
         )
     shards.notes.update(notes, order=order)
     cursor = shards.cursor or {"unmet": kept}
-    return Counts(
-        cursor.get("dropped", 0), Counter(cursor.get("skipped", {})), unmet=frozenset(cursor.get("unmet", ()))
-    )
+    skipped = Tally({name: (count, "") for name, count in cursor.get("skipped", {}).items()})
+    return Counts(cursor.get("dropped", 0), skipped, frozenset(cursor.get("unmet", ())))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.store.naming import naming
-from torchdata_ais.writing.sources.source import LeftOut
+from torchdata_ais.writing.sources.tally import Tally
 
 PICTURES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
 SOUNDS = frozenset(["wav", "flac", "mp3", "ogg", "opus", "m4a", "aac"])
@@ -24,20 +24,8 @@ class FoundFile(NamedTuple):
     size: int
 
 
-class Omitted:
-    """Counts what is left out, by reason, and keeps the first of each."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str]] = {}
-
-    def add(self, reason: str, what: str) -> None:
-        """Count one more."""
-        count, first = self._found.get(reason, (0, what))
-        self._found[reason] = count + 1, first
-
-    def as_list(self) -> list[LeftOut]:
-        """Return all of it, in the order of the first of each."""
-        return [LeftOut(reason, count, first) for reason, (count, first) in self._found.items()]
+Omitted = Tally[str]
+"""What is left out, by reason."""
 
 
 def files_below(root: Path, omitted: Omitted) -> Iterator[FoundFile]:

@@ -10,18 +10,11 @@ import xxhash
 
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import DuplicateFieldError, NotFoundError, UsageError
-from torchdata_ais.writing.sources.files import (
-    MEDIA,
-    PICTURES,
-    SOUNDS,
-    FoundFile,
-    Omitted,
-    split_ending,
-)
+from torchdata_ais.writing.sources.files import MEDIA, PICTURES, SOUNDS, FoundFile, Omitted, split_ending
 from torchdata_ais.writing.sources.folders import BucketFolder, DiskFolder, FileFolder
 from torchdata_ais.writing.sources.load_files import TEXTS, Item, LoadFiles
 from torchdata_ais.writing.sources.options import SourceOptions
-from torchdata_ais.writing.sources.source import ListSource
+from torchdata_ais.writing.sources.source import ListSource, left_out
 
 _MAIN = {"auto": MEDIA, "images": PICTURES, "audio": SOUNDS}
 _WHAT = {"auto": "picture, sound or video", "images": "picture", "audio": "sound"}
@@ -92,7 +85,7 @@ def media_folder(
     source.by_class = len(classes) > 1
     for empty in sorted({*classes} - {path.partition("/")[0] for path in groups}):
         omitted.add(f"a folder without a {what}, though a class", f"{empty}/")
-    source.left_out = omitted.as_list()
+    source.left_out = left_out(omitted)
     return source
 
 

@@ -22,6 +22,9 @@ from torchdata_ais.writing.sources.source import Source
 class ShardSource(Source):
     """The samples of existing shards; the cursor is the shard's position and an offset in it.
 
+    Attributes:
+        shards: All of them.
+
     Memory: one sample, what `StoreOptions.prefetch_bytes` allows, and about 100 bytes a sample of one shard, to notice
     keys that come back.
     """
@@ -29,28 +32,23 @@ class ShardSource(Source):
     unit = "shard"
 
     def __init__(self, shards: Sequence[str], options: StoreOptions) -> None:
-        self._shards = list(shards)
+        self.shards = list(shards)
         self._options = options
-        self.total = len(self._shards)
+        self.total = len(self.shards)
         digest = xxhash.xxh64()
-        for url in self._shards:
+        for url in self.shards:
             digest.update(f"{parse_url(url).uri} {_facts(url)}\n".encode("utf-8", "surrogateescape"))
         self.digest = digest.hexdigest()
         self.notes = {}
         self.left_out = []
         self.load = dict
 
-    @property
-    def shards(self) -> list[str]:
-        """All of them."""
-        return self._shards
-
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yield ``(cursor, sample of bytes)``; begins anew at the shard of the cursor, and passes over its head."""
         shard, offset = cursor or (0, 0)
-        for index in range(shard, len(self._shards)):
+        for index in range(shard, len(self.shards)):
             last = None
-            for end, sample in read_samples(self._shards[index], self._options, start=offset):
+            for end, sample in read_samples(self.shards[index], self._options, start=offset):
                 if last is not None:
                     yield [index, last[0]], last[1]
                 last = end, sample
@@ -77,7 +75,7 @@ class ShardSource(Source):
                     "; to split, give each part shards of its own by a template",
                 ),
             )
-        return ShardSource([self._shards[number] for number in positions(self.total)], self._options)
+        return ShardSource([self.shards[number] for number in positions(self.total)], self._options)
 
 
 def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:

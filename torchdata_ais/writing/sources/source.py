@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torchdata_ais.writing.classes import other_numbers
+from torchdata_ais.writing.sources.tally import Tally
 
 
 class LeftOut(NamedTuple):
@@ -25,6 +27,11 @@ class LeftOut(NamedTuple):
     reason: str
     number: int
     first: str
+
+
+def left_out(tally: Tally[str]) -> list[LeftOut]:
+    """Return what was counted by reasons, in the order of the first of each."""
+    return [LeftOut(reason, count, first) for reason, (count, first) in tally.items()]
 
 
 class Source(ABC):
@@ -113,12 +120,7 @@ class ListSource(Source):
 
     def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> ListSource:  # noqa: ARG002
         """Return some of the items."""
-        found: ListSource = self._copy()
+        found = copy.copy(self)
         found._positions = positions(len(self._items))
         found.total = len(found._positions)
-        return found
-
-    def _copy(self) -> ListSource:
-        found = ListSource(self.unit, self._items, self.digest, self.load)
-        found.notes, found.left_out, found.by_class = self.notes, self.left_out, self.by_class
         return found
