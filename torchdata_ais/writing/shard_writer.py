@@ -157,10 +157,7 @@ class ShardWriter(Writer):
                 check_function(function, 1, f"ShardWriter({name}=)")
         packing: dict[str, Any] = {**named}
         self._options = partial(cluster_options, given_options(cluster, **taken(packing, ClusterNames)))
-        try:
-            self._pack = SamplePacker(**packing)
-        except TypeError as error:
-            raise UsageError.at(f"ShardWriter: {error}", todo="see the arguments of TarWriter") from error
+        self._pack = SamplePacker(**packing)
         self._maxcount, self._maxsize = maxcount, maxsize
         self._post, self._opener = post, opener
         self._level = logging.INFO if verbose else logging.DEBUG

@@ -61,7 +61,10 @@ def media_folder(
     main, what = _MAIN.get(options.kind, MEDIA), _WHAT.get(options.kind, _WHAT["auto"])
     omitted = Omitted()
     files = list(folder.files(omitted))
-    groups = _groups(_without_notes(files, omitted), main, what, omitted)
+    notes = _notes_of_img2dataset(files)
+    for path in notes:
+        omitted.add("img2dataset's own notes", path)
+    groups = _groups([file for file in files if file.path not in notes], main, what, omitted)
     if not groups:
         endings = sorted({ending for file in files if (ending := split_ending(file.path)[1])})
         seen = f"; its files end in {', '.join(endings[:8])}" if endings else ""
@@ -70,7 +73,7 @@ def media_folder(
             todo="check the path; tables (.csv, .jsonl, .parquet) are named themselves",
             url=str(folder),
         )
-    classes = _classes(folder, groups, options.kind) if not _is_img2dataset(files) else []
+    classes = [] if notes else _classes(folder, groups, options.kind)
     field = picture_field(
         (split_ending(file.path)[1] for group in groups.values() for file in group), options
     )
@@ -107,25 +110,10 @@ def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str
     return dict.fromkeys(found, one)
 
 
-def _without_notes(files: list[FoundFile], omitted: Omitted) -> list[FoundFile]:
-    """Leave out what img2dataset writes beside its folders, if it was that."""
-    if not _is_img2dataset(files):
-        return files
-    kept = []
-    for file in files:
-        if _OF_IMG2DATASET.fullmatch(file.path):
-            omitted.add("img2dataset's own notes", file.path)
-        else:
-            kept.append(file)
-    return kept
-
-
-def _is_img2dataset(files: list[FoundFile]) -> bool:
-    return any(
-        found and found[1] == "_stats.json"
-        for file in files
-        if (found := _OF_IMG2DATASET.fullmatch(file.path))
-    )
+def _notes_of_img2dataset(files: list[FoundFile]) -> Mapping[str, object]:
+    """Return the paths of what img2dataset writes beside its folders; none if it was not that."""
+    notes = dict.fromkeys(file.path for file in files if _OF_IMG2DATASET.fullmatch(file.path))
+    return notes if any(path.endswith(".json") for path in notes) else {}
 
 
 def _groups(

@@ -23,6 +23,8 @@ from torchdata_ais.writing.sources.table import table
 
 Store = Callable[[], StoreOptions]
 
+_NO_SOURCES = MEDIA | {"zip", "xlsx", "xls", "json", "txt", "7z", "rar"}
+
 
 def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     """Return the source of this kind, or of the kind that its name suggests.
@@ -35,10 +37,11 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     Raises:
         UsageError, NotFoundError: See the layouts.
     """
-    is_folder = isinstance(source, str | os.PathLike) and Path(source).is_dir()
+    is_path = isinstance(source, str | os.PathLike)
+    is_folder = is_path and Path(source).is_dir()
+    tables = [source] if is_path else source
     kind: str = how.kind
     metadata: Path | None = None
-    tables = [source] if isinstance(source, str | os.PathLike) else source
     if is_folder and kind in ("auto", "table"):
         folder = Path(source)
         if kind == "auto" and (shards := shards_in(folder)):
@@ -46,14 +49,12 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
             kind = "shards"
         elif metadata := metadata_of(folder):
             kind = "metadata"
-        elif found := sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != "."):
-            # img2dataset has one beside each of its folders: then the folders are the data.
-            kind, tables = (
-                (kind, found) if any(folder.glob("*_stats.json")) and kind == "auto" else ("table", found)
-            )
+        # img2dataset has a table beside each of its folders: then the folders are the data.
+        elif kind == "table" or not any(folder.glob("*_stats.json")):
+            found = sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != ".")
+            kind, tables = ("table", found) if found else (kind, tables)
     elif kind == "auto":
-        names = [source] if isinstance(source, str | os.PathLike) else source
-        is_tables = isinstance(names, Sequence) and bool(names) and all(_is_table(one) for one in names)
+        is_tables = isinstance(tables, Sequence) and bool(tables) and all(map(_is_table, tables))
         kind = "table" if is_tables else "shards"
     bucket = _bucket_folder(source, how, store)
     if bucket is not None:
@@ -63,7 +64,7 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
         raise UsageError.at(
             "columns= and root= are for tables", todo=Remedy('pass kind="table"', "leave them out")
         )
-    if kind == "metadata" and metadata is not None:
+    if metadata is not None:
         return metadata_folder(metadata, StoreOptions(), how)
     if kind == "table":
         return _table([os.fspath(one) for one in tables], how, store, is_folder and tables == [source])
@@ -162,15 +163,7 @@ def _check_archive(source: Any) -> None:
     if not isinstance(source, str | os.PathLike) or not Path(source).is_file():
         return
     ending = split_ending(os.fsdecode(source))[1]
-    if not is_shard(os.fsdecode(source)) and ending in MEDIA | {
-        "zip",
-        "xlsx",
-        "xls",
-        "json",
-        "txt",
-        "7z",
-        "rar",
-    }:
+    if not is_shard(os.fsdecode(source)) and ending in _NO_SOURCES:
         raise UsageError.at(
             f"a .{ending} file is no source",
             todo="pass the folder it is in, a table (.csv, .tsv, .jsonl, .parquet), or shards (.tar)",
