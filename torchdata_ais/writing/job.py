@@ -120,10 +120,7 @@ class ConversionJob:
         self._all: list[Series] = []
         for name, pattern in patterns.items():
             between = how.splits.get(name, (0.0, 1.0))
-            some = found.chosen(
-                partial(positions_of, options=how, seed=self.seed, between=between),
-                whole=not (how.shuffle or how.splits),
-            )
+            some = found.chosen(partial(positions_of, options=how, seed=self.seed, between=between))
             if self.on_error == "raise":
                 some.check_files()
             shards = ShardWriter(

@@ -182,10 +182,10 @@ class ShardWriter(Writer):
         self._index = SeriesIndex(index, pattern, self._options) if index else None
         if manifest is not None:
             check_place(manifest)
-            if not resume and parse_url(manifest).kind == "file":
+            if resume:
+                self._take_up(manifest, check=post is None and opener is None)
+            elif parse_url(manifest).kind == "file":
                 Manifest.load(manifest, self._options)  # something else is not written over
-        if resume and manifest is not None:
-            self._take_up(manifest, check=post is None and opener is None)
 
     def _take_up(self, where: str, *, check: bool) -> None:
         """Continue the series of the manifest, if there is one."""

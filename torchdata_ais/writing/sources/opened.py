@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.error_text import Remedy
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store import StoreOptions
@@ -76,6 +76,15 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     if how.kind == "auto":
         _check_archive(source)
     found = find_shards(source, store)
+    if how.shuffle or how.splits:  # samples of large shards are not here to be shuffled
+        raise UsageError.at(
+            "shards cannot be shuffled or split while they are converted",
+            todo=Remedy(
+                in_programs("shuffle on the cluster with dSort, or while reading with .shuffled()"),
+                in_commands("shuffle shards with torchdata-ais dsort"),
+                "; to split, give each part shards of its own by a template",
+            ),
+        )
     return ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import xxhash
 
-from torchdata_ais.error_text import Remedy, in_commands, in_programs
-from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.errors import NotFoundError
 from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.store.naming import naming
@@ -29,19 +28,13 @@ class ShardSource(Source):
     keys that come back.
     """
 
-    unit = "shard"
-
     def __init__(self, shards: Sequence[str], options: StoreOptions) -> None:
         self.shards = list(shards)
         self._options = options
-        self.total = len(self.shards)
         digest = xxhash.xxh64()
         for url in self.shards:
             digest.update(f"{parse_url(url).uri} {_facts(url)}\n".encode("utf-8", "surrogateescape"))
-        self.digest = digest.hexdigest()
-        self.notes = {}
-        self.left_out = []
-        self.load = dict
+        super().__init__("shard", len(self.shards), digest.hexdigest(), dict)
 
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yield ``(cursor, sample of bytes)``; begins anew at the shard of the cursor, and passes over its head."""
@@ -60,21 +53,8 @@ class ShardSource(Source):
         """Return the number of shards read to the end."""
         return int(cursor[0]) if cursor else 0
 
-    def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> ShardSource:
-        """Return a source of some of the shards; samples of large shards are not here to be shuffled.
-
-        Raises:
-            UsageError: They shall not come as they stand.
-        """
-        if not whole:
-            raise UsageError.at(
-                "shards cannot be shuffled or split while they are converted",
-                todo=Remedy(
-                    in_programs("shuffle on the cluster with dSort, or while reading with .shuffled()"),
-                    in_commands("shuffle shards with torchdata-ais dsort"),
-                    "; to split, give each part shards of its own by a template",
-                ),
-            )
+    def chosen(self, positions: Callable[[int], Sequence[int]]) -> ShardSource:
+        """Return a source of some of the shards."""
         return ShardSource([self.shards[number] for number in positions(self.total)], self._options)
 
 
