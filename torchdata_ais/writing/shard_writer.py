@@ -22,8 +22,9 @@ from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
 from torchdata_ais.writing.packing import PackingNames, SamplePacker
+from torchdata_ais.writing.prepare import check_bucket, check_place
 from torchdata_ais.writing.series_index import SeriesIndex, Taker
-from torchdata_ais.writing.targets import StreamTarget, Target, check_bucket, check_place, open_target
+from torchdata_ais.writing.targets import StreamTarget, Target, open_target
 
 logger = logging.getLogger("torchdata_ais")
 

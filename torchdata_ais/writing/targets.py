@@ -12,17 +12,13 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.naming import name_file, naming
-from torchdata_ais.store.options import ONE_TRY
-from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.tar.writer import Buffer
 from torchdata_ais.urls import Location, parse_url, redact
 
@@ -247,51 +243,6 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
         stream = open(place.name, "wb")  # noqa: SIM115, PTH123 - closed by the target
         return StreamTarget(stream, stream.close)
     return FileTarget(place.name)
-
-
-def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
-    """Raise if an object's bucket is not there: a shard is written for minutes before it is stored.
-
-    Whatever else the cluster says, it says again when the shard is stored, and is asked again then.
-
-    Raises:
-        NotFoundError: There is no such bucket.
-    """
-    place = parse_url(name)
-    if place.kind != "object":
-        return
-    settings = options()
-    place = place.at(settings.endpoint)
-    try:
-        list_bucket(place, place.name, replace(settings, retry=ONE_TRY), first_page=True)
-    except NotFoundError as error:
-        bucket = replace(place, name="").uri
-        raise NotFoundError.at(
-            f"there is no bucket {bucket}",
-            todo=f"make it first: client.bucket({place.bucket!r}).create(), or check the spelling",
-            url=redact(name),
-        ) from error
-    except AISError:
-        return
-
-
-def check_place(name: str) -> None:
-    """Refuse a path of this machine where no file can be written, before anything is made.
-
-    Raises:
-        UsageError: It is a folder.
-        NotFoundError: Its folder is not there.
-    """
-    place = parse_url(name)
-    if place.kind != "file":
-        return
-    if Path(place.name).is_dir():
-        raise UsageError.at("this is a folder", todo="name a file in it", url=name)
-    folder = Path(place.name).absolute().parent
-    if not folder.is_dir():
-        raise NotFoundError.at(
-            f"there is no folder {folder}", todo="make it first, or write elsewhere", url=name
-        )
 
 
 def _locked(part: str, path: str) -> int:
