@@ -119,15 +119,8 @@ def outcomes(
         return
     # The processes start before anything is opened here: under fork they would have copies of it.
     with OrderedPool(transform, processes, start_method) as pool:
-        cursors: list[list[Any]] = []
-
-        def chunks() -> Iterator[list[Any]]:
-            for chunk in _chunks(source.items(at)):
-                cursors.append([cursor for cursor, _ in chunk])
-                yield [item for _, item in chunk]
-
-        for made in pool.map(chunks()):
-            yield from zip(cursors.pop(0), made, strict=True)
+        for made in pool.map(_chunks(source.items(at))):
+            yield from made
 
 
 def _chunks(items: Iterator[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:

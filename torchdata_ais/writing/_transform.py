@@ -30,7 +30,7 @@ _MENDED = Remedy("mend the function", 'go on without such samples by on_error="s
 
 
 class Transform:
-    """A function of a list of items.
+    """A function of a list of items with their cursors.
 
     Args:
         load: Makes a sample of an item.
@@ -47,13 +47,13 @@ class Transform:
         self._encode = edit.encode()
         self._fields = edit.kept
 
-    def __call__(self, items: Iterable[Any]) -> list[Outcome]:
-        """Return one outcome for each item.
+    def __call__(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Outcome]]:
+        """Return the outcome of each item with its cursor.
 
         Raises:
             Exception: One of `NEVER_SKIPPED`: the call, the program or the machine is at fault.
         """
-        return [self.one(item) for item in items]
+        return [(cursor, self.one(item)) for cursor, item in items]
 
     def one(self, item: Any) -> Outcome:
         """Return the outcome of one item."""
