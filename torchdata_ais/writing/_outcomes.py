@@ -83,13 +83,9 @@ class Counts:
             raise outcome.with_traceback(None) if isinstance(outcome, AISError) else outcome
         name = type(outcome).__name__
         count = self.skipped.add(name, outcome.what if isinstance(outcome, AISError) else str(outcome))
-        if count <= (_WARNED if on_error == "warn" else 1):
-            logger.log(
-                logging.WARNING if on_error == "warn" else logging.INFO,
-                "convert skips after %s: %s",
-                name,
-                _told(outcome),
-            )
+        level, most = (logging.WARNING, _WARNED) if on_error == "warn" else (logging.INFO, 1)
+        if count <= most:
+            logger.log(level, "convert skips after %s: %s", name, _told(outcome))
         return None
 
     def lacking(self) -> list[Lacking]:

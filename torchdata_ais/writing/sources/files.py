@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.store.naming import naming
@@ -22,6 +22,11 @@ class FoundFile(NamedTuple):
 
     path: str
     size: int
+
+    @property
+    def ending(self) -> str:
+        """What `split_ending` says of the path."""
+        return split_ending(self.path)[1]
 
 
 Omitted = Tally[str]
@@ -74,6 +79,6 @@ def split_ending(path: str) -> tuple[str, str]:
     return (f"{folder}{slash}{stem}", ending.lower()) if dot and stem else (path, "")
 
 
-def is_table(name: str) -> bool:
-    """Return whether this is the name of a table."""
-    return name.lower().endswith(TABLES)
+def is_table(named: Any) -> bool:
+    """Return whether this is a path or URL of a table."""
+    return isinstance(named, str | os.PathLike) and os.fsdecode(named).lower().endswith(TABLES)

@@ -66,7 +66,7 @@ def media_folder(
         omitted.add("img2dataset's own notes", path)
     groups = _groups([file for file in files if file.path not in notes], main, what, omitted)
     if not groups:
-        endings = sorted({ending for file in files if (ending := split_ending(file.path)[1])})
+        endings = sorted({file.ending for file in files if file.ending})
         seen = f"; its files end in {', '.join(endings[:8])}" if endings else ""
         raise NotFoundError.at(
             f"the folder holds no {what}{seen}",
@@ -74,14 +74,12 @@ def media_folder(
             url=str(folder),
         )
     classes = [] if notes else _classes(folder, groups, options.kind)
-    field = picture_field(
-        (split_ending(file.path)[1] for group in groups.values() for file in group), options
-    )
-    items = _items(groups, field, str(folder))
+    found = sorted(file for group in groups.values() for file in group)
+    items = _items(groups, picture_field((file.ending for file in found), options), str(folder))
     digest = xxhash.xxh64()
-    for file in sorted(file for group in groups.values() for file in group):
+    for file in found:
         digest.update(f"{file.path} {file.size}\n".encode("utf-8", "surrogateescape"))
-    kinds = {split_ending(path)[1] for _, parts in items for _, path in parts} & main
+    kinds = {file.ending for file in found} & main
     unit = "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
     source = ListSource(unit, items, digest.hexdigest(), LoadFiles(folder.reader(), tuple(classes), main))
     source.notes = {"classes": classes} if classes else {}
@@ -125,16 +123,16 @@ def _groups(
         groups.setdefault(split_ending(file.path)[0], []).append(file)
     found = {}
     for stem, group in groups.items():
-        named = [file for file in group if re.fullmatch(r"\w+", split_ending(file.path)[1])]
+        named = [file for file in group if re.fullmatch(r"\w+", file.ending)]
         for file in group:
             if file not in named:
                 omitted.add(f"no {what} by its name", file.path)
-        if any(split_ending(file.path)[1] in main for file in named):
+        if any(file.ending in main for file in named):
             # The picture first: it says of which class the sample is, and what errors name.
-            found[stem] = sorted(named, key=lambda file: (split_ending(file.path)[1] not in main, file.path))
+            found[stem] = sorted(named, key=lambda file: (file.ending not in main, file.path))
             continue
         for file in named:
-            is_beside = split_ending(file.path)[1] in TEXTS | {"cls"}
+            is_beside = file.ending in TEXTS | {"cls"}
             omitted.add(
                 f"no {what} of this name beside it" if is_beside else f"no {what} by its name", file.path
             )
@@ -184,8 +182,7 @@ def _items(groups: Mapping[str, list[FoundFile]], fields: Mapping[str, str], roo
             raise _twice(other, first, "samples with the same key", root, key)
         parts: dict[str, str] = {}
         for file in group:
-            ending = split_ending(file.path)[1]
-            field = fields.get(ending, ending)
+            field = fields.get(file.ending, file.ending)
             if field in parts:
                 raise _twice(parts[field], file.path, f"the same field {field!r} of one sample", root, key)
             parts[field] = file.path

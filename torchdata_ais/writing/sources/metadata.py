@@ -8,7 +8,7 @@ from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.writing.sources.column_names import by_columns
-from torchdata_ais.writing.sources.files import MEDIA, Omitted, files_below, split_ending
+from torchdata_ais.writing.sources.files import MEDIA, Omitted, files_below
 from torchdata_ais.writing.sources.options import SourceOptions
 from torchdata_ais.writing.sources.source import left_out
 from torchdata_ais.writing.sources.table import TableSource, table
@@ -76,7 +76,7 @@ def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> T
         if file.path == found.name:
             continue
         if file.path not in named:
-            is_media = split_ending(file.path)[1] in MEDIA
+            is_media = file.ending in MEDIA
             omitted.add(
                 f"no row of {found.name} names it" if is_media else "no picture, sound or video", file.path
             )

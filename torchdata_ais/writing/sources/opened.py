@@ -54,7 +54,7 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
             found = sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != ".")
             kind, tables = ("table", found) if found else (kind, tables)
     elif kind == "auto":
-        is_tables = isinstance(tables, Sequence) and bool(tables) and all(map(_is_table, tables))
+        is_tables = isinstance(tables, Sequence) and bool(tables) and all(map(is_table, tables))
         kind = "table" if is_tables else "shards"
     bucket = _bucket_folder(source, how, store)
     if bucket is not None:
@@ -94,7 +94,7 @@ def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolde
     Raises:
         UsageError: It is that and something else.
     """
-    if not isinstance(source, str) or how.kind in ("table", "shards") or _is_table(source):
+    if not isinstance(source, str) or how.kind in ("table", "shards") or is_table(source):
         return None
     place = parse_url(source)
     if place.kind == "http" and (how.kind != "auto" or source.endswith("/")):
@@ -106,14 +106,14 @@ def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolde
     if place.kind != "object" or place.params or "{" in place.name or is_shard(place.name):
         return None
     found = BucketFolder.at(place.uri, store())
-    names = [file.path for file in found.files(Omitted())]
-    shards = [name for name in names if is_shard(name)]
-    media = [name for name in names if split_ending(name)[1] in MEDIA]
+    files = list(found.files(Omitted()))
+    shards = [file.path for file in files if is_shard(file.path)]
+    media = [file.path for file in files if file.ending in MEDIA]
     if not media and how.kind == "auto":
         return None
     if how.kind == "auto" and shards:
         raise _both(shards[0], media[0], str(found))
-    if table := next((name for name in names if name in METADATA_NAMES), None):
+    if table := next((file.path for file in files if file.path in METADATA_NAMES), None):
         raise UsageError.at(
             f"pictures with a table beside them ({table}) are read of folders of this machine",
             todo=f"fetch them first: torchdata-ais get {found} FOLDER/",
@@ -153,8 +153,8 @@ def _check_folder(source: Any, is_folder: bool) -> None:
 
 def _check_shards_alone(folder: Path, shard: str) -> None:
     """Refuse a folder of shards and of pictures or sound: one of the two would be left out unseen."""
-    files = (file.path for file in files_below(folder, Omitted()))
-    other = next((path for path in files if split_ending(path)[1] in MEDIA), None)
+    files = files_below(folder, Omitted())
+    other = next((file.path for file in files if file.ending in MEDIA), None)
     if other is not None:
         raise _both(Path(shard).name, other, str(folder))
 
@@ -178,10 +178,6 @@ def _check_archive(source: Any) -> None:
             todo="pass the folder it is in, a table (.csv, .tsv, .jsonl, .parquet), or shards (.tar)",
             url=str(source),
         )
-
-
-def _is_table(one: Any) -> bool:
-    return isinstance(one, str | os.PathLike) and is_table(os.fsdecode(one))
 
 
 def _is_remote(name: str) -> bool:
