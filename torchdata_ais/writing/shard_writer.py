@@ -162,7 +162,6 @@ class ShardWriter(Writer):
         self._maxcount, self._maxsize = maxcount, maxsize
         self._post, self._opener = post, opener
         self._level = logging.INFO if verbose else logging.DEBUG
-        self._archive: OpenArchive | None = None
         self._keys = xxhash.xxh64()
         self._is_open = True
         self._where = manifest
@@ -210,16 +209,6 @@ class ShardWriter(Writer):
     def notes(self) -> dict[str, Any]:
         """What else the manifest says."""
         return self._manifest.notes
-
-    @property
-    def count(self) -> int:
-        """Samples in the shard under way."""
-        return 0 if self._archive is None else self._archive.count
-
-    @property
-    def size(self) -> int:
-        """Bytes of the shard under way, before compression and without its end."""
-        return 0 if self._archive is None else self._archive.size
 
     def resume_at(self) -> Any:
         """Pass over nothing, and return the cursor noted with the last finished shard; None if there is none.
