@@ -15,7 +15,7 @@ from typing import Any
 
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import UsageError
-from torchdata_ais.writing.targets import check_place
+from torchdata_ais.writing.prepare import check_place
 
 __all__ = ["check_resume", "example_shards", "shard_bytes", "write_shard"]
 

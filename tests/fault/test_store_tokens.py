@@ -32,7 +32,7 @@ from torchdata_ais.store import (
 )
 from torchdata_ais.store.tokens import origin
 from torchdata_ais.testing import shard_bytes
-from torchdata_ais.writing.sources._read import read_samples
+from torchdata_ais.writing.sources.shards import read_samples
 
 BODY = b"body"
 TOKEN = "very-secret-token"

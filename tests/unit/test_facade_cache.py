@@ -19,7 +19,7 @@ from torchdata_ais.errors import DecodeError, UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards
 from torchdata_ais.webdataset.cache import url_to_cache_name
-from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
+from torchdata_ais.webdataset.keeping import FileKeeper
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -187,11 +187,13 @@ def test_names_for_a_cache_are_those_of_webdataset(url: str, folders: int) -> No
 
 def test_a_wrong_call_is_raised_whatever_the_handler_says(tmp_path: Path) -> None:
     class Keeper(FileKeeper):
-        def fetch(self, url: Any, options: StoreOptions) -> Any:
+        def open(self, url: Any, options: StoreOptions) -> Any:
             raise UsageError.at("The call is wrong", url=url.shown)
 
     keeper = Keeper(str(tmp_path), 1)
-    kept = kept_web_files(iter(["http://h/s.tar"]), keeper, StoreOptions(), {}, wds.ignore_and_continue)
+    samples = wds.tarfile_samples(
+        ["http://h/s.tar"], wds.ignore_and_continue, cache_dir=str(tmp_path), keeper=keeper
+    )
     with pytest.raises(UsageError, match="The call is wrong") as caught:
-        list(kept)
+        list(samples)
     assert caught.value.url == "http://h/s.tar"

@@ -188,19 +188,24 @@ def test_no_handler_is_asked_and_none_of_ours_would_agree(shard: str) -> None:
 def test_commands_and_caches_of_the_facade_do_not_skip_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchdata_ais.webdataset import keeping
     from torchdata_ais.webdataset.cache import StreamingOpen
+    from torchdata_ais.webdataset.keeping import FileKeeper
 
     for error in FATAL.values():
         monkeypatch.setattr(StreamingOpen, "_open", lambda self, url, error=error: raising(error)(url))
         with pytest.raises(type(error)):
             list(StreamingOpen(handler=lambda error: True)(["x.tar"]))
 
-        class Keeper:
-            fetch = staticmethod(lambda url, options, error=error: raising(error)(url))
+        class Keeper(FileKeeper):
+            open = staticmethod(lambda url, options, error=error: raising(error)(url))
 
+        keeper = Keeper(str(tmp_path), 1)
         with pytest.raises(type(error)):
-            list(keeping.kept_web_files(iter(["http://h/x.tar"]), Keeper(), None, {}, lambda error: True))  # type: ignore[arg-type]
+            list(
+                wds.tarfile_samples(
+                    ["http://h/x.tar"], lambda error: True, cache_dir=str(tmp_path), keeper=keeper
+                )
+            )
 
 
 # -- pickles that are not allowed

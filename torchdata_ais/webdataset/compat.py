@@ -212,11 +212,8 @@ class WebDataset(DataPipeline, FluidInterface):
             self.append(SimpleShardList(urls))
         if not resampled:
             self.pipeline += [splitter for splitter in (nodesplitter, workersplitter) if splitter]
-            if shardshuffle is not None:
-                check_number(
-                    shardshuffle + 0 if isinstance(shardshuffle, bool) else shardshuffle, 0, "shardshuffle"
-                )
-            size = 100 if shardshuffle is True else int(shardshuffle or 0)
+            size = 100 if shardshuffle is True else shardshuffle or 0
+            check_number(size, 0, "shardshuffle")
             if size > 0:
                 self.append(_detshuffle(size, seed=seed) if detshuffle else _shuffle(size, seed=seed))
         if cache_dir is not None and cache_size != 0:

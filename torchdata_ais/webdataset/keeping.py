@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from torchdata_ais.errors import NEVER_SKIPPED, AISError
 from torchdata_ais.store import Kept, ObjectCache, StoreOptions, open_blocks
 from torchdata_ais.urls import Location, ObjectURL, parse_url
-from torchdata_ais.webdataset.handlers import Handler
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -20,9 +17,14 @@ class FileKeeper(ObjectCache):
 
     The server is asked each time, so a file that changed there is fetched anew. One that it gives no version of is
     not kept, and neither is what a transform makes of an object; that is logged once.
+
+    Attributes:
+        said: What was logged.
+        paths: Where web files are kept, by their URLs as samples show them.
     """
 
     said: set[str] = field(default_factory=set, repr=False, compare=False)
+    paths: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
         """Return the open file, downloaded if needed, with what is known of the object; None for what is not kept."""
@@ -37,41 +39,12 @@ class FileKeeper(ObjectCache):
         if known.version is None:
             self._say("a web file of which the server tells neither ETag nor Last-Modified is", place)
             return None
-        return self._kept(repr((str(place.written), known.version, known.size)), known, options)
+        kept = self._kept(repr((str(place.written), known.version, known.size)), known, options)
+        self.paths[place.shown] = str(kept.path)
+        return kept
 
     def _say(self, what: str, place: Location) -> None:
         if what not in self.said:
             self.said.add(what)
             text = "%s not kept in cache_dir=%s, but read anew each time: %s"
             logger.warning(text, what, self.folder, place.shown)
-
-
-def kept_web_files(
-    shards: Iterator[str], keeper: FileKeeper, options: StoreOptions, names: dict[str, str], handler: Handler
-) -> Iterator[str]:
-    """Yield the shards, with the local file in place of a web file.
-
-    Args:
-        shards: URLs.
-        keeper: Where to keep files.
-        options: Transport settings.
-        names: Where a local file is entered, with its URL.
-        handler: Called when a file cannot be fetched.
-    """
-    for shard in shards:
-        kept = None
-        place = parse_url(shard)
-        if place.kind == "http" or place.params:
-            try:
-                kept = keeper.fetch(place, options)
-            except NEVER_SKIPPED:
-                raise
-            except AISError as error:
-                if not handler(error):
-                    return
-                continue
-        if kept is None:
-            yield shard
-        else:
-            names[str(kept[0])] = shard
-            yield str(kept[0])

@@ -16,12 +16,12 @@ from torchdata_ais.reading.open_shard import Safety, ShardOptions
 from torchdata_ais.reading.runs import Run
 from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, cluster_options
+from torchdata_ais.store import Cluster, ObjectCache, Retry
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
-from torchdata_ais.webdataset.keeping import FileKeeper, kept_web_files
+from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
@@ -81,11 +81,9 @@ def tarfile_samples(
     names: dict[str, str] = {}
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
     folder = loading.get("cache_dir")
-    if folder is not None:
+    if folder is not None and loading.get("cache") is None:
         keeper = keeper or FileKeeper(os.fspath(folder), loading.get("cache_bytes", 10 << 30))
-        named: dict[str, Any] = {**loading}
-        where = {name: named[name] for name in ("cluster", *ClusterNames.__annotations__) if name in named}
-        shards = kept_web_files(shards, keeper, cluster_options(**where), names, handler)
+        loading["cache"], loading["cache_dir"] = keeper, None
     first = next(shards, None)
     if first is None:
         return
@@ -103,8 +101,11 @@ def tarfile_samples(
             # A listed URL knows size and version, which samples need not carry.
             shard = str(sample["__url__"])
             name = names.get(shard, shard)
-            is_file = parse_url(shard).kind == "file" and not isinstance(name, Command)
-            path = parse_url(shard).name if local_path and is_file else None
+            path = None
+            if local_path and not isinstance(name, Command):
+                place = parse_url(shard)
+                kept = None if keeper is None else keeper.paths.get(shard)
+                path = place.name if place.kind == "file" else kept
         sample["__url__"] = _shown(name)
         if path is not None:
             sample["__local_path__"] = path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -11,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 from torchdata_ais.errors import AISError
 from torchdata_ais.workers.ordered_pool import OrderedPool
 from torchdata_ais.writing._transform import Outcome, Transform
-from torchdata_ais.writing.sources.source import LeftOut, Source
+from torchdata_ais.writing.sources.source import Source
+from torchdata_ais.writing.sources.tally import Tally
 
 _CHUNK_ITEMS = 32
 _KINDS = 100
@@ -45,34 +45,27 @@ class Counts:
 
     Attributes:
         dropped: How many were not wanted.
-        skipped: How many were given up, by the class of the error.
-        first: What the first error of each class said.
+        skipped: How many were given up, by the class of the error, and what the first of each class said.
         unmet: The fields to keep that no sample had.
         kinds: How many samples had which fields, and the key of the first that had these.
     """
 
     dropped: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
+    skipped: Tally[str] = field(default_factory=Tally)
     unmet: frozenset[str] = frozenset()
-    kinds: dict[frozenset[str], tuple[int, str]] = field(default_factory=dict)
+    kinds: Tally[frozenset[str]] = field(default_factory=Tally)
 
-    def __add__(self, other: Counts) -> Counts:
-        kinds = dict(self.kinds)
-        for names, (count, first) in other.kinds.items():
-            before, earlier = kinds.get(names, (0, first))
-            kinds[names] = before + count, earlier
+    def __add__(self, later: Counts) -> Counts:
         return Counts(
-            self.dropped + other.dropped,
-            self.skipped + other.skipped,
-            {**other.first, **self.first},
-            self.unmet & other.unmet,
-            kinds,
+            self.dropped + later.dropped,
+            self.skipped + later.skipped,
+            self.unmet & later.unmet,
+            self.kinds + later.kinds,
         )
 
-    def as_list(self) -> list[LeftOut]:
-        """Return what was given up after an error, by the class of it."""
-        return [LeftOut(name, count, self.first.get(name, "")) for name, count in self.skipped.items()]
+    def by_class(self) -> dict[str, int]:
+        """Return how many were given up, by the class of the error."""
+        return {name: count for name, (count, _) in self.skipped.items()}
 
     def judged(self, outcome: Outcome, on_error: OnError) -> dict[str, Any] | None:
         """Return the sample to write, or None; raise what must not be passed over."""
@@ -82,27 +75,18 @@ class Counts:
         if not isinstance(outcome, Exception):
             if self.unmet:
                 self.unmet = self.unmet.difference(outcome)
-            self._note_fields(outcome)
+            names = frozenset(name for name in outcome if not name.startswith("__"))
+            if names in self.kinds or len(self.kinds) <= _KINDS:
+                self.kinds.add(names, str(outcome["__key__"]))
             return outcome
         if on_error == "raise":
             raise outcome.with_traceback(None) if isinstance(outcome, AISError) else outcome
         name = type(outcome).__name__
-        self.first.setdefault(name, outcome.what if isinstance(outcome, AISError) else str(outcome))
-        if self.skipped[name] < (_WARNED if on_error == "warn" else 1):
-            logger.log(
-                logging.WARNING if on_error == "warn" else logging.INFO,
-                "convert skips after %s: %s",
-                name,
-                _told(outcome),
-            )
-        self.skipped[name] += 1
+        count = self.skipped.add(name, outcome.what if isinstance(outcome, AISError) else str(outcome))
+        level, most = (logging.WARNING, _WARNED) if on_error == "warn" else (logging.INFO, 1)
+        if count <= most:
+            logger.log(level, "convert skips after %s: %s", name, _told(outcome))
         return None
-
-    def _note_fields(self, sample: dict[str, Any]) -> None:
-        names = frozenset(name for name in sample if not name.startswith("__"))
-        count, first = self.kinds.get(names, (0, str(sample["__key__"])))
-        if count or len(self.kinds) <= _KINDS:
-            self.kinds[names] = count + 1, first
 
     def lacking(self) -> list[Lacking]:
         """Return the fields that some samples lack, by name."""
@@ -131,15 +115,8 @@ def outcomes(
         return
     # The processes start before anything is opened here: under fork they would have copies of it.
     with OrderedPool(transform, processes, start_method) as pool:
-        cursors: list[list[Any]] = []
-
-        def chunks() -> Iterator[list[Any]]:
-            for chunk in _chunks(source.items(at)):
-                cursors.append([cursor for cursor, _ in chunk])
-                yield [item for _, item in chunk]
-
-        for made in pool.map(chunks()):
-            yield from zip(cursors.pop(0), made, strict=True)
+        for made in pool.map(_chunks(source.items(at))):
+            yield from made
 
 
 def _chunks(items: Iterator[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:

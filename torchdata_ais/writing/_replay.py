@@ -13,6 +13,9 @@ from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import redact
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
 
+_ANEW = "begin anew without resume=True"
+_OTHER_SAMPLES = Remedy("resume with the same samples in the same order", _ANEW)
+
 
 def finished_shards(
     where: str, settings: dict[str, Any], options: Callable[[], StoreOptions], *, check: bool
@@ -30,7 +33,7 @@ def finished_shards(
         if before != value:
             raise StateError.at(
                 f"the series was begun with {name}={before!r}, not {value!r}",
-                todo=Remedy("pass the same arguments", "begin anew without resume=True"),
+                todo=Remedy("pass the same arguments", _ANEW),
                 url=redact(where),
             )
     for index, shard in enumerate(found.shards if check else ()):
@@ -73,9 +76,7 @@ class Replay:
         if self._keys.hexdigest() != shard.keys:
             raise StateError.at(
                 "other samples came than those that the finished shard holds",
-                todo=Remedy(
-                    "resume with the same samples in the same order", "begin anew without resume=True"
-                ),
+                todo=_OTHER_SAMPLES,
                 url=redact(shard.name),
                 key=key,
             )
@@ -93,8 +94,6 @@ class Replay:
             shard = self._shards[self._at]
             raise StateError.at(
                 f"the samples ended before the end of what a finished shard holds ({self._passed} of {shard.samples})",
-                todo=Remedy(
-                    "resume with the same samples in the same order", "begin anew without resume=True"
-                ),
+                todo=_OTHER_SAMPLES,
                 url=redact(shard.name),
             )

@@ -29,27 +29,31 @@ _WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="
 _MENDED = Remedy("mend the function", 'go on without such samples by on_error="skip"')
 
 
-@dataclass(frozen=True)
 class Transform:
-    """A function of a list of items. See `torchdata_ais.writing.convert` for what the fields mean."""
+    """A function of a list of items with their cursors.
 
-    load: Callable[[Any], dict[str, Any]]
-    encode: Callable[[dict[str, Any]], dict[str, Any]]
-    select: Callable[[dict[str, Any]], Any] | None = None
-    decode: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    map: Callable[..., Any] | None = None
-    rng: bool = False
-    seed: int = 0
-    fields: frozenset[str] | None = None
-    check: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    Args:
+        load: Makes a sample of an item.
+        edit: What is to be done to it.
+        seed: For ``rng``.
+    """
 
-    def __call__(self, items: Iterable[Any]) -> list[Outcome]:
-        """Return one outcome for each item.
+    def __init__(self, load: Callable[[Any], dict[str, Any]], edit: Edit, seed: int) -> None:
+        self._load, self._seed = load, seed
+        self._select, self._map, self._rng = edit.select, edit.map, edit.rng
+        decode = edit.decode
+        self._decode = build_decoder(decode, partial=True) if isinstance(decode, str) else decode
+        self._check = build_decoder("pil", checked_sound, partial=True) if edit.check else None
+        self._encode = edit.encode()
+        self._fields = edit.kept
+
+    def __call__(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Outcome]]:
+        """Return the outcome of each item with its cursor.
 
         Raises:
             Exception: One of `NEVER_SKIPPED`: the call, the program or the machine is at fault.
         """
-        return [self.one(item) for item in items]
+        return [(cursor, self.one(item)) for cursor, item in items]
 
     def one(self, item: Any) -> Outcome:
         """Return the outcome of one item."""
@@ -61,17 +65,17 @@ class Transform:
             return error
 
     def _sample(self, item: Any) -> dict[str, Any] | None:
-        sample = self.load(item)
-        if self.select is not None and not self._call("select", self.select, sample):
+        sample = self._load(item)
+        if self._select is not None and not self._call("select", self._select, sample):
             return None
-        if self.check is not None:
-            self._call("check", self.check, sample)
-        if self.decode is not None:
-            sample = self._call("decode", self.decode, sample)
-        if self.map is not None:
+        if self._check is not None:
+            self._call("check", self._check, sample)
+        if self._decode is not None:
+            sample = self._call("decode", self._decode, sample)
+        if self._map is not None:
             key = sample["__key__"]
-            more = (random.Random(f"{self.seed}/{key}"),) if self.rng else ()
-            mapped = self._call("map", self.map, sample, *more)
+            more = (random.Random(f"{self._seed}/{key}"),) if self._rng else ()
+            mapped = self._call("map", self._map, sample, *more)
             if mapped is None:
                 return None
             if not isinstance(mapped, dict):
@@ -81,9 +85,9 @@ class Transform:
                     key=key,
                 )
             sample = mapped if "__key__" in mapped else {"__key__": key, **mapped}
-        if self.fields is not None:
-            sample = self._only(sample, self.fields)
-        encoded: dict[str, Any] = self._call("encode", self.encode, sample)
+        if self._fields is not None:
+            sample = self._only(sample, self._fields)
+        encoded: dict[str, Any] = self._call("encode", self._encode, sample)
         return encoded
 
     def _only(self, sample: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
@@ -196,18 +200,3 @@ class Edit:
         """The names of `fields`; None for all."""
         fields = self.fields
         return None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields)
-
-    def transform(self, load: Callable[[Any], dict[str, Any]], seed: int) -> Transform:
-        """Return the function that loads items and makes samples of them."""
-        decode = self.decode
-        return Transform(
-            load,
-            self.encode(),
-            self.select,
-            build_decoder(decode, partial=True) if isinstance(decode, str) else decode,
-            self.map,
-            self.rng,
-            seed,
-            self.kept,
-            build_decoder("pil", checked_sound, partial=True) if self.check else None,
-        )

@@ -1,4 +1,4 @@
-"""What both writers have: how they end, and an argument."""
+"""What both writers have: the shard under way, how they end, and an argument."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.writing.archive import OpenArchive
 
 
 class Writer(ABC):
     """Closed after a ``with`` block that ended well, discarded after one that did not."""
+
+    _archive: OpenArchive | None = None
+
+    @property
+    def count(self) -> int:
+        """Samples in the shard under way."""
+        return 0 if self._archive is None else self._archive.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the shard under way, before compression and without its end."""
+        return 0 if self._archive is None else self._archive.size
 
     @abstractmethod
     def close(self) -> None:

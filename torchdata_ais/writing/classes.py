@@ -35,9 +35,8 @@ def classes_place(shards: str | os.PathLike[str]) -> str | None:
         return named.url() if place.endpoint else named.uri
     if place.kind != "file":
         return None
-    if Path(place.name).is_dir():
-        return str(Path(place.name, CLASSES_FILE))
-    return str(Path(_folder_of(place.name) or ".", CLASSES_FILE))
+    folder = place.name if Path(place.name).is_dir() else _folder_of(place.name)
+    return str(Path(folder, CLASSES_FILE))
 
 
 def _folder_of(name: str) -> str:

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torchdata_ais.arguments import check_function, check_number, check_seed, taken
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
-from torchdata_ais.shard_names import is_shard
 from torchdata_ais.shown import count_text
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
-from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._outcomes import Counts, Lacking, OnError, outcomes
-from torchdata_ais.writing._transform import Edit
+from torchdata_ais.writing._transform import Edit, Transform
 from torchdata_ais.writing.apart import check_apart, check_not_read
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
 from torchdata_ais.writing.manifest import ShardInfo
-from torchdata_ais.writing.pattern import check_pattern, shards_there
+from torchdata_ais.writing.pattern import shards_there
 from torchdata_ais.writing.prepare import folder_of, prepare
+from torchdata_ais.writing.series import SPLIT, Series, manifest_of, patterns_of
 from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
 from torchdata_ais.writing.sources.options import SourceOptions, positions_of
 from torchdata_ais.writing.sources.shards import ShardSource
-from torchdata_ais.writing.sources.source import LeftOut, Source
+from torchdata_ais.writing.sources.source import LeftOut, Source, left_out
+from torchdata_ais.writing.sources.tally import Tally
 
 Progress = Callable[[int, int, str], object]
 
-_SPLIT = "{split}"
 _POOL = 1000  # samples, of `shuffled` as most write it
 
 logger = logging.getLogger("torchdata_ais")
@@ -71,15 +69,7 @@ class Conversion:
     by_class: bool = False
 
 
-class Series(NamedTuple):
-    """One series of shards: that of a split, or the only one."""
-
-    name: str
-    pattern: str
-    source: Source
-    writer: ShardWriter
-
-
+@dataclass(repr=False, eq=False)
 class ConversionJob:
     """A conversion that can begin: its source was listed, its arguments were looked at, and nothing was made.
 
@@ -89,58 +79,56 @@ class ConversionJob:
         left_out: What lies in the source and is no sample.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        target: str,
-        *,
-        how: SourceOptions,
-        edit: Edit,
-        seed: int = 0,
-        processes: int = 1,
-        start_method: str | None = None,
-        resume: bool = False,
-        overwrite: bool = False,
-        on_error: OnError = "raise",
-        progress: Progress | None = None,
-        cluster: Cluster = None,
-        writer: dict[str, Any],
-    ) -> None:
-        check_number(processes, 1, "processes")
-        check_seed(seed)
-        if progress is not None:
-            check_function(progress, 3, "convert(progress=)")
-        self._how, self._edit, self._seed, self._on_error = how, edit, seed, on_error
-        self._kept = edit.kept or frozenset()
-        self._processes, self._start_method = processes, start_method
-        self._progress = progress
-        self._new = not (resume or overwrite)
-        given = given_options(cluster, **taken(writer, ClusterNames))
+    source: Any
+    target: str
+    _: KW_ONLY
+    how: SourceOptions
+    edit: Edit
+    seed: int = 0
+    processes: int = 1
+    start_method: str | None = None
+    resume: bool = False
+    overwrite: bool = False
+    on_error: OnError = "raise"
+    progress: Progress | None = None
+    cluster: Cluster = None
+    writer: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        check_number(self.processes, 1, "processes")
+        check_seed(self.seed)
+        if self.progress is not None:
+            check_function(self.progress, 3, "convert(progress=)")
+        how, writer = self.how, self.writer
+        self._kept = self.edit.kept or frozenset()
+        self._new = not (self.resume or self.overwrite)
+        given = given_options(self.cluster, **taken(writer, ClusterNames))
         self._store = partial(cluster_options, given)
-        patterns = _patterns(target, how)
-        _check_part(how, writer)
-        found = open_source(source, how, self._store)
+        patterns = patterns_of(self.target, how)
+        if how.part is not None and writer.get("index"):
+            raise UsageError.at(
+                "index= is made of all parts",
+                todo="leave it out, and run torchdata-ais index after the last of them",
+            )
+        found = open_source(self.source, how, self._store)
         self.left_out = found.left_out
-        self._is_copy = isinstance(found, ShardSource) and edit.is_copy
-        self._classes = self._agreed(found, target, overwrite=overwrite, has_files="opener" not in writer)
+        self._is_copy = isinstance(found, ShardSource) and self.edit.is_copy
+        self._classes = self._agreed(found)
         number, count = how.part_of
         start = writer.pop("start_shard", 0)
         manifest = writer.pop("manifest", None)
         self._all: list[Series] = []
         for name, pattern in patterns.items():
             between = how.splits.get(name, (0.0, 1.0))
-            some = found.chosen(
-                lambda total, between=between: positions_of(total, how, seed, between),  # type: ignore[misc]
-                whole=not (how.shuffle or how.splits),
-            )
-            if on_error == "raise":
+            some = found.chosen(partial(positions_of, options=how, seed=self.seed, between=between))
+            if self.on_error == "raise":
                 some.check_files()
             shards = ShardWriter(
                 pattern,
-                resume=resume,
+                resume=self.resume,
                 cluster=given,
                 encoder=False,
-                manifest=_own(manifest, name, how),
+                manifest=manifest_of(manifest, name, how),
                 start_shard=start + number - 1,
                 shard_step=count,
                 **writer,
@@ -148,7 +136,7 @@ class ConversionJob:
             self._all.append(Series(name, pattern, some, shards))
             if isinstance(found, ShardSource):
                 check_not_read(pattern, found.shards, self._store, start)
-                check_apart(pattern, source, self._store, start)
+                check_apart(pattern, self.source, self._store, start)
 
     @property
     def bytes(self) -> int:
@@ -158,44 +146,47 @@ class ConversionJob:
     def run(self) -> Conversion:
         """Write."""
         counted = Counts(unmet=self._kept)
-        splits = {}
-        shards: list[ShardInfo] = []
-        noted = None
         with ExitStack() as folders:
             for one in self._all:
                 folders.enter_context(folder_of(one.pattern))
             for one in self._all:
                 prepare(one.pattern, self._store, new=self._new, is_mine=self._is_mine)
                 counted = self._written(one, counted)
-                shards += one.writer.shards
-                splits[one.name] = one.writer.total
+        first = self._all[0]
+        shards = [shard for one in self._all for shard in one.writer.shards]
+        splits = {one.name: one.writer.total for one in self._all}
+        samples = sum(splits.values())
+        noted = None
         if self._classes and shards:
-            noted = write_classes(self._all[0].pattern, self._classes, self._store)
+            noted = write_classes(first.pattern, self._classes, self._store)
         stale = [] if self._new else [shard for one in self._all for shard in self._stale(one)]
-        notes = self._all[0].source.notes
         return Conversion(
             shards,
-            sum(splits.values()),
+            samples,
             sum(shard.size for shard in shards),
             counted.dropped,
-            dict(counted.skipped),
-            {**notes, "classes": self._classes} if self._classes else notes,
-            [*self.left_out, *counted.as_list()],
-            splits if self._how.splits else {},
+            counted.by_class(),
+            self._notes(first.source),
+            [*self.left_out, *left_out(counted.skipped)],
+            splits if self.how.splits else {},
             noted,
             stale,
             counted.lacking(),
-            self._all[0].source.by_class and not self._how.shuffle and sum(splits.values()) > _POOL,
+            first.source.by_class and not self.how.shuffle and samples > _POOL,
         )
+
+    def _notes(self, found: Source) -> dict[str, Any]:
+        return {**found.notes, "classes": self._classes} if self._classes else found.notes
 
     def _check_some(self, counted: Counts) -> None:
         """Raise the error of a conversion that wrote no sample. A part of a small source may have none."""
-        if any(one.writer.total for one in self._all) or (self._how.part is not None and not counted.skipped):
+        if any(one.writer.total for one in self._all) or (self.how.part is not None and not counted.skipped):
             return
         if counted.skipped:
-            reasons = ", ".join(f"{count} by {kind}" for kind, count in counted.skipped.items())
+            reasons = ", ".join(f"{count} by {kind}" for kind, count in counted.by_class().items())
+            first = next((what for _, what in counted.skipped.values() if what), "see above")
             raise SampleError.at(
-                f"no sample could be made: {reasons}, the first: {next(iter(counted.first.values()), 'see above')}",
+                f"no sample could be made: {reasons}, the first: {first}",
                 todo="mend what all of them fail by; nothing was written",
             )
         if counted.dropped:
@@ -211,7 +202,7 @@ class ConversionJob:
             return
         names = ", ".join(map(repr, sorted(counted.unmet)))
         what = f"no sample has the field {names}, which fields= names"
-        if self._how.part is not None:
+        if self.how.part is not None:
             logger.warning("%s: in this part", what)
             return
         finished = sum(len(one.writer.shards) for one in self._all)
@@ -221,31 +212,30 @@ class ConversionJob:
     def _written(self, one: Series, before: Counts) -> Counts:
         """Write one series, and return what was left out so far."""
         found, shards = one.source, one.writer
-        how = self._how
-        order = {"source": found.digest, "shuffle": how.shuffle, "seed": self._seed}
+        how = self.how
+        order = {"source": found.digest, "shuffle": how.shuffle, "seed": self.seed}
         order |= {name: value for name in ("part", "split") if (value := getattr(how, name)) is not None}
-        notes = {**found.notes, "classes": self._classes} if self._classes else found.notes
         number, count = how.part_of
-        transform = self._edit.transform(found.load, self._seed)
-        processes = 1 if self._is_copy else self._processes
+        transform = Transform(found.load, self.edit, self.seed)
+        processes = 1 if self._is_copy else self.processes
         with shards:
-            counts = _take_up(shards, order, notes, self._kept)
+            counts = _take_up(shards, order, self._notes(found), self._kept)
             at = (shards.resume_at() or {}).get("at")
-            with closing(outcomes(found, at, transform, processes, self._start_method)) as made:
+            with closing(outcomes(found, at, transform, processes, self.start_method)) as made:
                 for cursor, outcome in made:
-                    sample = counts.judged(outcome, self._on_error)
+                    sample = counts.judged(outcome, self.on_error)
                     if sample is not None:
-                        if self._edit.keys == "number":
+                        if self.edit.keys == "number":
                             sample["__key__"] = f"{shards.total * count + number - 1:09d}"
                         shards.write(sample)
                         shards.cursor = {
                             "at": cursor,
                             "dropped": counts.dropped,
-                            "skipped": dict(counts.skipped),
+                            "skipped": counts.by_class(),
                             **({"unmet": sorted(counts.unmet)} if counts.unmet else {}),
                         }
-                    if self._progress is not None:
-                        self._progress(found.done(cursor), found.total, found.unit)
+                    if self.progress is not None:
+                        self.progress(found.done(cursor), found.total, found.unit)
             if one is self._all[-1]:
                 self._check_some(before + counts)
                 self._check_fields(before + counts)
@@ -253,7 +243,7 @@ class ConversionJob:
 
     def _is_mine(self, shard: int) -> bool:
         """Return whether this part writes shards of such numbers."""
-        number, count = self._how.part_of
+        number, count = self.how.part_of
         return shard % count == (number - 1) % count
 
     def _stale(self, one: Series) -> list[str]:
@@ -265,60 +255,20 @@ class ConversionJob:
             if number >= one.writer.shard and self._is_mine(number) and (one.pattern % number).endswith(name)
         ]
 
-    def _agreed(self, found: Source, target: str, *, overwrite: bool, has_files: bool) -> list[str]:
+    def _agreed(self, found: Source) -> list[str]:
         """Return the names of the classes, and have the source number by those that lie beside the shards already."""
         own = found.notes.get("classes", [])
-        if isinstance(found, ShardSource) and self._edit.map is None and has_files:
+        has_files = "opener" not in self.writer
+        if isinstance(found, ShardSource) and self.edit.map is None and has_files:
             own = read_classes(found.shards[0], self._store) or []
         if not own or not has_files:
             return list(own)
-        agreed = agreed_classes(target.replace(_SPLIT, "split"), own, self._store, overwrite=overwrite)
+        agreed = agreed_classes(
+            self.target.replace(SPLIT, "split"), own, self._store, overwrite=self.overwrite
+        )
         if agreed != own:
             found.number_by(agreed)
         return agreed
-
-
-def _patterns(target: str, how: SourceOptions) -> dict[str, str]:
-    """Return the pattern of each series by its name."""
-    splits = how.splits
-    if bool(splits) != (_SPLIT in target):
-        what = "split= needs a place in the names" if splits else f"{_SPLIT} in the names needs split="
-        raise UsageError.at(what, todo="write split='0.9/0.1' and out/{split}-%06d.tar", url=target)
-    patterns = {name: target.replace(_SPLIT, name) for name in splits} or {"": target}
-    for pattern in patterns.values():
-        check_pattern(pattern)
-        if not is_shard(parse_url(pattern).name):
-            raise UsageError.at(
-                f"no reader would know {redact(pattern)} for shards by their names",
-                todo="end the pattern in .tar, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tgz",
-            )
-    return patterns
-
-
-def _check_part(how: SourceOptions, writer: dict[str, Any]) -> None:
-    if how.part is not None and writer.get("index"):
-        raise UsageError.at(
-            "index= is made of all parts",
-            todo="leave it out, and run torchdata-ais index after the last of them",
-        )
-
-
-def _own(manifest: str | None, split: str, how: SourceOptions) -> str | None:
-    """Return the manifest of one series of one part: each has its own.
-
-    Example:
-        >>> _own("m.json", "val", SourceOptions(part="3/16")), _own("m.json", "", SourceOptions())
-        ('m-val-3-of-16.json', 'm.json')
-    """
-    if manifest is None:
-        return None
-    words = [split] if split else []
-    if how.part is not None:
-        words.append("{}-of-{}".format(*how.part_of))
-    stem, dot, ending = manifest.rpartition(".")
-    if "/" in ending or not dot:
-        stem, ending = manifest, ""
-    return "-".join([stem, *words]) + dot * bool(ending) + ending
 
 
 def _take_up(
@@ -339,6 +289,5 @@ def _take_up(
         )
     shards.notes.update(notes, order=order)
     cursor = shards.cursor or {"unmet": kept}
-    return Counts(
-        cursor.get("dropped", 0), Counter(cursor.get("skipped", {})), unmet=frozenset(cursor.get("unmet", ()))
-    )
+    skipped = Tally({name: (count, "") for name, count in cursor.get("skipped", {}).items()})
+    return Counts(cursor.get("dropped", 0), skipped, frozenset(cursor.get("unmet", ())))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from torchdata_ais.error_text import Remedy
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.store.naming import make_folder, naming, no_empty_folders
+from torchdata_ais.store.options import ONE_TRY
+from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing.pattern import NUMBER, check_pattern, shards_there
 
@@ -59,3 +62,48 @@ def folder_of(pattern: str) -> Iterator[None]:
     place = parse_url(pattern)
     with no_empty_folders([Path(place.name).parent] if place.kind == "file" else []):
         yield
+
+
+def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
+    """Raise if an object's bucket is not there: a shard is written for minutes before it is stored.
+
+    Whatever else the cluster says, it says again when the shard is stored, and is asked again then.
+
+    Raises:
+        NotFoundError: There is no such bucket.
+    """
+    place = parse_url(name)
+    if place.kind != "object":
+        return
+    settings = options()
+    place = place.at(settings.endpoint)
+    try:
+        list_bucket(place, place.name, replace(settings, retry=ONE_TRY), first_page=True)
+    except NotFoundError as error:
+        bucket = replace(place, name="").uri
+        raise NotFoundError.at(
+            f"there is no bucket {bucket}",
+            todo=f"make it first: client.bucket({place.bucket!r}).create(), or check the spelling",
+            url=redact(name),
+        ) from error
+    except AISError:
+        return
+
+
+def check_place(name: str) -> None:
+    """Refuse a path of this machine where no file can be written, before anything is made.
+
+    Raises:
+        UsageError: It is a folder.
+        NotFoundError: Its folder is not there.
+    """
+    place = parse_url(name)
+    if place.kind != "file":
+        return
+    if Path(place.name).is_dir():
+        raise UsageError.at("this is a folder", todo="name a file in it", url=name)
+    folder = Path(place.name).absolute().parent
+    if not folder.is_dir():
+        raise NotFoundError.at(
+            f"there is no folder {folder}", todo="make it first, or write elsewhere", url=name
+        )

@@ -22,8 +22,9 @@ from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
 from torchdata_ais.writing.packing import PackingNames, SamplePacker
+from torchdata_ais.writing.prepare import check_bucket, check_place
 from torchdata_ais.writing.series_index import SeriesIndex, Taker
-from torchdata_ais.writing.targets import StreamTarget, Target, check_bucket, check_place, open_target
+from torchdata_ais.writing.targets import StreamTarget, Target, open_target
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -157,14 +158,10 @@ class ShardWriter(Writer):
                 check_function(function, 1, f"ShardWriter({name}=)")
         packing: dict[str, Any] = {**named}
         self._options = partial(cluster_options, given_options(cluster, **taken(packing, ClusterNames)))
-        try:
-            self._pack = SamplePacker(**packing)
-        except TypeError as error:
-            raise UsageError.at(f"ShardWriter: {error}", todo="see the arguments of TarWriter") from error
+        self._pack = SamplePacker(**packing)
         self._maxcount, self._maxsize = maxcount, maxsize
         self._post, self._opener = post, opener
         self._level = logging.INFO if verbose else logging.DEBUG
-        self._archive: OpenArchive | None = None
         self._keys = xxhash.xxh64()
         self._is_open = True
         self._where = manifest
@@ -185,10 +182,10 @@ class ShardWriter(Writer):
         self._index = SeriesIndex(index, pattern, self._options) if index else None
         if manifest is not None:
             check_place(manifest)
-            if not resume and parse_url(manifest).kind == "file":
+            if resume:
+                self._take_up(manifest, check=post is None and opener is None)
+            elif parse_url(manifest).kind == "file":
                 Manifest.load(manifest, self._options)  # something else is not written over
-        if resume and manifest is not None:
-            self._take_up(manifest, check=post is None and opener is None)
 
     def _take_up(self, where: str, *, check: bool) -> None:
         """Continue the series of the manifest, if there is one."""
@@ -212,16 +209,6 @@ class ShardWriter(Writer):
     def notes(self) -> dict[str, Any]:
         """What else the manifest says."""
         return self._manifest.notes
-
-    @property
-    def count(self) -> int:
-        """Samples in the shard under way."""
-        return 0 if self._archive is None else self._archive.count
-
-    @property
-    def size(self) -> int:
-        """Bytes of the shard under way, before compression and without its end."""
-        return 0 if self._archive is None else self._archive.size
 
     def resume_at(self) -> Any:
         """Pass over nothing, and return the cursor noted with the last finished shard; None if there is none.

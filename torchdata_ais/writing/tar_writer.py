@@ -74,6 +74,8 @@ class TarWriter(Writer):
         ['000.cls', '000.txt']
     """
 
+    _archive: OpenArchive
+
     @checked
     def __init__(
         self,
@@ -107,16 +109,6 @@ class TarWriter(Writer):
         )
         target = open_target(name, partial(cluster_options, given_options(cluster, **named)))
         self._archive = OpenArchive(target, compression)
-
-    @property
-    def count(self) -> int:
-        """Samples written."""
-        return self._archive.count
-
-    @property
-    def size(self) -> int:
-        """Bytes of the archive so far, before compression and without its end."""
-        return self._archive.size
 
     def write(self, obj: Mapping[str, Any]) -> int:
         """Write one sample, all of it or nothing, and return the bytes of its fields together."""

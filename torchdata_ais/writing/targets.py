@@ -6,24 +6,19 @@ import fcntl
 import io
 import logging
 import os
-import stat
 import sys
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import xxhash
 
-from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.store.naming import name_file, naming
-from torchdata_ais.store.options import ONE_TRY
-from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.tar.writer import Buffer
 from torchdata_ais.urls import Location, parse_url, redact
 
@@ -69,10 +64,24 @@ class Target(ABC):
 
 
 class _Kept(Target):
-    """Bytes kept in a file until they are whole; `_kept_in` is what errors call it."""
+    """Bytes kept in a file until they are whole.
 
-    _file: Any
-    _kept_in: str
+    Args:
+        name: See `Target`.
+        file: The file.
+        part: Its name; None for a temporary file without one.
+    """
+
+    def __init__(self, name: str, file: Any, part: str | None) -> None:
+        super().__init__(name)
+        self._file, self._part = file, part
+        self._kept_in = part or tempfile.gettempdir()  # for errors
+        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), name, file, part)
+
+    def discard(self) -> None:
+        """Let go of the file, and remove it."""
+        if self._finalizer.detach():
+            _remove(self._file, self._part)
 
     def _write(self, block: Buffer) -> None:
         try:
@@ -97,12 +106,11 @@ class FileTarget(_Kept):
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__(path)
         self._path = os.path.realpath(path)
         folder, base = os.path.split(self._path)
-        self._kept_in = os.path.join(folder, f".{base}.part")  # noqa: PTH118 - text in, text out
+        part = os.path.join(folder, f".{base}.part")  # noqa: PTH118 - text in, text out
         try:
-            self._file = os.fdopen(_locked(self._kept_in, path), "wb", _BUFFER_BYTES)
+            file = os.fdopen(_locked(part, path), "wb", _BUFFER_BYTES)
         except FileNotFoundError as error:
             raise NotFoundError.at(
                 f"there is no folder {folder}", todo="make it first, or write elsewhere", url=path
@@ -111,7 +119,7 @@ class FileTarget(_Kept):
             raise UsageError.at(
                 f"a part of {folder} is a file, and no folder", todo="write elsewhere", url=path
             ) from error
-        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), path, self._file, self._kept_in)
+        super().__init__(path, file, part)
 
     def publish(self) -> None:
         """Flush to the disk, then rename: after a power cut there is the old file or the new one."""
@@ -121,11 +129,6 @@ class FileTarget(_Kept):
         os.replace(self._kept_in, self._path)  # noqa: PTH105 - text in, text out
         self._finalizer.detach()
         self._file.close()
-
-    def discard(self) -> None:
-        """Remove the part."""
-        if self._finalizer.detach():
-            _remove(self._file, self._kept_in)
 
 
 class ObjectTarget(_Kept):
@@ -142,17 +145,15 @@ class ObjectTarget(_Kept):
     """
 
     def __init__(self, place: Location, options: StoreOptions) -> None:
-        super().__init__(place.shown)
-        place = place.at(options.endpoint)
+        name, place = place.shown, place.at(options.endpoint)
         if place.kind != "object" or not place.name or place.name.endswith("/"):
             raise UsageError.at(
-                "the URL names no object to write", todo="write ais://bucket/name.tar", url=self.name
+                "the URL names no object to write", todo="write ais://bucket/name.tar", url=name
             )
         place.require_endpoint()
         self._place, self._options = place, options
-        self._kept_in = tempfile.gettempdir()
-        self._file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115
-        self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), self.name, self._file)
+        file = tempfile.TemporaryFile(prefix="torchdata_ais-", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        super().__init__(name, file, None)
 
     def publish(self) -> None:
         """Store the object; on failure nothing of it is there."""
@@ -161,12 +162,6 @@ class ObjectTarget(_Kept):
             with naming(self._kept_in):
                 file.seek(0)  # writes what is left
             put_object(self._place, file, self._options, size=self.size, checksum=self.checksum)
-
-    def discard(self) -> None:
-        """Drop the temporary file."""
-        self._finalizer.detach()
-        with suppress(OSError):  # flushes what cannot be written, if the disk is full
-            self._file.close()
 
 
 class StreamTarget(Target):
@@ -243,63 +238,11 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
         )
     if os.path.isdir(place.name):  # noqa: PTH112 - text in
         raise UsageError.at("this is a folder", todo="name a file in it", url=place.name)
-    if _is_special(place.name):
+    if os.path.exists(place.name) and not os.path.isfile(place.name):  # noqa: PTH110, PTH113 - text in
+        # A pipe or device: nothing to put a part beside, nothing to rename.
         stream = open(place.name, "wb")  # noqa: SIM115, PTH123 - closed by the target
         return StreamTarget(stream, stream.close)
     return FileTarget(place.name)
-
-
-def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
-    """Raise if an object's bucket is not there: a shard is written for minutes before it is stored.
-
-    Whatever else the cluster says, it says again when the shard is stored, and is asked again then.
-
-    Raises:
-        NotFoundError: There is no such bucket.
-    """
-    place = parse_url(name)
-    if place.kind != "object":
-        return
-    settings = options()
-    place = place.at(settings.endpoint)
-    try:
-        list_bucket(place, place.name, replace(settings, retry=ONE_TRY), first_page=True)
-    except NotFoundError as error:
-        bucket = replace(place, name="").uri
-        raise NotFoundError.at(
-            f"there is no bucket {bucket}",
-            todo=f"make it first: client.bucket({place.bucket!r}).create(), or check the spelling",
-            url=redact(name),
-        ) from error
-    except AISError:
-        return
-
-
-def check_place(name: str) -> None:
-    """Refuse a path of this machine where no file can be written, before anything is made.
-
-    Raises:
-        UsageError: It is a folder.
-        NotFoundError: Its folder is not there.
-    """
-    place = parse_url(name)
-    if place.kind != "file":
-        return
-    if Path(place.name).is_dir():
-        raise UsageError.at("this is a folder", todo="name a file in it", url=name)
-    folder = Path(place.name).absolute().parent
-    if not folder.is_dir():
-        raise NotFoundError.at(
-            f"there is no folder {folder}", todo="make it first, or write elsewhere", url=name
-        )
-
-
-def _is_special(path: str) -> bool:
-    """Return whether there is a pipe or device: nothing to put a part beside, nothing to rename."""
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - text in
-    except OSError:
-        return False
 
 
 def _locked(part: str, path: str) -> int:
@@ -331,19 +274,17 @@ def _locked(part: str, path: str) -> int:
         os.close(fd)
 
 
-def _remove(file: BinaryIO | Any, part: str) -> None:
-    with suppress(OSError):
-        os.unlink(part)  # noqa: PTH108
+def _remove(file: Any, part: str | None) -> None:
+    if part is not None:
+        with suppress(OSError):
+            os.unlink(part)  # noqa: PTH108
     with suppress(OSError):
         file.close()  # flushes what cannot be written, if the disk is full
 
 
-def _abandoned(pid: int, name: str, file: Any, part: str | None = None) -> None:
+def _abandoned(pid: int, name: str, file: Any, part: str | None) -> None:
     """Clean up after a writer that nobody closed, and say so: its samples are nowhere."""
     if pid != os.getpid():  # a copy in a child process: the writer is the parent's
         return
-    if part is None:
-        file.close()
-    else:
-        _remove(file, part)
+    _remove(file, part)
     logger.warning("%s was never closed, and is discarded: use `with`, or call close()", name)

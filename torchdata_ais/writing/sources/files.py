@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.store.naming import naming
-from torchdata_ais.writing.sources.source import LeftOut
+from torchdata_ais.writing.sources.tally import Tally
 
 PICTURES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
 SOUNDS = frozenset(["wav", "flac", "mp3", "ogg", "opus", "m4a", "aac"])
@@ -23,21 +23,14 @@ class FoundFile(NamedTuple):
     path: str
     size: int
 
+    @property
+    def ending(self) -> str:
+        """What `split_ending` says of the path."""
+        return split_ending(self.path)[1]
 
-class Omitted:
-    """Counts what is left out, by reason, and keeps the first of each."""
 
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str]] = {}
-
-    def add(self, reason: str, what: str) -> None:
-        """Count one more."""
-        count, first = self._found.get(reason, (0, what))
-        self._found[reason] = count + 1, first
-
-    def as_list(self) -> list[LeftOut]:
-        """Return all of it, in the order of the first of each."""
-        return [LeftOut(reason, count, first) for reason, (count, first) in self._found.items()]
+Omitted = Tally[str]
+"""What is left out, by reason."""
 
 
 def files_below(root: Path, omitted: Omitted) -> Iterator[FoundFile]:
@@ -86,6 +79,6 @@ def split_ending(path: str) -> tuple[str, str]:
     return (f"{folder}{slash}{stem}", ending.lower()) if dot and stem else (path, "")
 
 
-def is_table(name: str) -> bool:
-    """Return whether this is the name of a table."""
-    return name.lower().endswith(TABLES)
+def is_table(named: Any) -> bool:
+    """Return whether this is a path or URL of a table."""
+    return isinstance(named, str | os.PathLike) and os.fsdecode(named).lower().endswith(TABLES)

@@ -10,18 +10,11 @@ import xxhash
 
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import DuplicateFieldError, NotFoundError, UsageError
-from torchdata_ais.writing.sources.files import (
-    MEDIA,
-    PICTURES,
-    SOUNDS,
-    FoundFile,
-    Omitted,
-    split_ending,
-)
+from torchdata_ais.writing.sources.files import MEDIA, PICTURES, SOUNDS, FoundFile, Omitted, split_ending
 from torchdata_ais.writing.sources.folders import BucketFolder, DiskFolder, FileFolder
 from torchdata_ais.writing.sources.load_files import TEXTS, Item, LoadFiles
 from torchdata_ais.writing.sources.options import SourceOptions
-from torchdata_ais.writing.sources.source import ListSource
+from torchdata_ais.writing.sources.source import ListSource, left_out
 
 _MAIN = {"auto": MEDIA, "images": PICTURES, "audio": SOUNDS}
 _WHAT = {"auto": "picture, sound or video", "images": "picture", "audio": "sound"}
@@ -68,31 +61,32 @@ def media_folder(
     main, what = _MAIN.get(options.kind, MEDIA), _WHAT.get(options.kind, _WHAT["auto"])
     omitted = Omitted()
     files = list(folder.files(omitted))
-    groups = _groups(_without_notes(files, omitted), main, what, omitted)
+    notes = _notes_of_img2dataset(files)
+    for path in notes:
+        omitted.add("img2dataset's own notes", path)
+    groups = _groups([file for file in files if file.path not in notes], main, what, omitted)
     if not groups:
-        endings = sorted({ending for file in files if (ending := split_ending(file.path)[1])})
+        endings = sorted({file.ending for file in files if file.ending})
         seen = f"; its files end in {', '.join(endings[:8])}" if endings else ""
         raise NotFoundError.at(
             f"the folder holds no {what}{seen}",
             todo="check the path; tables (.csv, .jsonl, .parquet) are named themselves",
             url=str(folder),
         )
-    classes = _classes(folder, groups, options.kind) if not _is_img2dataset(files) else []
-    field = picture_field(
-        (split_ending(file.path)[1] for group in groups.values() for file in group), options
-    )
-    items = _items(groups, field, str(folder))
+    classes = [] if notes else _classes(folder, groups, options.kind)
+    found = sorted(file for group in groups.values() for file in group)
+    items = _items(groups, picture_field((file.ending for file in found), options), str(folder))
     digest = xxhash.xxh64()
-    for file in sorted(file for group in groups.values() for file in group):
+    for file in found:
         digest.update(f"{file.path} {file.size}\n".encode("utf-8", "surrogateescape"))
-    kinds = {split_ending(path)[1] for _, parts in items for _, path in parts} & main
+    kinds = {file.ending for file in found} & main
     unit = "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
     source = ListSource(unit, items, digest.hexdigest(), LoadFiles(folder.reader(), tuple(classes), main))
     source.notes = {"classes": classes} if classes else {}
     source.by_class = len(classes) > 1
     for empty in sorted({*classes} - {path.partition("/")[0] for path in groups}):
         omitted.add(f"a folder without a {what}, though a class", f"{empty}/")
-    source.left_out = omitted.as_list()
+    source.left_out = left_out(omitted)
     return source
 
 
@@ -114,25 +108,10 @@ def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str
     return dict.fromkeys(found, one)
 
 
-def _without_notes(files: list[FoundFile], omitted: Omitted) -> list[FoundFile]:
-    """Leave out what img2dataset writes beside its folders, if it was that."""
-    if not _is_img2dataset(files):
-        return files
-    kept = []
-    for file in files:
-        if _OF_IMG2DATASET.fullmatch(file.path):
-            omitted.add("img2dataset's own notes", file.path)
-        else:
-            kept.append(file)
-    return kept
-
-
-def _is_img2dataset(files: list[FoundFile]) -> bool:
-    return any(
-        found and found[1] == "_stats.json"
-        for file in files
-        if (found := _OF_IMG2DATASET.fullmatch(file.path))
-    )
+def _notes_of_img2dataset(files: list[FoundFile]) -> Mapping[str, object]:
+    """Return the paths of what img2dataset writes beside its folders; none if it was not that."""
+    notes = dict.fromkeys(file.path for file in files if _OF_IMG2DATASET.fullmatch(file.path))
+    return notes if any(path.endswith(".json") for path in notes) else {}
 
 
 def _groups(
@@ -144,16 +123,16 @@ def _groups(
         groups.setdefault(split_ending(file.path)[0], []).append(file)
     found = {}
     for stem, group in groups.items():
-        named = [file for file in group if re.fullmatch(r"\w+", split_ending(file.path)[1])]
+        named = [file for file in group if re.fullmatch(r"\w+", file.ending)]
         for file in group:
             if file not in named:
                 omitted.add(f"no {what} by its name", file.path)
-        if any(split_ending(file.path)[1] in main for file in named):
+        if any(file.ending in main for file in named):
             # The picture first: it says of which class the sample is, and what errors name.
-            found[stem] = sorted(named, key=lambda file: (split_ending(file.path)[1] not in main, file.path))
+            found[stem] = sorted(named, key=lambda file: (file.ending not in main, file.path))
             continue
         for file in named:
-            is_beside = split_ending(file.path)[1] in TEXTS | {"cls"}
+            is_beside = file.ending in TEXTS | {"cls"}
             omitted.add(
                 f"no {what} of this name beside it" if is_beside else f"no {what} by its name", file.path
             )
@@ -203,8 +182,7 @@ def _items(groups: Mapping[str, list[FoundFile]], fields: Mapping[str, str], roo
             raise _twice(other, first, "samples with the same key", root, key)
         parts: dict[str, str] = {}
         for file in group:
-            ending = split_ending(file.path)[1]
-            field = fields.get(ending, ending)
+            field = fields.get(file.ending, file.ending)
             if field in parts:
                 raise _twice(parts[field], file.path, f"the same field {field!r} of one sample", root, key)
             parts[field] = file.path

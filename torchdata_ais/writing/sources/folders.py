@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.store.naming import naming
@@ -15,25 +14,6 @@ from torchdata_ais.urls import Location, parse_url
 from torchdata_ais.writing.sources.files import FoundFile, Omitted, files_below
 
 _HIDDEN = re.compile(r"(?:[^.][^/]*/)*\.[^/]*")
-
-
-class FileFolder(Protocol):
-    """A folder of files."""
-
-    def files(self, omitted: Omitted) -> Iterator[FoundFile]:
-        """Yield the files below it, sorted by name level by level; hidden ones are left out."""
-
-    def folders(self) -> list[str]:
-        """Return the names of the folders in it, sorted."""
-
-    def reader(self) -> FileFolder:
-        """Return what reads the files, and can be pickled."""
-
-    def where(self, path: str) -> str:
-        """Return the name of a file for people."""
-
-    def read(self, path: str) -> bytes:
-        """Return what a file holds."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +26,20 @@ class DiskFolder:
         return self.root
 
     def files(self, omitted: Omitted) -> Iterator[FoundFile]:
-        """Yield the files below it; see `files_below`."""
+        """Yield the files below it, sorted by name level by level; hidden ones are left out."""
         return files_below(Path(self.root), omitted)
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in it, also of empty ones."""
+        """Return the names of the folders in it, sorted, also of empty ones."""
         with naming(self.root), os.scandir(self.root) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
 
     def reader(self) -> DiskFolder:
-        """Return itself."""
+        """Return what reads the files, and can be pickled: itself."""
         return self
 
     def where(self, path: str) -> str:
-        """Return its path."""
+        """Return the name of a file for people: its path."""
         return str(Path(self.root, path))
 
     def read(self, path: str) -> bytes:
@@ -131,3 +111,7 @@ class BucketFolder:
         """Return an object, verified."""
         with open_blocks(replace(self.place, name=self.place.name + path), self.options) as blocks:
             return b"".join(blocks)
+
+
+FileFolder = DiskFolder | BucketFolder
+"""A folder of files."""

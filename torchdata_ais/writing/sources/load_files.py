@@ -10,10 +10,7 @@ from torchdata_ais.codecs import EncodeError
 from torchdata_ais.codecs.fields import FIELD_KINDS
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import SampleError
-from torchdata_ais.writing.sources.files import (
-    MEDIA,
-    split_ending,
-)
+from torchdata_ais.writing.sources.files import MEDIA, split_ending
 from torchdata_ais.writing.sources.folders import FileFolder
 from torchdata_ais.writing.sources.text_rows import likely_encoding
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.writing.sources.column_names import by_columns
-from torchdata_ais.writing.sources.files import MEDIA, Omitted, files_below, split_ending
+from torchdata_ais.writing.sources.files import MEDIA, Omitted, files_below
 from torchdata_ais.writing.sources.options import SourceOptions
+from torchdata_ais.writing.sources.source import left_out
 from torchdata_ais.writing.sources.table import TableSource, table
 
 METADATA_NAMES = tuple(f"metadata.{ending}" for ending in ("jsonl", "csv", "parquet"))
@@ -62,10 +62,9 @@ def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> T
     """
     root = found.parent
     source = table(str(found), options, root=str(root), columns=how.columns, source_options=how)
-    load: Any = source.load
-    if not load.files:
+    if not source.load.files:
         raise UsageError.at(
-            f"no column of {found.name} names files; it has {', '.join(load.fields)}",
+            f"no column of {found.name} names files; it has {', '.join(source.load.fields)}",
             todo=Remedy(
                 'the column is called "file_name"', *by_columns("say which: {}", {"path": "file_name"})
             ),
@@ -77,9 +76,9 @@ def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> T
         if file.path == found.name:
             continue
         if file.path not in named:
-            is_media = split_ending(file.path)[1] in MEDIA
+            is_media = file.ending in MEDIA
             omitted.add(
                 f"no row of {found.name} names it" if is_media else "no picture, sound or video", file.path
             )
-    source.left_out = omitted.as_list()
+    source.left_out = left_out(omitted)
     return source

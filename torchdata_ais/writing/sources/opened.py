@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.error_text import Remedy
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store import StoreOptions
@@ -23,6 +23,8 @@ from torchdata_ais.writing.sources.table import table
 
 Store = Callable[[], StoreOptions]
 
+_NO_SOURCES = MEDIA | {"zip", "xlsx", "xls", "json", "txt", "7z", "rar"}
+
 
 def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     """Return the source of this kind, or of the kind that its name suggests.
@@ -35,10 +37,11 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     Raises:
         UsageError, NotFoundError: See the layouts.
     """
-    is_folder = isinstance(source, str | os.PathLike) and Path(source).is_dir()
+    is_path = isinstance(source, str | os.PathLike)
+    is_folder = is_path and Path(source).is_dir()
+    tables = [source] if is_path else source
     kind: str = how.kind
     metadata: Path | None = None
-    tables = [source] if isinstance(source, str | os.PathLike) else source
     if is_folder and kind in ("auto", "table"):
         folder = Path(source)
         if kind == "auto" and (shards := shards_in(folder)):
@@ -46,14 +49,12 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
             kind = "shards"
         elif metadata := metadata_of(folder):
             kind = "metadata"
-        elif found := sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != "."):
-            # img2dataset has one beside each of its folders: then the folders are the data.
-            kind, tables = (
-                (kind, found) if any(folder.glob("*_stats.json")) and kind == "auto" else ("table", found)
-            )
+        # img2dataset has a table beside each of its folders: then the folders are the data.
+        elif kind == "table" or not any(folder.glob("*_stats.json")):
+            found = sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != ".")
+            kind, tables = ("table", found) if found else (kind, tables)
     elif kind == "auto":
-        names = [source] if isinstance(source, str | os.PathLike) else source
-        is_tables = isinstance(names, Sequence) and bool(names) and all(_is_table(one) for one in names)
+        is_tables = isinstance(tables, Sequence) and bool(tables) and all(map(is_table, tables))
         kind = "table" if is_tables else "shards"
     bucket = _bucket_folder(source, how, store)
     if bucket is not None:
@@ -63,7 +64,7 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
         raise UsageError.at(
             "columns= and root= are for tables", todo=Remedy('pass kind="table"', "leave them out")
         )
-    if kind == "metadata" and metadata is not None:
+    if metadata is not None:
         return metadata_folder(metadata, StoreOptions(), how)
     if kind == "table":
         return _table([os.fspath(one) for one in tables], how, store, is_folder and tables == [source])
@@ -75,6 +76,15 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     if how.kind == "auto":
         _check_archive(source)
     found = find_shards(source, store)
+    if how.shuffle or how.splits:  # samples of large shards are not here to be shuffled
+        raise UsageError.at(
+            "shards cannot be shuffled or split while they are converted",
+            todo=Remedy(
+                in_programs("shuffle on the cluster with dSort, or while reading with .shuffled()"),
+                in_commands("shuffle shards with torchdata-ais dsort"),
+                "; to split, give each part shards of its own by a template",
+            ),
+        )
     return ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
 
 
@@ -84,7 +94,7 @@ def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolde
     Raises:
         UsageError: It is that and something else.
     """
-    if not isinstance(source, str) or how.kind in ("table", "shards") or _is_table(source):
+    if not isinstance(source, str) or how.kind in ("table", "shards") or is_table(source):
         return None
     place = parse_url(source)
     if place.kind == "http" and (how.kind != "auto" or source.endswith("/")):
@@ -96,14 +106,14 @@ def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolde
     if place.kind != "object" or place.params or "{" in place.name or is_shard(place.name):
         return None
     found = BucketFolder.at(place.uri, store())
-    names = [file.path for file in found.files(Omitted())]
-    shards = [name for name in names if is_shard(name)]
-    media = [name for name in names if split_ending(name)[1] in MEDIA]
+    files = list(found.files(Omitted()))
+    shards = [file.path for file in files if is_shard(file.path)]
+    media = [file.path for file in files if file.ending in MEDIA]
     if not media and how.kind == "auto":
         return None
     if how.kind == "auto" and shards:
         raise _both(shards[0], media[0], str(found))
-    if table := next((name for name in names if name in METADATA_NAMES), None):
+    if table := next((file.path for file in files if file.path in METADATA_NAMES), None):
         raise UsageError.at(
             f"pictures with a table beside them ({table}) are read of folders of this machine",
             todo=f"fetch them first: torchdata-ais get {found} FOLDER/",
@@ -143,8 +153,8 @@ def _check_folder(source: Any, is_folder: bool) -> None:
 
 def _check_shards_alone(folder: Path, shard: str) -> None:
     """Refuse a folder of shards and of pictures or sound: one of the two would be left out unseen."""
-    files = (file.path for file in files_below(folder, Omitted()))
-    other = next((path for path in files if split_ending(path)[1] in MEDIA), None)
+    files = files_below(folder, Omitted())
+    other = next((file.path for file in files if file.ending in MEDIA), None)
     if other is not None:
         raise _both(Path(shard).name, other, str(folder))
 
@@ -162,24 +172,12 @@ def _check_archive(source: Any) -> None:
     if not isinstance(source, str | os.PathLike) or not Path(source).is_file():
         return
     ending = split_ending(os.fsdecode(source))[1]
-    if not is_shard(os.fsdecode(source)) and ending in MEDIA | {
-        "zip",
-        "xlsx",
-        "xls",
-        "json",
-        "txt",
-        "7z",
-        "rar",
-    }:
+    if not is_shard(os.fsdecode(source)) and ending in _NO_SOURCES:
         raise UsageError.at(
             f"a .{ending} file is no source",
             todo="pass the folder it is in, a table (.csv, .tsv, .jsonl, .parquet), or shards (.tar)",
             url=str(source),
         )
-
-
-def _is_table(one: Any) -> bool:
-    return isinstance(one, str | os.PathLike) and is_table(os.fsdecode(one))
 
 
 def _is_remote(name: str) -> bool:

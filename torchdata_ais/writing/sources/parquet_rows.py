@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import itertools
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -55,9 +56,9 @@ class ParquetRows(Rows):
             groups = [found.metadata.row_group(number) for number in range(found.metadata.num_row_groups)]
             sizes = [(group.num_rows, group.total_byte_size) for group in groups]
             digest.update(f"{found.schema_arrow} {sizes}\n".encode())
-        self.columns = list(self._files[0].schema_arrow.names)
-        self.digest = digest.hexdigest()
         schema = self._files[0].schema_arrow
+        self.columns = list(schema.names)
+        self.digest = digest.hexdigest()
         self.texts = frozenset(
             field.name for field in schema if field.type in (pa.string(), pa.large_string())
         )
@@ -72,32 +73,22 @@ class ParquetRows(Rows):
         if any(after < before for before, after in itertools.pairwise(numbers)):
             yield from self._scattered(numbers, wanted)
             return
-        coming = iter(numbers)
-        number = next(coming, None)
-        begin = 0
+        begin = taken = 0
         for file in self._files:
             for group in range(file.metadata.num_row_groups):
                 end = begin + file.metadata.row_group(group).num_rows
-                if number is None:
-                    return
-                if number < end:
-                    for at, row in enumerate(_of_group(file, group, wanted), begin):
-                        if at == number:
-                            yield at, row
-                            number = next(coming, None)
-                        if number is None or number >= end:
-                            break
-                begin = end
+                inside = numbers[taken : bisect_left(numbers, end, taken)]
+                rows = enumerate(_of_group(file, group, wanted), begin)
+                for number in inside:
+                    yield next(entry for entry in rows if entry[0] == number)
+                begin, taken = end, taken + len(inside)
 
     def _scattered(self, numbers: Sequence[int], columns: list[str] | None) -> Iterator[tuple[int, Row]]:
         import pyarrow as pa
 
         table = pa.concat_tables([file.read(columns) for file in self._files])
-        for begin in range(0, len(numbers), _ROWS_AT_ONCE):
-            some = numbers[begin : begin + _ROWS_AT_ONCE]
-            # A row by itself: taking of large columns at once would copy them.
-            for number in some:
-                yield number, _plain(table.slice(number, 1).to_pylist()[0])
+        for number in numbers:  # a row by itself: taking of large columns at once would copy them
+            yield number, _plain(table.slice(number, 1).to_pylist()[0])
 
     def labels(self, column: str) -> list[str] | None:
         """Return the names of Hugging Face's ``ClassLabel``, which stand in the file's metadata."""

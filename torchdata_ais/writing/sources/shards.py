@@ -9,75 +9,90 @@ from typing import Any
 
 import xxhash
 
-from torchdata_ais.error_text import Remedy, in_commands, in_programs
-from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.errors import NonAdjacentKeyError, NotFoundError
+from torchdata_ais.reading.keyset import KeySet
+from torchdata_ais.reading.runs import Run, whole_runs
+from torchdata_ais.reading.samples import whole_samples
+from torchdata_ais.samples import Sample
 from torchdata_ais.shard_names import is_shard
-from torchdata_ais.store import StoreOptions, list_objects
+from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.store.naming import naming
+from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.urls import ObjectURL, parse_url, redact
-from torchdata_ais.writing.sources._read import read_samples
 from torchdata_ais.writing.sources.source import Source
+
+_MAX_SAMPLE_BYTES = 1 << 30
 
 
 class ShardSource(Source):
     """The samples of existing shards; the cursor is the shard's position and an offset in it.
 
+    Attributes:
+        shards: All of them.
+
     Memory: one sample, what `StoreOptions.prefetch_bytes` allows, and about 100 bytes a sample of one shard, to notice
     keys that come back.
     """
 
-    unit = "shard"
-
     def __init__(self, shards: Sequence[str], options: StoreOptions) -> None:
-        self._shards = list(shards)
+        self.shards = list(shards)
         self._options = options
-        self.total = len(self._shards)
         digest = xxhash.xxh64()
-        for url in self._shards:
+        for url in self.shards:
             digest.update(f"{parse_url(url).uri} {_facts(url)}\n".encode("utf-8", "surrogateescape"))
-        self.digest = digest.hexdigest()
-        self.notes = {}
-        self.left_out = []
-        self.load = dict
-
-    @property
-    def shards(self) -> list[str]:
-        """All of them."""
-        return self._shards
+        super().__init__("shard", len(self.shards), digest.hexdigest(), dict)
 
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yield ``(cursor, sample of bytes)``; begins anew at the shard of the cursor, and passes over its head."""
         shard, offset = cursor or (0, 0)
-        for index in range(shard, len(self._shards)):
-            last = None
-            for end, sample in read_samples(self._shards[index], self._options, start=offset):
-                if last is not None:
-                    yield [index, last[0]], last[1]
-                last = end, sample
-            if last is not None:  # with its last sample the shard is over
-                yield [index + 1, 0], last[1]
+        for index in range(shard, len(self.shards)):
+            for run, sample in read_samples(self.shards[index], self._options, start=offset):
+                yield [index + 1, 0] if run.last else [index, run.end], sample
             offset = 0
 
     def done(self, cursor: Any) -> int:
         """Return the number of shards read to the end."""
         return int(cursor[0]) if cursor else 0
 
-    def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> ShardSource:
-        """Return a source of some of the shards; samples of large shards are not here to be shuffled.
+    def chosen(self, positions: Callable[[int], Sequence[int]]) -> ShardSource:
+        """Return a source of some of the shards."""
+        return ShardSource([self.shards[number] for number in positions(self.total)], self._options)
 
-        Raises:
-            UsageError: They shall not come as they stand.
-        """
-        if not whole:
-            raise UsageError.at(
-                "shards cannot be shuffled or split while they are converted",
-                todo=Remedy(
-                    in_programs("shuffle on the cluster with dSort, or while reading with .shuffled()"),
-                    in_commands("shuffle shards with torchdata-ais dsort"),
-                    "; to split, give each part shards of its own by a template",
-                ),
-            )
-        return ShardSource([self._shards[number] for number in positions(self.total)], self._options)
+
+def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator[tuple[Run, Sample]]:
+    """Yield the samples of a shard with their runs, whole ones only.
+
+    Args:
+        url: A shard: object, file, web file or standard input.
+        options: Transport settings.
+        start: Samples that begin before this offset (in the decompressed shard) are read and passed over.
+
+    Raises:
+        TransportError, ShardError: The shard cannot be read, or is not sound.
+        SampleError: Its members do not make samples. Conversions never go on after it: what else would be lost?
+
+    Example:
+        >>> from torchdata_ais.testing import example_shards
+        >>> [(run.end, sample["__key__"]) for run, sample in read_samples(example_shards()[1], StoreOptions())]
+        [(2048, '00001'), (4096, '00002'), (6144, '00003')]
+    """
+    keys = KeySet()
+    place = parse_url(url)
+    url = place.shown
+    with open_blocks(place, options) as blocks:
+        reader = TarReader(decompress(blocks, url=url), url=url, max_member_bytes=_MAX_SAMPLE_BYTES)
+        runs = whole_runs(reader, url=url, max_bytes=_MAX_SAMPLE_BYTES)
+        for run, sample in whole_samples(runs, url):
+            if not keys.add(sample["__key__"]):
+                raise NonAdjacentKeyError.at(
+                    f"the key {run.key!r} was met before in this shard: the members of a sample must stand together",
+                    todo="sort the shard first (tar --sort=name)",
+                    url=url,
+                    offset=run.offset,
+                    key=run.key,
+                )
+            if run.offset >= start:
+                yield run, sample
 
 
 def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:

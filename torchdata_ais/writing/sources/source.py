@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torchdata_ais.writing.classes import other_numbers
+from torchdata_ais.writing.sources.tally import Tally
 
 
 class LeftOut(NamedTuple):
@@ -27,6 +29,11 @@ class LeftOut(NamedTuple):
     first: str
 
 
+def left_out(tally: Tally[str]) -> list[LeftOut]:
+    """Return what was counted by reasons, in the order of the first of each."""
+    return [LeftOut(reason, count, first) for reason, (count, first) in tally.items()]
+
+
 class Source(ABC):
     """Items in a fixed order.
 
@@ -40,13 +47,11 @@ class Source(ABC):
         by_class: Whether the items stand class after class.
     """
 
-    unit: str
-    total: int
-    digest: str
-    notes: dict[str, Any]
-    left_out: list[LeftOut]
-    load: Callable[[Any], dict[str, Any]]
-    by_class: bool = False
+    def __init__(self, unit: str, total: int, digest: str, load: Callable[[Any], dict[str, Any]]) -> None:
+        self.unit, self.total, self.digest, self.load = unit, total, digest, load
+        self.notes: dict[str, Any] = {}
+        self.left_out: list[LeftOut] = []
+        self.by_class = False
 
     @abstractmethod
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
@@ -57,13 +62,8 @@ class Source(ABC):
         """Return how many units are over at a cursor."""
 
     @abstractmethod
-    def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> Source:
-        """Return a source of some of the items.
-
-        Args:
-            positions: Gives which ones, in which order, of so many.
-            whole: Whether these are neighbours in their order.
-        """
+    def chosen(self, positions: Callable[[int], Sequence[int]]) -> Source:
+        """Return a source of some of the items: `positions` gives which ones, in which order, of so many."""
 
     def number_by(self, classes: Sequence[str]) -> None:
         """Have `load` number the classes as they stand in `classes`.
@@ -93,9 +93,7 @@ class ListSource(Source):
     def __init__(
         self, unit: str, items: Sequence[Any], digest: str, load: Callable[[Any], dict[str, Any]]
     ) -> None:
-        self.unit, self.total, self.digest, self.load = unit, len(items), digest, load
-        self.notes = {}
-        self.left_out = []
+        super().__init__(unit, len(items), digest, load)
         self._items = items
         self._positions: Sequence[int] = range(len(items))
 
@@ -111,14 +109,9 @@ class ListSource(Source):
         """Return the position."""
         return int(cursor or 0)
 
-    def chosen(self, positions: Callable[[int], Sequence[int]], *, whole: bool) -> ListSource:  # noqa: ARG002
+    def chosen(self, positions: Callable[[int], Sequence[int]]) -> ListSource:
         """Return some of the items."""
-        found: ListSource = self._copy()
+        found = copy.copy(self)
         found._positions = positions(len(self._items))
         found.total = len(found._positions)
-        return found
-
-    def _copy(self) -> ListSource:
-        found = ListSource(self.unit, self._items, self.digest, self.load)
-        found.notes, found.left_out, found.by_class = self.notes, self.left_out, self.by_class
         return found

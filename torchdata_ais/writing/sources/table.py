@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from torchdata_ais.errors import MissingFieldError
 from torchdata_ais.store import StoreOptions
@@ -80,6 +79,8 @@ def table(
 class TableSource(ListSource):
     """The rows of a table."""
 
+    load: LoadRow
+
     def __init__(self, rows: Rows, load: LoadRow) -> None:
         super().__init__("row", range(len(rows)), rows.digest, load)
         self._rows = rows
@@ -87,15 +88,9 @@ class TableSource(ListSource):
     def _take(self, positions: Sequence[int]) -> Iterator[tuple[int, Row]]:
         return self._rows.take(positions)
 
-    def _copy(self) -> TableSource:
-        found = TableSource(self._rows, self.load)  # type: ignore[arg-type]  # what it was made with
-        found.notes, found.left_out = self.notes, self.left_out
-        return found
-
     def paths(self) -> set[str]:
         """Return all paths that rows name, as they stand there, normalised."""
-        load: Any = self.load
-        columns = sorted(load.files & self._rows.texts)
+        columns = sorted(self.load.files & self._rows.texts)
         rows = self._rows.take(range(len(self._rows)), columns)
         return {
             posixpath.normpath(value) for _, row in rows for value in row.values() if isinstance(value, str)
@@ -103,13 +98,12 @@ class TableSource(ListSource):
 
     def check_files(self) -> None:
         """Raise `MissingFieldError` if files of this machine that rows name are not there."""
-        load: Any = self.load
-        columns = sorted(load.files & self._rows.texts)  # bytes may be all of a Parquet file
+        columns = sorted(self.load.files & self._rows.texts)  # bytes may be all of a Parquet file
         missing: list[tuple[int, str, str]] = []
         for number, row in self._rows.take(self._positions, columns) if columns else ():
             for column in columns:
                 value = row.get(column)
-                path = load.where(value) if isinstance(value, str) and value else ""
+                path = self.load.where(value) if isinstance(value, str) and value else ""
                 if path and "://" not in path and not os.path.isfile(path):  # noqa: PTH113 - of a million
                     missing.append((number, column, str(value)))
         if missing:
@@ -118,6 +112,6 @@ class TableSource(ListSource):
             raise MissingFieldError.at(
                 f"row {number + 1}, column {column!r}: no such file{more}",
                 todo=no_file(value),
-                url=load.where(value)[:LONGEST],
+                url=self.load.where(value)[:LONGEST],
                 field=column,
             )

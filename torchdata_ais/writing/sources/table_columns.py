@@ -107,17 +107,10 @@ class TableColumns:
             return [], {}
         if named := self._rows.labels(column):
             return named, {}
-        values = {row.get(column) for _, row in self._rows.take(range(len(self._rows)), [column])} - {
-            None,
-            "",
-        }
-        if all(
-            isinstance(value, int) or (isinstance(value, str) and _INTEGER.fullmatch(value))
-            for value in values
-        ):
-            return [], {}
-        if not all(isinstance(value, str | int) for value in values):
-            return [], {}  # no class: encoding says so, with the row
+        values = {row.get(column) for _, row in self._rows.take(range(len(self._rows)), [column])}
+        values -= {None, ""}
+        if all(map(_is_number, values)) or not all(isinstance(value, str | int) for value in values):
+            return [], {}  # of what is no class, encoding says so, with the row
         names = sorted(str(value) for value in values)
         if len(names) > max(_FEW_CLASSES, len(self._rows) // 2):
             raise UsageError.at(
@@ -126,6 +119,10 @@ class TableColumns:
                 url=self._url,
             )
         return names, {name: number for number, name in enumerate(names)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and _INTEGER.fullmatch(value) is not None)
 
 
 def _kind_of(value: Any) -> str:
