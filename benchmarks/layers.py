@@ -19,6 +19,7 @@ import statistics
 import time
 from dataclasses import replace
 
+import bare
 import peers
 import run
 import shards
@@ -70,7 +71,7 @@ def undecoded(job):
             yield from source
 
     return {
-        "bare loop": lambda: drained(peers.bare_loop(job)[0]),
+        "bare loop": lambda: drained(bare.reading(job)[0]),
         "receiving, by urllib3 alone": lambda: received(url),
         "receiving": lambda: drained(blocks(silent)),
         "XXH64": lambda: drained(blocks(loud)),

@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 from functools import partial
 
+import bare
 import numpy as np
 import shards
 import torch
@@ -138,76 +139,6 @@ def limit(job):
             yield (range(count),)
 
     return batches(), nothing
-
-
-# -- the limit of reading: what any pipeline has to do, and nothing else
-
-
-class _Members:
-    """The members of a tar archive out of blocks of any size, each copied once; headers are not looked at twice."""
-
-    def __init__(self):
-        self.header, self.pieces, self.missing, self.padding = b"", [], 0, 0
-
-    def feed(self, block):
-        """Yield (name, content) of those that are whole."""
-        data, at = self.header + block if self.header else block, 0
-        view, self.header = memoryview(data), b""
-        while at < len(data):
-            if self.missing:
-                piece = view[at : at + self.missing]
-                at, self.missing = at + len(piece), self.missing - len(piece)
-                if self.missing or self.pieces:
-                    self.pieces.append(bytes(piece))
-                if not self.missing:
-                    yield self.name, b"".join(self.pieces) if self.pieces else bytes(piece)
-                    self.pieces = []
-            elif self.padding:
-                step = min(self.padding, len(data) - at)
-                at, self.padding = at + step, self.padding - step
-            elif len(data) - at < 512:
-                self.header, at = data[at:], len(data)
-            elif data[at]:
-                self.name = data[at : data.index(b"\0", at)]
-                self.missing = int(data[at + 124 : at + 135], 8)
-                self.padding, at = -self.missing % 512, at + 512
-            else:
-                return  # the archive's end
-
-
-def bare_loop(job):
-    """Receive, checksum by XXH64, copy each member once, put 64 into a batch: one process, one connection."""
-    import urllib3
-    import xxhash
-
-    import torchdata_ais.urls
-
-    names = list(torchdata_ais.urls.expand_template(job["template"])) * job["repeat"]
-    record = field(job).encode()
-    pool = urllib3.PoolManager()
-
-    def batches():
-        rows = {record: [], b"cls": []}
-        for name in names:
-            url = f"{job['endpoint']}/v1/objects/{shards.BUCKET}/{name}?provider=ais"
-            response = pool.request("GET", url, preload_content=False, decode_content=False)
-            digest, members = xxhash.xxh64(), _Members()
-            while block := response.read1(1 << 20):
-                digest.update(block)
-                for member, content in members.feed(block):
-                    kind = member.rpartition(b".")[2]
-                    if kind in rows:
-                        rows[kind].append(content)
-                    if kind == b"cls" and len(rows[b"cls"]) == BATCH:
-                        yield rows[record], rows[b"cls"]
-                        rows = {record: [], b"cls": []}
-            if digest.hexdigest() != response.headers["Ais-Checksum-Value"]:
-                raise SystemExit(f"{url}: the checksum differs")
-            response.release_conn()
-        if rows[record]:
-            yield rows[record], rows[b"cls"]
-
-    return batches(), pool.clear
 
 
 # -- webdataset
@@ -483,7 +414,8 @@ PIPELINES = {
     "ours, runs": ours_runs,
     "ours, stream": ours_stream,
     "ours, Mixture": ours_mixture,
-    "bare loop": bare_loop,
+    "bare loop": bare.reading,
+    "bare loop, decoded": bare.decoding,
     "limit": limit,
     "webdataset": webdataset,
     "webdataset + requests": partial(webdataset, opener=_by_requests),

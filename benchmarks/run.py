@@ -68,6 +68,7 @@ PEERS = (CURL, "torchdata", "AISShardReader")
 BATCH = 64  # as in peers.py
 MEMORY_MB = (10, 100, 500, 2000)
 BARE = "bare loop"
+BARE_DECODED = "bare loop, decoded"
 BY_MEMBER = "SDK, a member a request"
 CROPPING = (
     Row("limit", 2),
@@ -82,6 +83,8 @@ CASES = {
         shards.JPEG,
         (
             Row("limit", 2),
+            Row(BARE_DECODED, 2),
+            Row(BARE_DECODED, label="threads"),
             *(Row(name, 2) for name in (*PEERS, "webdataset + fast decoder")),
             Row("ours, DataLoader2", 2),
             Row("ours, DataLoader2", 2, "no [fast]", fast=False),
