@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, TransportError
 from torchdata_ais.index import IndexedSamples, ShardEntry, ShardRow, ShardSamples, StoredIndex
 from torchdata_ais.index.writer import stored_text
+from torchdata_ais.indexing.reading import in_processes
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.jobs import OnProgress, SizedProgress
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.workers.ordered_pool import OrderedPool
 
 _TODO = "index it again: torchdata-ais index"
 
@@ -51,7 +51,7 @@ def problems_of(
     chosen = list(index.selected())
     work = functools.partial(_looked_at, options=index.options)
     names = [stored.shard(number).name for stored, number, _ in chosen]
-    with_found = _mapped(work, names, processes)
+    with_found = in_processes(work, names, processes)
     size = 0
     for done, ((stored, number, rows), found) in enumerate(zip(chosen, with_found, strict=True)):
         problem = _difference(stored, number, rows, found)
@@ -60,14 +60,6 @@ def problems_of(
         if progress is not None:
             size += stored.shard(number).size or 0
             progress(SizedProgress("check", done + 1, len(chosen), size))
-
-
-def _mapped(work: Callable[[str], Found], names: Sequence[str], processes: int) -> Iterator[Found]:
-    if processes < 2 or len(names) < 2:
-        yield from map(work, names)
-        return
-    with OrderedPool(work, min(processes, len(names))) as pool:
-        yield from pool.map(names)
 
 
 def _looked_at(name: str, options: StoreOptions) -> Found:
