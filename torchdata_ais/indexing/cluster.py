@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -52,7 +53,7 @@ def indexed_by_cluster(
         JobError: There is no such job, and `must` is set.
     """
     ran = _run_jobs(urls, options, must=must, progress=progress)
-    unusable: dict[str, int] = {}
+    unusable: Counter[str] = Counter()
     try:
         for begin in range(0, len(urls), _WINDOW):
             window = urls[begin : begin + _WINDOW]
@@ -60,7 +61,7 @@ def indexed_by_cluster(
             unread = [url for url, one in zip(window, found, strict=True) if isinstance(one, str)]
             for url, why in zip(window, found, strict=True):
                 if isinstance(why, str) and ran:
-                    unusable[why] = unusable.get(why, 0) + 1
+                    unusable[why] += 1
                     if unusable[why] <= _SHOWN:
                         logger.warning(
                             "%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why
@@ -69,9 +70,9 @@ def indexed_by_cluster(
             for one in found:
                 yield next(with_read) if isinstance(one, str) else one
     finally:  # who takes the last one does not ask for more
-        more = {why: count - _SHOWN for why, count in unusable.items() if count > _SHOWN}
-        for why, count in more.items():
-            logger.warning("%d more shards were read: %s", count, why)
+        for why, count in unusable.items():
+            if count > _SHOWN:
+                logger.warning("%d more shards were read: %s", count - _SHOWN, why)
 
 
 def _is_theirs(place: Location) -> bool:

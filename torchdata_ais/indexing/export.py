@@ -6,7 +6,8 @@ import json
 import os
 import posixpath
 import struct
-from collections.abc import Iterator
+from itertools import starmap
+from os.path import commonprefix
 from typing import Literal
 
 from torchdata_ais.errors import UsageError
@@ -40,7 +41,7 @@ def export_index(
         files.write("shardindex.json", _wids(index, home))
         return files.written
     counts: dict[str, int] = {}
-    for entry, samples in _shards(index):
+    for entry, samples in starmap(entry_of, index.selected()):
         name = entry.name[len(home) :].lstrip("/")
         if not samples.keys:
             continue  # which neither tool takes
@@ -80,32 +81,17 @@ class _Files:
         self.written.append(path)
 
 
-def _shards(index: IndexedSamples) -> Iterator[tuple[ShardEntry, ShardSamples]]:
-    for stored, number, rows in index.selected():
-        yield entry_of(stored, number, rows)
-
-
 def _home(index: IndexedSamples) -> str:
     """Return the folder or prefix that all shards lie in."""
     folders = [row.name.rpartition("/")[0].split("/") for row in index.shards]
     if not folders:
         raise UsageError.at("an index without shards", todo="export one that has some")
-    home = "/".join(folders[0][: _common(folders)])
+    home = "/".join(commonprefix(folders))  # noqa: RUF071 - of names in paths
     if parse_url(f"{home}/x").kind not in ("file", "object"):
         raise UsageError.at(
             "the shards lie in no folder or bucket together", todo="export the index of each by itself"
         )
     return home
-
-
-def _common(parts: list[list[str]]) -> int:
-    """Return how many names at their beginning all paths share."""
-    count = 0
-    for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
-            break
-        count += 1
-    return count
 
 
 def _wids(index: IndexedSamples, home: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Generator, Iterable
 from contextlib import closing
@@ -15,6 +14,7 @@ from torchdata_ais.indexing.foreign_forms import (
     Claim,
     claim_in_idx,
     energon_counts,
+    json_in,
     unfitting,
     wids_claims,
 )
@@ -80,8 +80,8 @@ def _claims_at(where: str, shards: Any, options: StoreOptions) -> list[Claim]:
     if where.endswith(".json"):
         if shards is not None:
             raise UsageError.at("shards= beside an index that names its shards", todo="leave shards= out")
-        data = read_range(where, 0, _MOST_BYTES, options)
-        found = _energon(data, where, options) if _is_energon(data) else wids_claims(data, where)
+        whole = json_in(read_range(where, 0, _MOST_BYTES, options), where)
+        found = _energon(whole, where, options) if "shard_counts" in whole else wids_claims(whole, where)
         if not found:
             raise UsageError.at(f"{redact(where)}: the index names no shard", todo="look into the file")
         return found
@@ -122,18 +122,10 @@ def _shard_of(index: str) -> str:
     return f"{name if name.endswith('.tar') else f'{name}.tar'}{mark}{query}"
 
 
-def _is_energon(data: bytes) -> bool:
-    try:
-        whole = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(whole, dict) and "shard_counts" in whole
-
-
-def _energon(data: bytes, where: str, options: StoreOptions) -> list[Claim]:
+def _energon(whole: dict[str, Any], where: str, options: StoreOptions) -> list[Claim]:
     folder = posixpath.dirname(posixpath.dirname(where))
     claims = []
-    for name, count in energon_counts(data, where).items():
+    for name, count in energon_counts(whole, where).items():
         shard = posixpath.join(folder, name)
         try:
             offsets = read_range(f"{shard}.idx", 0, _MOST_BYTES, options)

@@ -7,8 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, TransportError
-from torchdata_ais.index import IndexedSamples, ShardEntry, ShardRow, ShardSamples, StoredIndex
-from torchdata_ais.index.writer import stored_text
+from torchdata_ais.index import (
+    IndexedSamples,
+    ShardEntry,
+    ShardRow,
+    ShardSamples,
+    StoredIndex,
+    entry_of,
+    stored_text,
+)
 from torchdata_ais.indexing.reading import in_processes
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.jobs import OnProgress, SizedProgress
@@ -95,35 +102,29 @@ def _sample_difference(
     stored: StoredIndex, row: ShardRow, number: int, rows: Any, now: ShardSamples
 ) -> SampleIndexError | None:
     """Compare the samples: all of those indexed must be there; all of those there must be indexed, if all were."""
-    batch = stored.samples(number)
-    indexed = batch.column("key").to_pylist()
-    chosen = range(len(indexed)) if rows is None else rows.tolist()
-    columns = {name: batch.column(name).to_pylist() for name in ("start", "size", "fields", "sizes", "xxh64")}
+    _, then = entry_of(stored, number, rows)
     by_key = {stored_text(key): place for place, key in enumerate(now.keys)}
-    for place in chosen:
-        key = indexed[place]
+    for place, key in enumerate(then.keys):
         there = by_key.get(key)
         if there is None:
             return _problem(stored, row, f"the sample {key!r} is not in it any more", key)
         fields = tuple(map(stored_text, now.fields[there]))
-        if fields != stored.fields[columns["fields"][place]] or now.sizes[there] != tuple(
-            columns["sizes"][place]
-        ):
+        if (fields, now.sizes[there]) != (then.fields[place], then.sizes[place]):
             return _problem(
                 stored, row, f"the sample {key!r} has other fields, or fields of other sizes", key
             )
-        begin, size = columns["start"][place], columns["size"][place]
-        if not begin <= now.starts[there] < begin + size:
+        begin, end = then.starts[place], then.ends[place]
+        if not begin <= now.starts[there] < end:
             return _problem(
                 stored, row, f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key
             )
-        if row.proven and (begin, size) != (now.starts[there], now.ends[there] - now.starts[there]):
+        if row.proven and (begin, end) != (now.starts[there], now.ends[there]):
             return _problem(stored, row, f"the sample {key!r} does not reach as far as it did", key)
-        if row.proven and now.xxh64 is not None and now.xxh64[there] != columns["xxh64"][place]:
+        if then.xxh64 and now.xxh64 and now.xxh64[there] != then.xxh64[place]:
             return _problem(stored, row, f"the bytes of the sample {key!r} are others", key)
     if stored.head.selection or rows is not None:
         return None
-    known = set(indexed)
+    known = set(then.keys)
     for key, fields in zip(map(stored_text, now.keys), now.fields, strict=True):
         # Samples of nothing but links, which no stream accepts, are not seen by the cluster.
         if key not in known and (fields or row.proven):
