@@ -15,10 +15,9 @@ from torchdata_ais.index import (
     UNFINISHED,
     Folder,
     IndexedSamples,
+    IndexedShard,
     IndexWriter,
     MemoryFolder,
-    ShardEntry,
-    ShardSamples,
     StoredIndex,
     folder_at,
 )
@@ -31,7 +30,6 @@ from torchdata_ais.shown import bytes_text
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL, parse_url
 
-Indexed = tuple[ShardEntry, ShardSamples]
 Method = Literal["auto", "cluster", "read"]
 
 _CHECKPOINT_S = 60.0
@@ -141,7 +139,7 @@ def indexed_shards(
     method: Method,
     processes: int,
     progress: OnProgress | None,
-) -> Generator[Indexed, None, None]:
+) -> Generator[IndexedShard, None, None]:
     """Yield what an index holds of each shard, in their order."""
     if method != "read" and urls:
         yield from indexed_by_cluster(urls, options, processes, must=method == "cluster", progress=progress)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from torchdata_ais.errors import AISError, NotFoundError
-from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.index import IndexedShard, ShardEntry
 from torchdata_ais.indexing.grouping import UnusableError
 from torchdata_ais.indexing.job import run_index_job
 from torchdata_ais.indexing.reading import indexed_by_reading
@@ -25,8 +25,6 @@ _WINDOW = 128  # shards whose rows are held until those before them are known
 _MOST_BYTES = 1 << 30
 _SHOWN = 3
 
-Indexed = tuple[ShardEntry, ShardSamples]
-
 logger = logging.getLogger("torchdata_ais")
 
 
@@ -37,7 +35,7 @@ def indexed_by_cluster(
     *,
     must: bool,
     progress: OnProgress | None = None,
-) -> Iterator[Indexed]:
+) -> Iterator[IndexedShard]:
     """Yield what an index holds of each shard, in their order; shards that the cluster cannot index are read.
 
     Args:
@@ -108,7 +106,7 @@ def _run_jobs(
     return bool(buckets)
 
 
-def _fetched(urls: list[ObjectURL], options: StoreOptions, ran: bool) -> list[Indexed | str]:
+def _fetched(urls: list[ObjectURL], options: StoreOptions, ran: bool) -> list[IndexedShard | str]:
     """Return what the cluster has found in each shard, or why that cannot be used."""
     if not ran:
         return ["the cluster has no such job"] * len(urls)
@@ -116,7 +114,7 @@ def _fetched(urls: list[ObjectURL], options: StoreOptions, ran: bool) -> list[In
         return list(pool.map(_one, urls, itertools.repeat(options)))
 
 
-def _one(url: ObjectURL, options: StoreOptions) -> Indexed | str:
+def _one(url: ObjectURL, options: StoreOptions) -> IndexedShard | str:
     place = parse_url(url).at(options.endpoint)
     if not _is_theirs(place):
         return "it is in no bucket of AIStore's own"
@@ -140,7 +138,7 @@ def _one(url: ObjectURL, options: StoreOptions) -> Indexed | str:
     return why
 
 
-def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> Indexed:
+def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShard:
     """Return what an index of the cluster says of a shard.
 
     Raises:

@@ -8,8 +8,16 @@ from contextlib import closing
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex, folder_at
-from torchdata_ais.indexing.build import Indexed, indexed_shards
+from torchdata_ais.index import (
+    IndexedShard,
+    IndexWriter,
+    MemoryFolder,
+    ShardEntry,
+    ShardSamples,
+    StoredIndex,
+    folder_at,
+)
+from torchdata_ais.indexing.build import indexed_shards
 from torchdata_ais.indexing.foreign_forms import (
     Claim,
     claim_in_idx,
@@ -141,7 +149,7 @@ def _energon(whole: dict[str, Any], where: str, options: StoreOptions) -> list[C
 
 def _indexed(
     claims: list[Claim], urls: list[ObjectURL], options: StoreOptions, processes: int
-) -> Generator[Indexed, None, None]:
+) -> Generator[IndexedShard, None, None]:
     """Yield what stands in each shard: by the index alone, where it says so much."""
     unsaid = [
         url for claim, url in zip(claims, urls, strict=True) if claim.members is None or url.size is None
@@ -159,7 +167,7 @@ def _indexed(
         yield ShardEntry(name, url.size, url.checksum, url.version), samples
 
 
-def _looked_at(urls: list[ObjectURL], options: StoreOptions, processes: int) -> Iterable[Indexed]:
+def _looked_at(urls: list[ObjectURL], options: StoreOptions, processes: int) -> Iterable[IndexedShard]:
     if all(parse_url(url).kind == "file" for url in urls):
         return (index_headers(url, options) for url in urls)
     return indexed_shards(urls, options, "auto", processes, None)

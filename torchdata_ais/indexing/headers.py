@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torchdata_ais.errors import ObjectChangedError
-from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.index import IndexedShard, ShardEntry
 from torchdata_ais.indexing.grouping import PlacedMember, group_members
 from torchdata_ais.indexing.shard import (
     check_seekable,
@@ -24,7 +24,7 @@ from torchdata_ais.urls import parse_url
 _BLOCK_BYTES = 8 << 10
 
 
-def index_headers(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSamples]:
+def index_headers(url: str, options: StoreOptions) -> IndexedShard:
     """Return what an index holds of a shard; of one in a file only the headers are read, and no XXH64 is known.
 
     Raises:

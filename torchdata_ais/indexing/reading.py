@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.index import IndexedShard
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL
@@ -18,7 +18,7 @@ _R = TypeVar("_R")
 
 def indexed_by_reading(
     urls: list[ObjectURL], options: StoreOptions, processes: int
-) -> Iterator[tuple[ShardEntry, ShardSamples]]:
+) -> Iterator[IndexedShard]:
     """Yield what an index holds of each shard, in their order.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import xxhash
 
 from torchdata_ais.errors import AISError, NonAdjacentKeyError, UsageError
-from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.index import IndexedShard, ShardEntry
 from torchdata_ais.indexing.grouping import Grouping, PlacedMember
 from torchdata_ais.store import BlockSource, StoreOptions, open_blocks
 from torchdata_ais.tar import Link, Member, TarReader, TooLarge, is_compressed
@@ -47,7 +47,7 @@ class _Passing:
         return digest.intdigest()
 
 
-def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSamples]:
+def index_shard(url: str, options: StoreOptions) -> IndexedShard:
     """Read a shard, and return what an index holds of it.
 
     Samples that the stream would refuse (a link to nowhere) are in it, too: they are refused when they are read.
@@ -123,7 +123,7 @@ class ShardWatch:
             yield member
             del member, data
 
-    def finish(self) -> tuple[ShardEntry, ShardSamples]:
+    def finish(self) -> IndexedShard:
         """Return what an index holds of the shard, which was read to its end without an error.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, TransportError
 from torchdata_ais.index import (
     IndexedSamples,
-    ShardEntry,
+    IndexedShard,
     ShardRow,
     ShardSamples,
     StoredIndex,
@@ -23,7 +23,7 @@ from torchdata_ais.store import StoreOptions
 
 _TODO = "index it again: torchdata-ais index"
 
-Found = tuple[ShardEntry, ShardSamples] | AISError
+Found = IndexedShard | AISError
 
 
 def problems_of(
