@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -23,7 +24,6 @@ from torchdata_ais.reading.requests import Wanted
 from torchdata_ais.store import StoreOptions
 
 Shuffle = Literal["samples", "runs"] | None
-_RUN_BYTES = 8 << 20
 
 
 class PlannedData:
@@ -120,11 +120,9 @@ class PlannedData:
         groups = self.groups
         if groups is None:
             return len(positions)
-        draws = run.at(positions)
-        of = draws.source.tolist() if places is None else [places[one] or 0 for one in draws.source.tolist()]
-        return sum(
-            int(groups[one].sizes(number)) for one, number in zip(of, draws.index.tolist(), strict=True)
-        )
+        draws = _drawn(run, positions, places)
+        pairs = zip(draws.source.tolist(), draws.index.tolist(), strict=True)
+        return sum(int(groups[source].sizes(number)) for source, number in pairs)
 
     def sources_with(self, epoch_steps: int | None = None, tail: Tail | None = None) -> Sources:
         """Return what is drawn from, and how, as the plan has it.
@@ -194,9 +192,9 @@ class PlannedData:
 
     def order(self, epoch_steps: int | None = None, tail: Tail | None = None) -> str:
         """Return in words how the order is made: a state fits only the same."""
-        usual = {"shuffle": None, "tail": "short", "epoch_steps": None, "run_bytes": _RUN_BYTES}
+        usual = Sources((1,))
         how = self._how_with(epoch_steps, tail)
-        shown = [f"{name}={value!r}" for name, value in how.items() if value != usual[name]]
+        shown = [f"{name}={value!r}" for name, value in how.items() if value != getattr(usual, name)]
         grouped = [] if self._grouping is None else [self._grouping.words]
         return ", ".join([*shown, f"stop={self.mixture.stop!r}", *grouped])
 
@@ -226,40 +224,33 @@ class PlannedData:
             slots: The batch each is for.
             places: Which of the indexes each source of the run is; default in their order.
         """
-        draws = run.at(positions)
+        draws = _drawn(run, positions, places)
         slots = np.zeros_like(positions) if slots is None else slots
         if self.groups is not None:
-            return self._look_up_groups(draws, slots, places)
+            return self._look_up_groups(self.groups, draws, slots)
         found: list[Wanted | None] = [None] * len(positions)
-        for number in np.unique(draws.source).tolist():
-            here = np.flatnonzero(draws.source == number)
-            source = number if places is None else places[number] or 0
-            numbers = draws.index[here] if self._numbers is None else self._numbers[draws.index[here]]
-            wanted = self.joined.wanted(
-                source, numbers.tolist(), draws.draw[here].tolist(), slots[here].tolist()
-            )
+        for source in np.unique(draws.source).tolist():
+            here = np.flatnonzero(draws.source == source)
+            numbers = self._numbers_of(draws.index[here])
+            wanted = self.joined.wanted(source, numbers, draws.draw[here].tolist(), slots[here].tolist())
             for place, one in zip(here.tolist(), wanted, strict=True):
                 found[place] = one
         return [one for one in found if one is not None]
 
-    def _look_up_groups(
-        self, draws: Draws, slots: Integers, places: Sequence[int | None] | None
-    ) -> list[Wanted]:
+    def _look_up_groups(self, groups: Sequence[Groups], draws: Draws, slots: Integers) -> list[Wanted]:
         """Return the samples of the groups that were drawn; the draws of those of a group follow each other."""
         found: list[Wanted] = []
-        rows = zip(
-            draws.source.tolist(), draws.index.tolist(), draws.draw.tolist(), slots.tolist(), strict=True
-        )
-        for number, group, draw, slot in rows:
-            source = number if places is None else places[number] or 0
-            groups = (self.groups or [])[source]
-            chosen = groups.samples(group)
-            numbers = chosen if self._numbers is None else self._numbers[chosen]
-            count, first = len(numbers), draw * groups.most
-            found += self.joined.wanted(
-                source, numbers.tolist(), list(range(first, first + count)), [slot] * count
-            )
+        columns = (draws.source, draws.index, draws.draw, slots)
+        for source, group, draw, slot in zip(*(column.tolist() for column in columns), strict=True):
+            numbers = self._numbers_of(groups[source].samples(group))
+            count, first = len(numbers), draw * groups[source].most
+            found += self.joined.wanted(source, numbers, range(first, first + count), [slot] * count)
         return found
+
+    def _numbers_of(self, chosen: Integers) -> list[int]:
+        """Return the numbers in the index of some of the samples to read."""
+        numbers: list[int] = (chosen if self._numbers is None else self._numbers[chosen]).tolist()
+        return numbers
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -267,6 +258,15 @@ class PlannedData:
             state.pop("mixture", None)  # made anew of what is kept anyway
             state.pop("joined", None)
         return state
+
+
+def _drawn(run: Run, positions: Integers, places: Sequence[int | None] | None) -> Draws:
+    """Return what stands at positions of a run; each source is the number of its index."""
+    draws = run.at(positions)
+    if places is None:
+        return draws
+    indexes = np.array([place or 0 for place in places], dtype=np.int64)  # what was removed is not drawn
+    return replace(draws, source=indexes[draws.source])
 
 
 def _numbers(positions: npt.ArrayLike) -> Integers:
