@@ -107,7 +107,7 @@ class ShardWatch:
     def members(self, reader: TarReader) -> Iterator[Member]:
         """Yield the members that `reader` reads out of these blocks."""
         self._reader = reader
-        grouping = self._grouping = Grouping(self._url, xxh64=self._passing.xxh64)
+        grouping = self._grouping = Grouping(self._url, self._passing.xxh64)
         for member in reader:
             name, data, at, after = member
             if self.error is None:

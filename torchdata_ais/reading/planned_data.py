@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from torchdata_ais.store import StoreOptions
 Shuffle = Literal["samples", "runs"] | None
 
 
+@dataclass(eq=False, repr=False)
 class PlannedData:
     """Indexes, and how samples are drawn from them.
 
@@ -40,33 +41,22 @@ class PlannedData:
         index_dir: Likewise.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        positions: npt.ArrayLike | None,
-        cluster: StoreOptions | None,
-        *,
-        shuffle: Shuffle,
-        tail: Tail,
-        epoch_steps: int | None,
-        run_bytes: int,
-        index_dir: str | os.PathLike[str] | None,
-    ) -> None:
-        self.source = source
-        self.shuffle = shuffle
+    source: Any
+    positions: InitVar[npt.ArrayLike | None]
+    cluster: StoreOptions | None
+    _: KW_ONLY
+    shuffle: Shuffle
+    tail: Tail
+    epoch_steps: int | None
+    run_bytes: int
+    index_dir: str | os.PathLike[str] | None
+
+    def __post_init__(self, positions: npt.ArrayLike | None) -> None:
         self._numbers = None if positions is None else _numbers(positions)
-        self._cluster = cluster
         self._grouping: Grouping | None = None
         self._groups: list[Groups] | None = None
-        self._index_dir = index_dir
-        self._how: dict[str, Any] = {
-            "shuffle": shuffle,
-            "tail": tail,
-            "epoch_steps": epoch_steps,
-            "run_bytes": run_bytes,
-        }
-        self.check(epoch_steps, tail)
-        if isinstance(source, (IndexedSamples, Mixture)):
+        self.check(self.epoch_steps, self.tail)
+        if isinstance(self.source, (IndexedSamples, Mixture)):
             self._samples()  # says what is wrong with it
 
     def check(self, epoch_steps: int | None, tail: Tail | None) -> None:
@@ -78,17 +68,17 @@ class PlannedData:
     def mixture(self) -> Mixture:
         """What is read, as a mixture (of one)."""
         if isinstance(self.source, Mixture):
-            return self.source.kept_in(self._index_dir)
+            return self.source.kept_in(self.index_dir)
         if isinstance(self.source, IndexedSamples):
             index = self.source
         else:
             places = self.source if isinstance(self.source, (list, tuple)) else [self.source]
             index = IndexedSamples.concat(
-                [IndexedSamples.open(place, cluster=self._cluster) for place in places]
+                [IndexedSamples.open(place, cluster=self.cluster) for place in places]
             )
         if not len(index):
             raise UsageError.at(f"{index!r} has no sample", todo="index shards that have some")
-        return Mixture({index: 1}).kept_in(self._index_dir)
+        return Mixture({index: 1}).kept_in(self.index_dir)
 
     @cached_property
     def joined(self) -> JoinedIndexes:
@@ -148,8 +138,12 @@ class PlannedData:
         return tuple(mean * len(one.order) / len(one) for mean, one in zip(means, groups, strict=True))
 
     def _how_with(self, epoch_steps: int | None, tail: Tail | None) -> dict[str, Any]:
-        given = {"epoch_steps": epoch_steps, "tail": tail}
-        return self._how | {name: value for name, value in given.items() if value is not None}
+        return {
+            "shuffle": self.shuffle,
+            "tail": self.tail if tail is None else tail,
+            "epoch_steps": self.epoch_steps if epoch_steps is None else epoch_steps,
+            "run_bytes": self.run_bytes,
+        }
 
     def _samples(self) -> tuple[int, ...]:
         """Return how many samples each source has; raise where `positions=` cannot be."""
