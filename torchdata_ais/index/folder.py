@@ -93,8 +93,9 @@ class LocalFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file; it appears under its name when it is whole and on disk."""
-        make_folder(self._path)
-        with naming(str(self._path / name)), whole_file(self._path / name, on_disk=True) as file:
+        path = self._path / name
+        make_folder(path.parent)
+        with naming(str(path)), whole_file(path, on_disk=True) as file:
             file.write(data)
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import closing
-from typing import Any, Literal
+from typing import Any
 
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import (
@@ -24,13 +24,11 @@ from torchdata_ais.index import (
 from torchdata_ais.indexing.beside import Beside
 from torchdata_ais.indexing.cluster import indexed_by_cluster
 from torchdata_ais.indexing.listing import listed_shards
+from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.indexing.reading import indexed_by_reading
-from torchdata_ais.jobs import OnProgress, SizedProgress
+from torchdata_ais.jobs import SizedProgress
 from torchdata_ais.shown import bytes_text
-from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ObjectURL, parse_url
-
-Method = Literal["auto", "cluster", "read"]
 
 _CHECKPOINT_S = 60.0
 
@@ -38,39 +36,32 @@ logger = logging.getLogger("torchdata_ais")
 
 
 def build_stored(
-    sources: Any,
-    options: StoreOptions,
-    *,
-    method: Method,
-    processes: int,
-    where: str | os.PathLike[str] | None,
-    previous: IndexedSamples | None,
-    progress: OnProgress | None,
+    sources: Any, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
 ) -> tuple[StoredIndex, str | None]:
     """Return the stored index of the samples of shards, and its home; `SampleIndex.build` has the arguments."""
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
-    urls = listed_shards(sources, options)
-    beside = Beside(sources, options)
+    urls = listed_shards(sources, how.options)
+    beside = Beside(sources, how.options)
     if where is not None and os.fspath(where) == beside.place:
         beside.refuse_part()
-    folder = MemoryFolder() if where is None else folder_at(where, options)
+    folder = MemoryFolder() if where is None else folder_at(where, how.options)
     before = [] if previous is None else [previous]
     before += [] if where is None else _standing(folder)
-    known = _known(urls, before, proven=method == "read")
+    known = _known(urls, before, proven=how.method == "read")
     writer = IndexWriter(folder, list(dict.fromkeys(name for index in before for name in index.columns)))
     saved = time.monotonic()
     done = size = 0
     to_make = [url for url in urls if url not in known]
     _say_what_is_fetched(to_make)
     try:
-        with closing(indexed_shards(to_make, options, method, processes, progress)) as made:
+        with closing(indexed_shards(to_make, how)) as made:
             for url in urls:
                 writer.add(*(known[url][0].shard_samples(known[url][1]) if url in known else next(made)))
                 done += 1
                 size += url.size or 0
-                if progress is not None:
-                    progress(SizedProgress("index", done, len(urls), size))
+                if how.progress is not None:
+                    how.progress(SizedProgress("index", done, len(urls), size))
                 if where is not None and time.monotonic() - saved > _CHECKPOINT_S:
                     writer.checkpoint()
                     saved = time.monotonic()
@@ -133,15 +124,9 @@ def _is_same(url: ObjectURL, row: Any) -> bool:
     return bool(url.version and url.version == row.version)
 
 
-def indexed_shards(
-    urls: list[ObjectURL],
-    options: StoreOptions,
-    method: Method,
-    processes: int,
-    progress: OnProgress | None,
-) -> Generator[IndexedShard, None, None]:
+def indexed_shards(urls: list[ObjectURL], how: Indexing) -> Generator[IndexedShard, None, None]:
     """Yield what an index holds of each shard, in their order."""
-    if method != "read" and urls:
-        yield from indexed_by_cluster(urls, options, processes, must=method == "cluster", progress=progress)
+    if how.method != "read" and urls:
+        yield from indexed_by_cluster(urls, how)
     else:
-        yield from indexed_by_reading(urls, options, processes)
+        yield from indexed_by_reading(urls, how.options, how.processes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,9 +13,10 @@ from torchdata_ais.errors import AISError, NotFoundError
 from torchdata_ais.index import IndexedShard, ShardEntry
 from torchdata_ais.indexing.grouping import UnusableError
 from torchdata_ais.indexing.job import run_index_job
+from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.indexing.reading import indexed_by_reading
 from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
-from torchdata_ais.jobs import JobError, OnProgress
+from torchdata_ais.jobs import JobError
 from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.store import StoreOptions, read_range, target_of
 from torchdata_ais.urls import Location, ObjectURL, parse_url
@@ -28,29 +29,20 @@ _SHOWN = 3
 logger = logging.getLogger("torchdata_ais")
 
 
-def indexed_by_cluster(
-    urls: list[ObjectURL],
-    options: StoreOptions,
-    processes: int,
-    *,
-    must: bool,
-    progress: OnProgress | None = None,
-) -> Iterator[IndexedShard]:
+def indexed_by_cluster(urls: list[ObjectURL], how: Indexing) -> Iterator[IndexedShard]:
     """Yield what an index holds of each shard, in their order; shards that the cluster cannot index are read.
 
     Args:
         urls: The shards, with size and checksum as listed.
-        options: Transport settings.
-        processes: Read in so many processes what must be read.
-        must: Whether a cluster without that job is an error.
-        progress: Called while the job runs.
+        how: How they are indexed; with ``method="cluster"`` a cluster without that job is an error.
 
     Memory: the rows of 128 shards, and what reading takes.
 
     Raises:
-        JobError: There is no such job, and `must` is set.
+        JobError: There is no such job, and the method is ``"cluster"``.
     """
-    ran = _run_jobs(urls, options, must=must, progress=progress)
+    options = how.options
+    ran = _run_jobs(urls, how)
     unusable: Counter[str] = Counter()
     try:
         for begin in range(0, len(urls), _WINDOW):
@@ -64,7 +56,7 @@ def indexed_by_cluster(
                         logger.warning(
                             "%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why
                         )
-            with_read = indexed_by_reading(unread, options, processes)
+            with_read = indexed_by_reading(unread, options, how.processes)
             for one in found:
                 yield next(with_read) if isinstance(one, str) else one
     finally:  # who takes the last one does not ask for more
@@ -78,15 +70,14 @@ def _is_theirs(place: Location) -> bool:
     return place.kind == "object" and place.provider == "ais" and not place.namespace and not place.params
 
 
-def _run_jobs(
-    urls: list[ObjectURL], options: StoreOptions, *, must: bool, progress: OnProgress | None
-) -> bool:
+def _run_jobs(urls: list[ObjectURL], how: Indexing) -> bool:
     """Have the cluster index the shards, a job a bucket; return whether it did anything."""
-    buckets: dict[tuple[str, str], list[str]] = {}
+    buckets: dict[tuple[str, str], list[str]] = defaultdict(list)
+    must = how.method == "cluster"
     for url in urls:
-        place = parse_url(url).at(options.endpoint)
+        place = parse_url(url).at(how.options.endpoint)
         if _is_theirs(place):
-            buckets.setdefault((place.endpoint, place.bucket), []).append(place.name)
+            buckets[place.endpoint, place.bucket].append(place.name)
     if must and sum(map(len, buckets.values())) < len(urls):
         raise JobError.at(
             "some of these shards are not in a bucket of AIStore's own, which its job indexes",
@@ -95,7 +86,7 @@ def _run_jobs(
     for (endpoint, bucket), names in buckets.items():
         prefix = common_beginning(names)
         try:
-            said = run_index_job(bucket, prefix, replace(options, endpoint=endpoint), progress)
+            said = run_index_job(bucket, prefix, replace(how.options, endpoint=endpoint), how.progress)
         except JobError as error:
             if must:
                 raise

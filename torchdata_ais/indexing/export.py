@@ -35,8 +35,7 @@ def export_index(
             todo='export the whole index, or export("dali")',
         )
     home = _home(index)
-    root = home if where is None else os.fspath(where)
-    files = _Files(root, options)
+    files = _Files(home if where is None else os.fspath(where), options)
     if form == "wids":
         files.write("shardindex.json", _wids(index, home))
         return files.written
@@ -63,12 +62,9 @@ class _Files:
     """Files below a folder or prefix."""
 
     def __init__(self, root: str, options: StoreOptions) -> None:
-        self._root, self._options = root, options
+        self._root, self._folder = root, folder_at(root or ".", options)
+        self.has = self._folder.has
         self.written: list[str] = []
-
-    def has(self, name: str) -> bool:
-        folder, _, base = posixpath.join(self._root, name).rpartition("/")
-        return folder_at(folder or ".", self._options).has(base)
 
     def write(self, name: str, data: bytes) -> None:
         path = posixpath.join(self._root, name)
@@ -76,8 +72,7 @@ class _Files:
             raise UsageError.at(
                 f"{path} would be written twice", todo="export indexes of one name each", url=path
             )
-        folder, _, base = path.rpartition("/")
-        folder_at(folder or ".", self._options).write(base, data)
+        self._folder.write(name, data)
         self.written.append(path)
 
 

@@ -29,6 +29,7 @@ from torchdata_ais.indexing.foreign_forms import (
 from torchdata_ais.indexing.grouping import UnusableError
 from torchdata_ais.indexing.headers import index_headers
 from torchdata_ais.indexing.listing import listed_shards
+from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.indexing.shard_idx import ClusterIndex, samples_in
 from torchdata_ais.store import StoreOptions, list_objects, read_range
 from torchdata_ais.urls import ObjectURL, parse_url, redact
@@ -170,7 +171,7 @@ def _indexed(
 def _looked_at(urls: list[ObjectURL], options: StoreOptions, processes: int) -> Iterable[IndexedShard]:
     if all(parse_url(url).kind == "file" for url in urls):
         return (index_headers(url, options) for url in urls)
-    return indexed_shards(urls, options, "auto", processes, None)
+    return indexed_shards(urls, Indexing(options, processes=processes))
 
 
 def _check(claim: Claim, entry: ShardEntry, samples: ShardSamples) -> None:

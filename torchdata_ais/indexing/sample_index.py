@@ -11,9 +11,10 @@ from torchdata_ais.arguments import checked
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.index.places import options_for
-from torchdata_ais.indexing.build import Method, build_stored
+from torchdata_ais.indexing.build import build_stored
 from torchdata_ais.indexing.export import export_index
 from torchdata_ais.indexing.foreign import energon_info_at, is_foreign, open_foreign
+from torchdata_ais.indexing.method import Indexing, Method
 from torchdata_ais.indexing.verify import problems_of
 from torchdata_ais.jobs import OnProgress
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
@@ -95,15 +96,8 @@ class SampleIndex(IndexedSamples):
             SampleIndex(5 samples of 2 shards, proof='bytes', digest='...')
         """
         settings = cluster_options(cluster, **named)
-        stored, home = build_stored(
-            sources,
-            settings,
-            method=method,
-            processes=processes,
-            where=where,
-            previous=previous,
-            progress=progress,
-        )
+        how = Indexing(settings, method, processes, progress)
+        stored, home = build_stored(sources, how, where, previous)
         return cls([stored], home=home, options=settings)
 
     @classmethod
