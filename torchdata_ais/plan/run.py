@@ -130,7 +130,8 @@ class Run:
             if before.weights != segment.weights or self.counts(segment.position) != segment.draws:
                 origin = segment
                 self._order = self._order_from(origin.position, origin.weights, origin.draws)
-        self._length = self._length_of(self._order_from(0, origin.weights, None).length)
+        given = (sources.epoch_steps or 1) * self.segments[-1].global_batch
+        self._length = self._order_from(0, origin.weights, None).length or given
         self._whole = self._slots(self._length)
         self._first = self._begun(origin)
 
@@ -156,9 +157,6 @@ class Run:
         stop: Stop = "never" if self.sources.epoch_steps is not None else self.sources.stop
         schedule = [(position, weights), *later]
         return MixedOrder(self._orders, schedule, stop, position=position, draws=draws)
-
-    def _length_of(self, length: int | None) -> int:
-        return length or (self.sources.epoch_steps or 1) * self.segments[-1].global_batch
 
     def _slots(self, length: int) -> Slots:
         return Slots(length, self.segments[-1].global_batch, self.ranks, self.sources.tail)
