@@ -136,16 +136,16 @@ def wids_claims(whole: dict[str, Any], index: str) -> list[Claim]:
     """
     if whole.get("wids_version") != 1:
         raise _not_understood(index, f"wids_version is {whole.get('wids_version')!r}, not 1")
-    lists = [(whole, whole)]
+    lists = [whole]
     for part in whole.get("datasets") or []:
         if not isinstance(part, dict) or "source_url" in part:
             raise _not_understood(
                 index, "it refers to other indexes: open those, and join them with concat()"
             )
-        lists.append((part, whole))
+        lists.append(part)
     claims = []
-    for part, outer in lists:
-        base = part.get("base") or outer.get("base") or posixpath.dirname(index)
+    for part in lists:
+        base = part.get("base") or whole.get("base") or posixpath.dirname(index)
         for row in part.get("shardlist") or []:
             if not (isinstance(row, dict) and isinstance(row.get("url"), str)):
                 raise _not_understood(index, "a shard has no url")

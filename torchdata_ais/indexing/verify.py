@@ -10,7 +10,6 @@ from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, Tran
 from torchdata_ais.index import (
     IndexedSamples,
     IndexedShard,
-    ShardRow,
     ShardSamples,
     StoredIndex,
     entry_of,
@@ -24,6 +23,8 @@ from torchdata_ais.store import StoreOptions
 _TODO = "index it again: torchdata-ais index"
 
 Found = IndexedShard | AISError
+Difference = tuple[str, str | None]
+"""What is otherwise, and the key of the sample that it is otherwise for."""
 
 
 def problems_of(
@@ -61,11 +62,16 @@ def problems_of(
     with_found = in_processes(work, names, processes)
     size = 0
     for done, ((stored, number, rows), found) in enumerate(zip(chosen, with_found, strict=True)):
-        problem = _difference(stored, number, rows, found)
-        if problem is not None:
-            yield problem
+        row = stored.shard(number)
+        difference = _difference(stored, number, rows, found)
+        if difference is not None:
+            what, key = difference
+            where = stored.folder.where
+            yield SampleIndexError.at(
+                f"{where}: the shard {row.name}: {what}", todo=_TODO, url=row.name, key=key
+            )
         if progress is not None:
-            size += stored.shard(number).size or 0
+            size += row.size or 0
             progress(SizedProgress("check", done + 1, len(chosen), size))
 
 
@@ -81,58 +87,43 @@ def _looked_at(name: str, options: StoreOptions) -> Found:
         return error
 
 
-def _difference(stored: StoredIndex, number: int, rows: Any, found: Found) -> SampleIndexError | None:
+def _difference(stored: StoredIndex, number: int, rows: Any, found: Found) -> Difference | None:
     row = stored.shard(number)
     if isinstance(found, NotFoundError):
-        return _problem(stored, row, "it is not there any more")
+        return "it is not there any more", None
     if isinstance(found, AISError):
-        return _problem(stored, row, f"it cannot be indexed any more ({found.what})")
+        return f"it cannot be indexed any more ({found.what})", None
     entry, now = found
-    other = [
-        f"{name} {old} became {new}"
-        for name, old, new in (("checksum", row.checksum, entry.checksum), ("size", row.size, entry.size))
-        if old is not None and new is not None and old != new
-    ]
-    if other:
-        return _problem(stored, row, f"it is another one than was indexed: {other[0]}")
-    return _sample_difference(stored, row, number, rows, now)
+    for name, old, new in (("checksum", row.checksum, entry.checksum), ("size", row.size, entry.size)):
+        if old is not None and new is not None and old != new:
+            return f"it is another one than was indexed: {name} {old} became {new}", None
+    return _sample_difference(stored, number, rows, now)
 
 
-def _sample_difference(
-    stored: StoredIndex, row: ShardRow, number: int, rows: Any, now: ShardSamples
-) -> SampleIndexError | None:
+def _sample_difference(stored: StoredIndex, number: int, rows: Any, now: ShardSamples) -> Difference | None:
     """Compare the samples: all of those indexed must be there; all of those there must be indexed, if all were."""
+    proven = stored.shard(number).proven
     _, then = entry_of(stored, number, rows)
     by_key = {stored_text(key): place for place, key in enumerate(now.keys)}
     for place, key in enumerate(then.keys):
         there = by_key.get(key)
         if there is None:
-            return _problem(stored, row, f"the sample {key!r} is not in it any more", key)
+            return f"the sample {key!r} is not in it any more", key
         fields = tuple(map(stored_text, now.fields[there]))
         if (fields, now.sizes[there]) != (then.fields[place], then.sizes[place]):
-            return _problem(
-                stored, row, f"the sample {key!r} has other fields, or fields of other sizes", key
-            )
+            return f"the sample {key!r} has other fields, or fields of other sizes", key
         begin, end = then.starts[place], then.ends[place]
         if not begin <= now.starts[there] < end:
-            return _problem(
-                stored, row, f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key
-            )
-        if row.proven and (begin, end) != (now.starts[there], now.ends[there]):
-            return _problem(stored, row, f"the sample {key!r} does not reach as far as it did", key)
+            return f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key
+        if proven and (begin, end) != (now.starts[there], now.ends[there]):
+            return f"the sample {key!r} does not reach as far as it did", key
         if then.xxh64 and now.xxh64 and now.xxh64[there] != then.xxh64[place]:
-            return _problem(stored, row, f"the bytes of the sample {key!r} are others", key)
+            return f"the bytes of the sample {key!r} are others", key
     if stored.head.selection or rows is not None:
         return None
     known = set(then.keys)
     for key, fields in zip(map(stored_text, now.keys), now.fields, strict=True):
         # Samples of nothing but links, which no stream accepts, are not seen by the cluster.
-        if key not in known and (fields or row.proven):
-            return _problem(stored, row, f"the sample {key!r} in it is not in the index", key)
+        if key not in known and (fields or proven):
+            return f"the sample {key!r} in it is not in the index", key
     return None
-
-
-def _problem(stored: StoredIndex, row: ShardRow, what: str, key: str | None = None) -> SampleIndexError:
-    return SampleIndexError.at(
-        f"{stored.folder.where}: the shard {row.name}: {what}", todo=_TODO, url=row.name, key=key
-    )
