@@ -126,11 +126,10 @@ class IndexedSamples(NumberedSamples):
         """
         if not indexes:
             raise UsageError.at("no index to join", todo="pass at least one")
-        others = [type(index).__name__ for index in indexes if not isinstance(index, IndexedSamples)]
-        if isinstance(indexes, IndexedSamples) or others:
-            kind = (
-                type(indexes).__name__ if isinstance(indexes, IndexedSamples) else f"a list with {others[0]}"
-            )
+        kind = type(indexes).__name__ if isinstance(indexes, IndexedSamples) else ""
+        others = [] if kind else [one for one in indexes if not isinstance(one, IndexedSamples)]
+        if kind or others:
+            kind = kind or f"a list with {type(others[0]).__name__}"
             raise UsageError.at(
                 f"concat() was given {kind}, not a list of indexes", todo="SampleIndex.concat([one, two])"
             )

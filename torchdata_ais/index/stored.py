@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from torchdata_ais.errors import NotFoundError, SampleIndexError
 from torchdata_ais.index.copied import CopiedFolder
@@ -25,8 +26,8 @@ from torchdata_ais.index.form import (
     Head,
     checked,
     damaged,
+    digest_in,
     head_in,
-    named_by_content,
     read_batch,
     samples_schema,
     whole_of,
@@ -174,8 +175,7 @@ class StoredIndex:
             yield damaged(f"the bytes of {self.table} changed", self.folder.where)
         for name in self.head.files:
             try:
-                kind, _, written = [*name.removesuffix(".arrow").split("-"), "", ""][:3]
-                changed = named_by_content(kind, self.folder.read(name), written) != name
+                changed = xxhash.xxh64_hexdigest(self.folder.read(name)) != digest_in(name)
             except NotFoundError:
                 yield damaged(f"{name} is missing", self.folder.where)
                 continue
@@ -191,10 +191,8 @@ class StoredIndex:
         if place in self._kept:
             self._kept.move_to_end(place)
             return self._kept[place][0]
-        if data is None:
-            batch = self._once(block, schema)
-        else:
-            batch = read_batch(checked(data, block, self.folder.where), schema)
+        data = self._checked(block) if data is None else checked(data, block, self.folder.where)
+        batch = read_batch(data, schema)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:

@@ -83,12 +83,7 @@ class Grouping:
 def _grouped(
     url: str, end: int | None, xxh64: Callable[[int, int], int] | None
 ) -> Generator[None, PlacedMember | None, ShardSamples]:
-    keys: list[str] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    fields: list[tuple[str, ...]] = []
-    sizes: list[tuple[int, ...]] = []
-    digests: list[int] | None = None if xxh64 is None else []
+    samples = ShardSamples([], [], [], [], [], None if xxh64 is None else [])
     seen: set[str] = set()
     key: str | None = None
     start = reached = keyed = loose = (
@@ -99,13 +94,13 @@ def _grouped(
     lengths: list[int] = []
 
     def close(stop: int) -> None:
-        keys.append(key or "")
-        starts.append(start)
-        ends.append(stop)
-        fields.append(tuple(names))
-        sizes.append(tuple(lengths))
-        if digests is not None and xxh64 is not None:
-            digests.append(xxh64(start, stop))
+        samples.keys.append(key or "")
+        samples.starts.append(start)
+        samples.ends.append(stop)
+        samples.fields.append(tuple(names))
+        samples.sizes.append(tuple(lengths))
+        if samples.xxh64 is not None and xxh64 is not None:
+            samples.xxh64.append(xxh64(start, stop))
 
     while True:
         member = yield
@@ -151,4 +146,4 @@ def _grouped(
             lengths.append(size)
     if key is not None:
         close(reached if end is None else end)
-    return ShardSamples(keys, starts, ends, fields, sizes, digests)
+    return samples
