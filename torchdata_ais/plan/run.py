@@ -19,6 +19,7 @@ from torchdata_ais.plan.slots import Slots, Tail, too_large
 PLAN_VERSION = 1
 """Which function of the position the order is; kept in states."""
 
+Shuffle = Literal["samples", "runs"] | None
 _RUN_BYTES = 8 << 20
 
 
@@ -41,7 +42,7 @@ class Sources:
     mean_bytes: tuple[float, ...] = ()
     schedule: tuple[tuple[int, tuple[int, ...]], ...] = ((0, (1 << 16,)),)
     stop: Stop = "first"
-    shuffle: Literal["samples", "runs"] | None = None
+    shuffle: Shuffle = None
     run_bytes: int = _RUN_BYTES
     epoch_steps: int | None = None
     tail: Tail = "short"
