@@ -21,7 +21,7 @@ from torchdata_ais.error_text import Remedy, Sentences, in_commands, in_programs
 from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, SampleError, UsageError
 from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex
 from torchdata_ais.indexing import SampleIndex, ShardWatch
-from torchdata_ais.indexing.build import home_of
+from torchdata_ais.indexing.beside import Beside
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
 
@@ -127,7 +127,7 @@ def lint_shards(
     found = LintReport(reports, [*repeats, *across], required, time.monotonic() - began)
     if writer is not None and found.ok:
         writer.finish(source=str(source))
-        found.index = SampleIndex([StoredIndex(folder)], home=home_of(source, options), options=options)
+        found.index = SampleIndex([StoredIndex(folder)], home=Beside(source, options).home, options=options)
     return found
 
 

@@ -65,7 +65,7 @@ def lint(
         from torchdata_ais.checking import lint_shards, reshard
         from torchdata_ais.cli._bucket import bucket_for, new_bucket
         from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.indexing.build import refuse_part
+        from torchdata_ais.indexing.beside import Beside
         from torchdata_ais.store import resolve_options
         from torchdata_ais.writing.prepare import folder_of
 
@@ -80,7 +80,7 @@ def lint(
                 todo="run torchdata-ais index --where",
             )
         if index:
-            refuse_part(urls[0], options or resolve_options())
+            Beside(urls[0], options or resolve_options()).refuse_part()
         sizes: list[int] = []
         report = lint_shards(
             list(urls),

@@ -1,5 +1,6 @@
 """The sample index as files: its form, opening it, choosing from it. No torch, and no reading of shards."""
 
+from torchdata_ais.index.entries import IndexedShard, ShardEntry, ShardSamples, content_of, stored_text
 from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, RemoteFolder
 from torchdata_ais.index.form import TABLE, UNFINISHED, Head
 from torchdata_ais.index.indexed_samples import IndexedSamples
@@ -9,13 +10,7 @@ from torchdata_ais.index.mixture import Mixture
 from torchdata_ais.index.places import fixed_beginning, folder_at, found_folder, index_place, named_shards
 from torchdata_ais.index.rows import SampleReference, entry_of
 from torchdata_ais.index.stored import ShardRow, StoredIndex
-from torchdata_ais.index.writer import (
-    IndexWriter,
-    ShardEntry,
-    ShardSamples,
-    content_of,
-    stored_text,
-)
+from torchdata_ais.index.writer import IndexWriter
 
 __all__ = [
     "TABLE",
@@ -24,6 +19,7 @@ __all__ = [
     "Head",
     "IndexWriter",
     "IndexedSamples",
+    "IndexedShard",
     "Keys",
     "LocalFolder",
     "MemoryFolder",

@@ -14,7 +14,7 @@ from torchdata_ais.index.rows import SHOWN
 from torchdata_ais.plan.hashing import Integers
 
 if TYPE_CHECKING:
-    from torchdata_ais.index.indexed_samples import IndexedSamples
+    from torchdata_ais.index.numbered import NumberedSamples
 
 MISSING = -1
 """What stands where nothing is known: of shards that were indexed after the column was added."""
@@ -83,7 +83,7 @@ def _stored_column(parts: Parts, name: str) -> Integers:
     return np.concatenate(found)
 
 
-def check_column(index: IndexedSamples, name: str) -> None:
+def check_column(index: NumberedSamples, name: str) -> None:
     """Raise `UsageError` unless a column may have this name."""
     if not isinstance(name, str) or not name:
         raise UsageError.at(
@@ -97,7 +97,7 @@ def check_column(index: IndexedSamples, name: str) -> None:
         )
 
 
-def values_of(index: IndexedSamples, name: str, values: Any) -> Integers:
+def values_of(index: NumberedSamples, name: str, values: Any) -> Integers:
     """Return one whole number a sample, as `IndexedSamples.with_column` was given them.
 
     Raises:

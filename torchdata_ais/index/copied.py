@@ -12,7 +12,7 @@ import xxhash
 from filelock import FileLock, Timeout
 
 from torchdata_ais.errors import AISError, NotFoundError, StallError, UsageError
-from torchdata_ais.index.folder import Folder, LocalFolder
+from torchdata_ais.index.folder import LocalFolder, Readable
 from torchdata_ais.index.form import TABLE, Head, damaged, digest_in, whole_of
 
 _PIECE = 8 << 20
@@ -41,7 +41,7 @@ class CopiedFolder:
     Memory: 8 MiB, while a file is copied; the table of shards, while that is.
     """
 
-    def __init__(self, source: Folder, path: str | os.PathLike[str], head: Head) -> None:
+    def __init__(self, source: Readable, path: str | os.PathLike[str], head: Head) -> None:
         self.source = source
         self.where = source.where
         self._path = Path(path).absolute() / xxhash.xxh64_hexdigest(source.where.encode())
@@ -69,18 +69,6 @@ class CopiedFolder:
             return False
         self._copies.remove(kept)
         return True
-
-    def write(self, name: str, data: bytes) -> None:
-        """Store a file where the index lies."""
-        self.source.write(name, data)
-
-    def has(self, name: str) -> bool:
-        """Return whether there is such a file."""
-        return self.source.has(name)
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        self.source.remove(name)
 
     def _named(self, name: str) -> str | None:
         """Return what the copy of a file is called; None for what is no part of the index."""

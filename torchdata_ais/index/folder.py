@@ -17,8 +17,8 @@ from torchdata_ais.whole_file import whole_file
 _ALL = 1 << 40  # bytes: more than any file of an index has
 
 
-class Folder(Protocol):
-    """A place for files that are written once and read by ranges."""
+class Readable(Protocol):
+    """A place of files that are read by ranges."""
 
     where: str
     """What the place is called in errors."""
@@ -29,6 +29,10 @@ class Folder(Protocol):
         Raises:
             NotFoundError: There is no such file.
         """
+
+
+class Folder(Readable, Protocol):
+    """A place for files that are written once and read by ranges."""
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file, whole or not at all."""
@@ -89,8 +93,9 @@ class LocalFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file; it appears under its name when it is whole and on disk."""
-        make_folder(self._path)
-        with naming(str(self._path / name)), whole_file(self._path / name, on_disk=True) as file:
+        path = self._path / name
+        make_folder(path.parent)
+        with naming(str(path)), whole_file(path, on_disk=True) as file:
             file.write(data)
 
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.index.partners import DuplicateKeysError, PartnerTable, paired
-from torchdata_ais.index.parts import Parts
 from torchdata_ais.index.rows import SampleReference
 from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.store.naming import make_folder
@@ -20,6 +19,7 @@ from torchdata_ais.whole_file import whole_file
 
 if TYPE_CHECKING:
     from torchdata_ais.index.indexed_samples import IndexedSamples
+    from torchdata_ais.index.numbered import NumberedSamples
 
 Missing = Literal["error", "drop", "keep"]
 
@@ -41,9 +41,8 @@ class Join(NamedTuple):
 
 
 def joined_with(
-    first: IndexedSamples,
+    first: NumberedSamples,
     other: IndexedSamples,
-    parts: Parts,
     *,
     missing: Missing,
     prefix: str,
@@ -54,7 +53,6 @@ def joined_with(
     Args:
         first: The first index.
         other: The other one.
-        parts: What `first` has chosen of its stored indexes.
         missing: See `IndexedSamples.join`; as `prefix` and `where`.
         prefix: Likewise.
         where: Likewise.
@@ -69,11 +67,11 @@ def joined_with(
             f"both indexes have the fields {', '.join(clash)}",
             todo='name those of the other apart: join(..., prefix="other.")',
         )
-    table = _table(first, other, parts, where)
+    table = _table(first, other, where)
     join = Join(other, table, prefix, missing)
     if missing == "keep":
         return join, None
-    lost = [places for places in table.missing(parts.positions) if len(places)]
+    lost = [places for places in table.missing(first.parts.positions) if len(places)]
     if not lost:
         return join, None
     if missing == "error":
@@ -91,48 +89,40 @@ def joined_with(
     return join, np.flatnonzero(stays)
 
 
-def _names(index: IndexedSamples, prefix: str = "") -> set[str]:
+def _names(index: NumberedSamples, prefix: str = "") -> set[str]:
     """Return the names of all fields that samples of an index may have."""
     return {f"{prefix}{name}" for fields in index.fields for name in fields}
 
 
 def _table(
-    first: IndexedSamples,
-    other: IndexedSamples,
-    parts: Parts,
-    where: str | os.PathLike[str] | None,
+    first: NumberedSamples, other: IndexedSamples, where: str | os.PathLike[str] | None
 ) -> PartnerTable:
+    samples = first.parts.samples
     if where is None:
-        values = np.full(parts.samples, -1, dtype=np.int64)
-        _fill(values, first, other, parts, None)
+        values = np.full(samples, -1, dtype=np.int64)
+        _fill(values, first, other, None)
         return PartnerTable(values)
     folder = Path(where)
     make_folder(folder)
     path = folder / f"partners-{first.digest}-{other.digest}.int64"
-    if path.exists() and path.stat().st_size == 8 * parts.samples:
+    if path.exists() and path.stat().st_size == 8 * samples:
         return PartnerTable(path=str(path))
     with whole_file(path) as file:
-        file.truncate(8 * parts.samples)
-        if parts.samples:
+        file.truncate(8 * samples)
+        if samples:
             values = np.memmap(file, dtype="<i8", mode="r+")
             values[:] = -1
-            _fill(values, first, other, parts, folder)
+            _fill(values, first, other, folder)
             values.flush()
             del values
     return PartnerTable(path=str(path))
 
 
-def _fill(
-    values: Integers,
-    first: IndexedSamples,
-    other: IndexedSamples,
-    parts: Parts,
-    folder: Path | None,
-) -> None:
+def _fill(values: Integers, first: NumberedSamples, other: IndexedSamples, folder: Path | None) -> None:
     count = len(first) + len(other)
     try:
         for mine, theirs in paired(_keyed(first), _keyed(other), keys=count, folder=folder):
-            values[parts.at(mine)] = theirs
+            values[first.parts.at(mine)] = theirs
     except DuplicateKeysError as error:
         index = (first, other)[error.side]
         one, two = index.take(error.numbers)
@@ -146,7 +136,7 @@ def _fill(
         ) from None
 
 
-def _keyed(index: IndexedSamples) -> Iterator[tuple[pa.Array, Integers]]:
+def _keyed(index: NumberedSamples) -> Iterator[tuple[pa.Array, Integers]]:
     begin = 0
     for chunk in index.keys.chunks():
         yield chunk, np.arange(begin, begin + len(chunk))

@@ -52,7 +52,9 @@ class Mixture:
 
     @checked
     def __init__(self, weights: Weights | Sequence[tuple[int, Weights]], stop: Stop = "first") -> None:
-        entries = [(0, weights)] if isinstance(weights, Mapping) else _entries(weights)
+        entries: Any = [(0, weights)]
+        if not isinstance(weights, Mapping):
+            entries = list(weights) if isinstance(weights, Iterable) else [weights]
         if not all(
             isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Mapping) for one in entries
         ):
@@ -117,11 +119,6 @@ class Mixture:
         ]
         more = f", {len(self.schedule)} sets of weights" if len(self.schedule) > 1 else ""
         return f"Mixture({', '.join(parts)}{more}, stop={self.stop!r})"
-
-
-def _entries(weights: Any) -> list[Any]:
-    """Return what was given as a schedule, or an entry that is none."""
-    return list(weights) if isinstance(weights, Iterable) else [weights]
 
 
 def _plain(weight: Any) -> Any:

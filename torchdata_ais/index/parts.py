@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,9 +10,9 @@ import msgspec
 import numpy as np
 import xxhash
 
+from torchdata_ais.index.entries import IndexedShard
 from torchdata_ais.index.rows import SampleReference, entry_of, references
 from torchdata_ais.index.stored import ShardRow, StoredIndex
-from torchdata_ais.index.writer import ShardEntry, ShardSamples
 from torchdata_ais.plan.hashing import Integers
 
 
@@ -71,26 +72,16 @@ class Parts:
         return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([digests, chosen]))
 
     def shards(self) -> Iterator[ShardRow]:
-        """Yield the rows of all shards, in their order."""
-        for part in self.stored:
-            yield from part.shards()
+        """Return the rows of all shards, in their order."""
+        return itertools.chain.from_iterable(part.shards() for part in self.stored)
 
-    def of_shard(self, number: int) -> tuple[StoredIndex, int]:
-        """Return the index that has a shard, and the shard's number there."""
-        left = number
+    def of_shard(self, number: int) -> tuple[StoredIndex, int, int]:
+        """Return the index that has a shard, the shard's number there, and how many samples stand before its own."""
+        left, begin = number, 0
         for part in self.stored:
             if left < part.head.shards:
-                return part, left
-            left -= part.head.shards
-        raise IndexError(f"shard {number}")
-
-    def begin_of_shard(self, number: int) -> int:
-        """Return how many samples stand before those of a shard."""
-        begin = 0
-        for part in self.stored:
-            if number < part.head.shards:
-                return begin + (int(part.ends[number - 1]) if number else 0)
-            begin, number = begin + part.head.samples, number - part.head.shards
+                return part, left, begin + (int(part.ends[left - 1]) if left else 0)
+            left, begin = left - part.head.shards, begin + part.head.samples
         raise IndexError(f"shard {number}")
 
     def of_shards(self, names: Iterable[str]) -> tuple[Parts, list[str]]:
@@ -145,10 +136,10 @@ class Parts:
             for number, chosen in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=False):
                 yield part, number, chosen
 
-    def entries(self) -> Iterator[tuple[ShardEntry, ShardSamples]]:
+    def entries(self) -> Iterator[IndexedShard]:
         """Yield each shard as it was built; of chosen samples without those that nothing was chosen of."""
         if self.positions is not None:
-            yield from (entry_of(part, number, rows) for part, number, rows in self.selected())
+            yield from itertools.starmap(entry_of, self.selected())
             return
         for part in self.stored:
             yield from (entry_of(part, number, None) for number in range(part.head.shards))

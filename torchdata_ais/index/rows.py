@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from torchdata_ais.index.entries import IndexedShard, ShardEntry, ShardSamples
 from torchdata_ais.index.form import SAMPLES
 from torchdata_ais.index.stored import ShardRow, StoredIndex
-from torchdata_ais.index.writer import ShardEntry, ShardSamples
 from torchdata_ais.plan.hashing import Integers
 
 
@@ -65,7 +65,7 @@ def shown_rows(stored: StoredIndex, shard: int, rows: Integers | None) -> pa.Rec
     return pa.record_batch([columns[name] for name in SHOWN.names], schema=SHOWN)
 
 
-def entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> tuple[ShardEntry, ShardSamples]:
+def entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> IndexedShard:
     """Return rows of a shard's samples as they were built."""
     row, batch = stored.shard(shard), stored.samples(shard)
     if rows is not None:

@@ -10,13 +10,13 @@ from torchdata_ais.shown import bytes_text
 from torchdata_ais.tables import html_table, html_text
 
 if TYPE_CHECKING:
-    from torchdata_ais.index.indexed_samples import IndexedSamples
+    from torchdata_ais.index.numbered import NumberedSamples
 
 _FIRST = 5
 _KINDS = 8  # combinations of fields
 
 
-def index_html(index: IndexedSamples) -> str:
+def index_html(index: NumberedSamples) -> str:
     """Return tables in HTML, escaped. No shard is read, and what of the index cannot be read is left out.
 
     Example:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from torchdata_ais.errors import NotFoundError, SampleIndexError
 from torchdata_ais.index.copied import CopiedFolder
-from torchdata_ais.index.folder import Folder
+from torchdata_ais.index.folder import Readable
 from torchdata_ais.index.form import (
     COUNTS,
     FIELDS,
@@ -25,8 +26,8 @@ from torchdata_ais.index.form import (
     Head,
     checked,
     damaged,
+    digest_in,
     head_in,
-    named_by_content,
     read_batch,
     samples_schema,
     whole_of,
@@ -54,7 +55,7 @@ class ShardRow(NamedTuple):
     xxh64: int
 
 
-def _read_head(folder: Folder, table: str) -> tuple[Head, int]:
+def _read_head(folder: Readable, table: str) -> tuple[Head, int]:
     data = folder.read(table, 0, _HEAD_BYTES)
     head, begin = head_in(data, folder.where)
     if head is None:
@@ -79,7 +80,7 @@ class StoredIndex:
         SampleIndexError: It is damaged or incomplete; for blocks that are read later, when they are read.
     """
 
-    def __init__(self, folder: Folder, table: str = TABLE) -> None:
+    def __init__(self, folder: Readable, table: str = TABLE) -> None:
         self.folder = folder
         self.table = table
         self.head, begin = _read_head(folder, table)
@@ -114,10 +115,6 @@ class StoredIndex:
             raise damaged("its counts do not make up its samples", where)
         self.ends = np.cumsum(counts)
 
-    def count(self, number: int) -> int:
-        """Return how many samples a shard has."""
-        return int(self.ends[number]) - (int(self.ends[number - 1]) if number else 0)
-
     @cached_property
     def fields(self) -> list[tuple[str, ...]]:
         """The combinations of fields that samples have."""
@@ -126,12 +123,12 @@ class StoredIndex:
     def page(self, number: int) -> pa.RecordBatch:
         """Return 4,096 rows of the table of shards."""
         length, xxh64 = self.head.pages[number]
-        if self._pages is not None:
-            begin = int(self._page_starts[number])
-            first = begin - int(self._page_starts[0])
-            block = Block(self.table, begin, length, xxh64)
-            return self._block(block, SHARDS, self._pages[first : first + length])
-        return self._block(Block(self.table, int(self._page_starts[number]), length, xxh64), SHARDS)
+        begin = int(self._page_starts[number])
+        block = Block(self.table, begin, length, xxh64)
+        if self._pages is None:
+            return self._block(block, SHARDS)
+        first = begin - int(self._page_starts[0])
+        return self._block(block, SHARDS, self._pages[first : first + length])
 
     def shard(self, number: int) -> ShardRow:
         """Return the row of a shard."""
@@ -178,8 +175,7 @@ class StoredIndex:
             yield damaged(f"the bytes of {self.table} changed", self.folder.where)
         for name in self.head.files:
             try:
-                kind, _, written = [*name.removesuffix(".arrow").split("-"), "", ""][:3]
-                changed = named_by_content(kind, self.folder.read(name), written) != name
+                changed = xxhash.xxh64_hexdigest(self.folder.read(name)) != digest_in(name)
             except NotFoundError:
                 yield damaged(f"{name} is missing", self.folder.where)
                 continue
@@ -195,10 +191,8 @@ class StoredIndex:
         if place in self._kept:
             self._kept.move_to_end(place)
             return self._kept[place][0]
-        if data is None:
-            batch = self._once(block, schema)
-        else:
-            batch = read_batch(checked(data, block, self.folder.where), schema)
+        data = self._checked(block) if data is None else checked(data, block, self.folder.where)
+        batch = read_batch(data, schema)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:

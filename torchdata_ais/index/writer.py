@@ -6,7 +6,6 @@ import contextlib
 import secrets
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
@@ -15,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, UsageError
+from torchdata_ais.index.entries import ShardEntry, ShardSamples, content_of, stored_text, stored_texts
 from torchdata_ais.index.folder import Folder
 from torchdata_ais.index.form import (
     COUNTS,
@@ -35,64 +35,6 @@ from torchdata_ais.index.stored import StoredIndex
 
 _PART_BYTES = 64 << 20
 _PART_SHARDS = 4 * PAGE_ROWS
-
-
-class ShardEntry(msgspec.Struct, frozen=True):
-    """What is known of one shard, beside its samples.
-
-    Attributes:
-        name: The object's URI, the file's path or the page's URL.
-        size: Bytes, if known.
-        checksum: As the store has it, if known.
-        version: As the store has it, if known.
-    """
-
-    name: str
-    size: int | None = None
-    checksum: str | None = None
-    version: str | None = None
-
-
-@dataclass
-class ShardSamples:
-    """The samples of one shard, in its order; all lists have the same length.
-
-    Attributes:
-        keys: Their keys.
-        starts: Where the first header of each begins, in bytes of the shard.
-        ends: Where the header after it begins.
-        fields: The names of its fields, in their order.
-        sizes: The bytes of each field.
-        xxh64: XXH64 of the bytes from start to end, or None if nobody has read them.
-        columns: Values of columns that a program has added, by name; None where nothing is known.
-    """
-
-    keys: list[str]
-    starts: list[int]
-    ends: list[int]
-    fields: list[tuple[str, ...]]
-    sizes: list[tuple[int, ...]]
-    xxh64: list[int] | None
-    columns: dict[str, list[int | None]] = field(default_factory=dict)
-
-
-def content_of(samples: ShardSamples) -> int:
-    """Return XXH64 over keys, fields and sizes: the same however they were found.
-
-    Example:
-        >>> one = ShardSamples(["a"], [0], [1024], [("cls",)], [(1,)], None)
-        >>> content_of(one) == content_of(ShardSamples(["a"], [0], [1024], [("cls",)], [(1,)], [77]))
-        True
-    """
-    combinations = dict.fromkeys(samples.fields)
-    numbers = {names: number for number, names in enumerate(combinations)}
-    plain = [
-        _stored_texts(samples.keys),
-        [[stored_text(name) for name in names] for names in combinations],
-        [numbers[names] for names in samples.fields],
-        samples.sizes,
-    ]
-    return xxhash.xxh64_intdigest(msgspec.msgpack.encode(plain))
 
 
 class IndexWriter:
@@ -140,7 +82,7 @@ class IndexWriter:
         starts = np.array(samples.starts, dtype=np.int64)
         batch = pa.record_batch(
             [
-                _texts(samples.keys),
+                pa.array(stored_texts(samples.keys), type=pa.string()),
                 pa.array(starts),
                 pa.array(np.array(samples.ends, dtype=np.int64) - starts),
                 pa.array(numbers, type=pa.int32()),
@@ -270,21 +212,3 @@ def _lists(rows: Sequence[tuple[int, ...]]) -> pa.Array:
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
     flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(ends[-1]))
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(flat))
-
-
-def stored_text(text: str) -> str:
-    r"""Return `text` as an index holds it: bytes of a name that are no UTF-8 stand there as escapes.
-
-    Example:
-        >>> stored_text("caf\udce9"), stored_text("caf\u00e9") == "caf\u00e9"
-        ('caf\\udce9', True)
-    """
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _stored_texts(texts: list[str]) -> list[str]:
-    return texts if "".join(texts).isascii() else [stored_text(text) for text in texts]
-
-
-def _texts(texts: list[str]) -> pa.Array:
-    return pa.array(_stored_texts(texts), type=pa.string())

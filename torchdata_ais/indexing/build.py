@@ -7,37 +7,28 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import (
     TABLE,
     UNFINISHED,
     Folder,
     IndexedSamples,
+    IndexedShard,
     IndexWriter,
     MemoryFolder,
-    ShardEntry,
-    ShardSamples,
     StoredIndex,
-    fixed_beginning,
     folder_at,
-    index_place,
-    named_shards,
 )
+from torchdata_ais.indexing.beside import Beside
 from torchdata_ais.indexing.cluster import indexed_by_cluster
 from torchdata_ais.indexing.listing import listed_shards
+from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.indexing.reading import indexed_by_reading
-from torchdata_ais.jobs import OnProgress, SizedProgress
-from torchdata_ais.shard_names import is_shard
+from torchdata_ais.jobs import SizedProgress
 from torchdata_ais.shown import bytes_text
-from torchdata_ais.store import StoreOptions, list_objects
-from torchdata_ais.urls import ObjectURL, parse_url, redact
-
-Indexed = tuple[ShardEntry, ShardSamples]
-Method = Literal["auto", "cluster", "read"]
+from torchdata_ais.urls import ObjectURL, parse_url
 
 _CHECKPOINT_S = 60.0
 
@@ -45,38 +36,32 @@ logger = logging.getLogger("torchdata_ais")
 
 
 def build_stored(
-    sources: Any,
-    options: StoreOptions,
-    *,
-    method: Method,
-    processes: int,
-    where: str | os.PathLike[str] | None,
-    previous: IndexedSamples | None,
-    progress: OnProgress | None,
-) -> StoredIndex:
-    """Return the stored index of the samples of shards; `SampleIndex.build` has the arguments."""
+    sources: Any, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
+) -> tuple[StoredIndex, str | None]:
+    """Return the stored index of the samples of shards, and its home; `SampleIndex.build` has the arguments."""
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
-    urls = listed_shards(sources, options)
-    if where is not None and os.fspath(where) == _place_beside(sources):
-        refuse_part(sources, options)
-    folder = MemoryFolder() if where is None else folder_at(where, options)
+    urls = listed_shards(sources, how.options)
+    beside = Beside(sources, how.options)
+    if where is not None and os.fspath(where) == beside.place:
+        beside.refuse_part()
+    folder = MemoryFolder() if where is None else folder_at(where, how.options)
     before = [] if previous is None else [previous]
     before += [] if where is None else _standing(folder)
-    known = _known(urls, before, proven=method == "read")
+    known = _known(urls, before, proven=how.method == "read")
     writer = IndexWriter(folder, list(dict.fromkeys(name for index in before for name in index.columns)))
     saved = time.monotonic()
     done = size = 0
     to_make = [url for url in urls if url not in known]
     _say_what_is_fetched(to_make)
     try:
-        with closing(indexed_shards(to_make, options, method, processes, progress)) as made:
+        with closing(indexed_shards(to_make, how)) as made:
             for url in urls:
                 writer.add(*(known[url][0].shard_samples(known[url][1]) if url in known else next(made)))
                 done += 1
                 size += url.size or 0
-                if progress is not None:
-                    progress(SizedProgress("index", done, len(urls), size))
+                if how.progress is not None:
+                    how.progress(SizedProgress("index", done, len(urls), size))
                 if where is not None and time.monotonic() - saved > _CHECKPOINT_S:
                     writer.checkpoint()
                     saved = time.monotonic()
@@ -85,7 +70,7 @@ def build_stored(
             writer.checkpoint()
         raise
     writer.finish(source=str(sources))
-    return StoredIndex(folder)
+    return StoredIndex(folder), beside.home
 
 
 def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
@@ -99,56 +84,6 @@ def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
             bytes_text(sum(url.size or 0 for url in far)),
             parse_url(far[0]).uri,
         )
-
-
-def home_of(sources: Any, options: StoreOptions) -> str | None:
-    """Return where the index lies by default; None for some of the shards there, whose index is another."""
-    place = _place_beside(sources)
-    return None if place is None or _not_named(sources, options) else place
-
-
-def _place_beside(sources: Any) -> str | None:
-    source = _only_one(sources)
-    try:
-        return index_place(source) if isinstance(source, str | os.PathLike) else None
-    except UsageError:
-        return None
-
-
-def _only_one(sources: Any) -> Any:
-    return sources[0] if isinstance(sources, list | tuple) and len(sources) == 1 else sources
-
-
-def refuse_part(sources: Any, options: StoreOptions) -> None:
-    """Raise if there are more shards than a template or a pattern names: the place beside them is for all of them."""
-    more = _not_named(sources, options)
-    if more:
-        source = os.fspath(_only_one(sources))
-        raise UsageError.at(
-            f"there are more shards than {redact(source)} names, and the place beside them is for the index of all: "
-            f"{more[0]} would not be in it",
-            todo=Remedy(
-                f"index {_all_beside(source)}: a template then opens the samples of the shards that it names",
-                in_programs("pass where= for an index of these alone"),
-                in_commands("make an index of these alone: torchdata-ais index --where"),
-            ),
-        )
-
-
-def _not_named(sources: Any, options: StoreOptions) -> list[str]:
-    """Return the shards that begin as those of a template or a pattern do, and are not named by it."""
-    source = _only_one(sources)
-    if not isinstance(source, str | os.PathLike) or (named := named_shards(source)) is None:
-        return []
-    settings = replace(options, endpoint=parse_url(os.fspath(source)).at(options.endpoint).endpoint)
-    there = list_objects(_all_beside(os.fspath(source)), options=settings, allow_empty=True)
-    return sorted(name for name in {parse_url(url).uri for url in there} - set(named) if is_shard(name))
-
-
-def _all_beside(source: str) -> str:
-    place = parse_url(source)
-    beginning = fixed_beginning(place.name)
-    return replace(place, name=beginning, params={}).uri if place.kind == "object" else f"{beginning}*"
 
 
 def _standing(folder: Folder) -> list[IndexedSamples]:
@@ -189,15 +124,9 @@ def _is_same(url: ObjectURL, row: Any) -> bool:
     return bool(url.version and url.version == row.version)
 
 
-def indexed_shards(
-    urls: list[ObjectURL],
-    options: StoreOptions,
-    method: Method,
-    processes: int,
-    progress: OnProgress | None,
-) -> Generator[Indexed, None, None]:
+def indexed_shards(urls: list[ObjectURL], how: Indexing) -> Generator[IndexedShard, None, None]:
     """Yield what an index holds of each shard, in their order."""
-    if method != "read" and urls:
-        yield from indexed_by_cluster(urls, options, processes, must=method == "cluster", progress=progress)
+    if how.method != "read" and urls:
+        yield from indexed_by_cluster(urls, how)
     else:
-        yield from indexed_by_reading(urls, options, processes)
+        yield from indexed_by_reading(urls, how.options, how.processes)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from torchdata_ais.errors import AISError, NotFoundError
-from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.index import IndexedShard, ShardEntry
 from torchdata_ais.indexing.grouping import UnusableError
 from torchdata_ais.indexing.job import run_index_job
+from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.indexing.reading import indexed_by_reading
 from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
-from torchdata_ais.jobs import JobError, OnProgress
+from torchdata_ais.jobs import JobError
 from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.store import StoreOptions, read_range, target_of
 from torchdata_ais.urls import Location, ObjectURL, parse_url
@@ -24,35 +26,24 @@ _WINDOW = 128  # shards whose rows are held until those before them are known
 _MOST_BYTES = 1 << 30
 _SHOWN = 3
 
-Indexed = tuple[ShardEntry, ShardSamples]
-
 logger = logging.getLogger("torchdata_ais")
 
 
-def indexed_by_cluster(
-    urls: list[ObjectURL],
-    options: StoreOptions,
-    processes: int,
-    *,
-    must: bool,
-    progress: OnProgress | None = None,
-) -> Iterator[Indexed]:
+def indexed_by_cluster(urls: list[ObjectURL], how: Indexing) -> Iterator[IndexedShard]:
     """Yield what an index holds of each shard, in their order; shards that the cluster cannot index are read.
 
     Args:
         urls: The shards, with size and checksum as listed.
-        options: Transport settings.
-        processes: Read in so many processes what must be read.
-        must: Whether a cluster without that job is an error.
-        progress: Called while the job runs.
+        how: How they are indexed; with ``method="cluster"`` a cluster without that job is an error.
 
     Memory: the rows of 128 shards, and what reading takes.
 
     Raises:
-        JobError: There is no such job, and `must` is set.
+        JobError: There is no such job, and the method is ``"cluster"``.
     """
-    ran = _run_jobs(urls, options, must=must, progress=progress)
-    unusable: dict[str, int] = {}
+    options = how.options
+    ran = _run_jobs(urls, how)
+    unusable: Counter[str] = Counter()
     try:
         for begin in range(0, len(urls), _WINDOW):
             window = urls[begin : begin + _WINDOW]
@@ -60,18 +51,18 @@ def indexed_by_cluster(
             unread = [url for url, one in zip(window, found, strict=True) if isinstance(one, str)]
             for url, why in zip(window, found, strict=True):
                 if isinstance(why, str) and ran:
-                    unusable[why] = unusable.get(why, 0) + 1
+                    unusable[why] += 1
                     if unusable[why] <= _SHOWN:
                         logger.warning(
                             "%s is read, as the cluster has no index of it: %s", parse_url(url).uri, why
                         )
-            with_read = indexed_by_reading(unread, options, processes)
+            with_read = indexed_by_reading(unread, options, how.processes)
             for one in found:
                 yield next(with_read) if isinstance(one, str) else one
     finally:  # who takes the last one does not ask for more
-        more = {why: count - _SHOWN for why, count in unusable.items() if count > _SHOWN}
-        for why, count in more.items():
-            logger.warning("%d more shards were read: %s", count, why)
+        for why, count in unusable.items():
+            if count > _SHOWN:
+                logger.warning("%d more shards were read: %s", count - _SHOWN, why)
 
 
 def _is_theirs(place: Location) -> bool:
@@ -79,15 +70,14 @@ def _is_theirs(place: Location) -> bool:
     return place.kind == "object" and place.provider == "ais" and not place.namespace and not place.params
 
 
-def _run_jobs(
-    urls: list[ObjectURL], options: StoreOptions, *, must: bool, progress: OnProgress | None
-) -> bool:
+def _run_jobs(urls: list[ObjectURL], how: Indexing) -> bool:
     """Have the cluster index the shards, a job a bucket; return whether it did anything."""
-    buckets: dict[tuple[str, str], list[str]] = {}
+    buckets: dict[tuple[str, str], list[str]] = defaultdict(list)
+    must = how.method == "cluster"
     for url in urls:
-        place = parse_url(url).at(options.endpoint)
+        place = parse_url(url).at(how.options.endpoint)
         if _is_theirs(place):
-            buckets.setdefault((place.endpoint, place.bucket), []).append(place.name)
+            buckets[place.endpoint, place.bucket].append(place.name)
     if must and sum(map(len, buckets.values())) < len(urls):
         raise JobError.at(
             "some of these shards are not in a bucket of AIStore's own, which its job indexes",
@@ -96,7 +86,7 @@ def _run_jobs(
     for (endpoint, bucket), names in buckets.items():
         prefix = common_beginning(names)
         try:
-            said = run_index_job(bucket, prefix, replace(options, endpoint=endpoint), progress)
+            said = run_index_job(bucket, prefix, replace(how.options, endpoint=endpoint), how.progress)
         except JobError as error:
             if must:
                 raise
@@ -107,7 +97,7 @@ def _run_jobs(
     return bool(buckets)
 
 
-def _fetched(urls: list[ObjectURL], options: StoreOptions, ran: bool) -> list[Indexed | str]:
+def _fetched(urls: list[ObjectURL], options: StoreOptions, ran: bool) -> list[IndexedShard | str]:
     """Return what the cluster has found in each shard, or why that cannot be used."""
     if not ran:
         return ["the cluster has no such job"] * len(urls)
@@ -115,7 +105,7 @@ def _fetched(urls: list[ObjectURL], options: StoreOptions, ran: bool) -> list[In
         return list(pool.map(_one, urls, itertools.repeat(options)))
 
 
-def _one(url: ObjectURL, options: StoreOptions) -> Indexed | str:
+def _one(url: ObjectURL, options: StoreOptions) -> IndexedShard | str:
     place = parse_url(url).at(options.endpoint)
     if not _is_theirs(place):
         return "it is in no bucket of AIStore's own"
@@ -139,7 +129,7 @@ def _one(url: ObjectURL, options: StoreOptions) -> Indexed | str:
     return why
 
 
-def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> Indexed:
+def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShard:
     """Return what an index of the cluster says of a shard.
 
     Raises:

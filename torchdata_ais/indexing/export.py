@@ -6,7 +6,8 @@ import json
 import os
 import posixpath
 import struct
-from collections.abc import Iterator
+from itertools import starmap
+from os.path import commonprefix
 from typing import Literal
 
 from torchdata_ais.errors import UsageError
@@ -34,13 +35,12 @@ def export_index(
             todo='export the whole index, or export("dali")',
         )
     home = _home(index)
-    root = home if where is None else os.fspath(where)
-    files = _Files(root, options)
+    files = _Files(home if where is None else os.fspath(where), options)
     if form == "wids":
         files.write("shardindex.json", _wids(index, home))
         return files.written
     counts: dict[str, int] = {}
-    for entry, samples in _shards(index):
+    for entry, samples in starmap(entry_of, index.selected()):
         name = entry.name[len(home) :].lstrip("/")
         if not samples.keys:
             continue  # which neither tool takes
@@ -62,12 +62,9 @@ class _Files:
     """Files below a folder or prefix."""
 
     def __init__(self, root: str, options: StoreOptions) -> None:
-        self._root, self._options = root, options
+        self._root, self._folder = root, folder_at(root or ".", options)
+        self.has = self._folder.has
         self.written: list[str] = []
-
-    def has(self, name: str) -> bool:
-        folder, _, base = posixpath.join(self._root, name).rpartition("/")
-        return folder_at(folder or ".", self._options).has(base)
 
     def write(self, name: str, data: bytes) -> None:
         path = posixpath.join(self._root, name)
@@ -75,14 +72,8 @@ class _Files:
             raise UsageError.at(
                 f"{path} would be written twice", todo="export indexes of one name each", url=path
             )
-        folder, _, base = path.rpartition("/")
-        folder_at(folder or ".", self._options).write(base, data)
+        self._folder.write(name, data)
         self.written.append(path)
-
-
-def _shards(index: IndexedSamples) -> Iterator[tuple[ShardEntry, ShardSamples]]:
-    for stored, number, rows in index.selected():
-        yield entry_of(stored, number, rows)
 
 
 def _home(index: IndexedSamples) -> str:
@@ -90,22 +81,12 @@ def _home(index: IndexedSamples) -> str:
     folders = [row.name.rpartition("/")[0].split("/") for row in index.shards]
     if not folders:
         raise UsageError.at("an index without shards", todo="export one that has some")
-    home = "/".join(folders[0][: _common(folders)])
+    home = "/".join(commonprefix(folders))  # noqa: RUF071 - of names in paths
     if parse_url(f"{home}/x").kind not in ("file", "object"):
         raise UsageError.at(
             "the shards lie in no folder or bucket together", todo="export the index of each by itself"
         )
     return home
-
-
-def _common(parts: list[list[str]]) -> int:
-    """Return how many names at their beginning all paths share."""
-    count = 0
-    for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
-            break
-        count += 1
-    return count
 
 
 def _wids(index: IndexedSamples, home: str) -> bytes:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex, folder_at
-from torchdata_ais.indexing.build import Indexed, indexed_shards
+from torchdata_ais.index import (
+    IndexedShard,
+    IndexWriter,
+    MemoryFolder,
+    ShardEntry,
+    ShardSamples,
+    StoredIndex,
+    folder_at,
+)
+from torchdata_ais.indexing.build import indexed_shards
 from torchdata_ais.indexing.foreign_forms import (
     Claim,
     claim_in_idx,
     energon_counts,
+    json_in,
     unfitting,
     wids_claims,
 )
 from torchdata_ais.indexing.grouping import UnusableError
 from torchdata_ais.indexing.headers import index_headers
 from torchdata_ais.indexing.listing import listed_shards
+from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.indexing.shard_idx import ClusterIndex, samples_in
 from torchdata_ais.store import StoreOptions, list_objects, read_range
 from torchdata_ais.urls import ObjectURL, parse_url, redact
@@ -68,9 +77,11 @@ def open_foreign(where: str, shards: Any, options: StoreOptions, *, processes: i
         raise unfitting(redact(where), shard, "it is not there") from error
     folder = MemoryFolder()
     writer = IndexWriter(folder)
-    with closing(_indexed(claims, urls, options, processes)) as found:
+    with closing(_indexed(claims, urls, Indexing(options, processes=processes))) as found:
         for claim, (entry, samples) in zip(claims, found, strict=True):
-            _check(claim, entry, samples)
+            misfit = _misfit(claim, entry, samples)
+            if misfit is not None:
+                raise unfitting(claim.where, entry.name, *misfit)
             writer.add(entry, samples)
     writer.finish(source=redact(where))
     return StoredIndex(folder)
@@ -80,39 +91,38 @@ def _claims_at(where: str, shards: Any, options: StoreOptions) -> list[Claim]:
     if where.endswith(".json"):
         if shards is not None:
             raise UsageError.at("shards= beside an index that names its shards", todo="leave shards= out")
-        data = read_range(where, 0, _MOST_BYTES, options)
-        found = _energon(data, where, options) if _is_energon(data) else wids_claims(data, where)
+        whole = json_in(read_range(where, 0, _MOST_BYTES, options), where)
+        found = _energon(whole, where, options) if "shard_counts" in whole else wids_claims(whole, where)
         if not found:
             raise UsageError.at(f"{redact(where)}: the index names no shard", todo="look into the file")
         return found
     names = [str(url) for url in list_objects(where, options=options)]
-    of = [str(url) for url in list_objects(shards, options=options)] if shards is not None else None
-    if of is not None and len(of) != len(names):
+    of = _shards_of(names) if shards is None else [str(url) for url in list_objects(shards, options=options)]
+    if len(of) != len(names):
         raise UsageError.at(
             f"{len(names)} indexes for {len(of)} shards", todo="name as many shards= as indexes"
         )
-    if of is None:
-        _check_one_each(names)
     return [
-        claim_in_idx(
-            read_range(name, 0, _MOST_BYTES, options),
-            parse_url(name).uri,
-            _shard_of(name) if of is None else of[number],
-        )
-        for number, name in enumerate(names)
+        claim_in_idx(read_range(name, 0, _MOST_BYTES, options), parse_url(name).uri, shard)
+        for name, shard in zip(names, of, strict=True)
     ]
 
 
-def _check_one_each(names: list[str]) -> None:
-    """Refuse two indexes of one shard: ``*.idx`` finds DALI's ``s.idx`` and Energon's ``s.tar.idx``."""
-    first: dict[str, str] = {}
+def _shards_of(names: list[str]) -> list[str]:
+    """Return the shards beside indexes.
+
+    Two of one shard are refused: ``*.idx`` finds DALI's ``s.idx`` and Energon's ``s.tar.idx``.
+    """
+    index_of: dict[str, str] = {}
     for name in names:
-        if (other := first.setdefault(_shard_of(name), name)) != name:
+        shard = _shard_of(name)
+        if (other := index_of.setdefault(shard, name)) != name:
             raise UsageError.at(
                 f"{redact(other)} and {redact(name)} are both indexes of one shard",
                 todo='name those of one tool: "*.tar.idx" (Energon, Lhotse), or "s-{000..099}.idx" (DALI)',
-                url=_shard_of(name),
+                url=shard,
             )
+    return [_shard_of(name) for name in names]
 
 
 def _shard_of(index: str) -> str:
@@ -122,18 +132,10 @@ def _shard_of(index: str) -> str:
     return f"{name if name.endswith('.tar') else f'{name}.tar'}{mark}{query}"
 
 
-def _is_energon(data: bytes) -> bool:
-    try:
-        whole = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(whole, dict) and "shard_counts" in whole
-
-
-def _energon(data: bytes, where: str, options: StoreOptions) -> list[Claim]:
+def _energon(whole: dict[str, Any], where: str, options: StoreOptions) -> list[Claim]:
     folder = posixpath.dirname(posixpath.dirname(where))
     claims = []
-    for name, count in energon_counts(data, where).items():
+    for name, count in energon_counts(whole, where).items():
         shard = posixpath.join(folder, name)
         try:
             offsets = read_range(f"{shard}.idx", 0, _MOST_BYTES, options)
@@ -148,13 +150,13 @@ def _energon(data: bytes, where: str, options: StoreOptions) -> list[Claim]:
 
 
 def _indexed(
-    claims: list[Claim], urls: list[ObjectURL], options: StoreOptions, processes: int
-) -> Generator[Indexed, None, None]:
+    claims: list[Claim], urls: list[ObjectURL], how: Indexing
+) -> Generator[IndexedShard, None, None]:
     """Yield what stands in each shard: by the index alone, where it says so much."""
     unsaid = [
         url for claim, url in zip(claims, urls, strict=True) if claim.members is None or url.size is None
     ]
-    found = iter(_looked_at(unsaid, options, processes))
+    found = iter(_looked_at(unsaid, how))
     for claim, url in zip(claims, urls, strict=True):
         if claim.members is None or url.size is None:
             yield next(found)
@@ -167,33 +169,30 @@ def _indexed(
         yield ShardEntry(name, url.size, url.checksum, url.version), samples
 
 
-def _looked_at(urls: list[ObjectURL], options: StoreOptions, processes: int) -> Iterable[Indexed]:
+def _looked_at(urls: list[ObjectURL], how: Indexing) -> Iterable[IndexedShard]:
     if all(parse_url(url).kind == "file" for url in urls):
-        return (index_headers(url, options) for url in urls)
-    return indexed_shards(urls, options, "auto", processes, None)
+        return (index_headers(url, how.options) for url in urls)
+    return indexed_shards(urls, how)
 
 
-def _check(claim: Claim, entry: ShardEntry, samples: ShardSamples) -> None:
-    """Compare what an index says with what stands in the shard."""
+def _misfit(claim: Claim, entry: ShardEntry, samples: ShardSamples) -> tuple[str, str | None] | None:
+    """Return what an index says otherwise than it stands in the shard, and of which key; None if it fits."""
     if claim.size is not None and entry.size is not None and claim.size != entry.size:
-        raise unfitting(
-            claim.where, entry.name, f"it says {claim.size} bytes, and the shard has {entry.size}"
-        )
+        return f"it says {claim.size} bytes, and the shard has {entry.size}", None
     # Samples of nothing but links are in no index of another tool.
     there = [number for number, fields in enumerate(samples.fields) if fields]
     if claim.samples is not None and claim.samples != len(there):
-        raise unfitting(
-            claim.where, entry.name, f"it says {claim.samples} samples, and the shard has {len(there)}"
-        )
+        return f"it says {claim.samples} samples, and the shard has {len(there)}", None
     if claim.offsets is None:
-        return
+        return None
     *begins, end = claim.offsets
     for place, (begin, number) in enumerate(zip(begins, there, strict=False)):
         if not samples.starts[number] <= begin < samples.ends[number]:
             key = samples.keys[number]
-            what = f"its sample {place} begins at byte {begin}, and {key!r} of the shard at {samples.starts[number]}"
-            raise unfitting(claim.where, entry.name, what, key)
+            at = samples.starts[number]
+            return f"its sample {place} begins at byte {begin}, and {key!r} of the shard at {at}", key
     if len(begins) != len(there):
-        raise unfitting(claim.where, entry.name, f"it has {len(begins)} samples, and the shard {len(there)}")
+        return f"it has {len(begins)} samples, and the shard {len(there)}", None
     if entry.size is not None and end > entry.size:
-        raise unfitting(claim.where, entry.name, f"it ends at byte {end} of {entry.size}")
+        return f"it ends at byte {end} of {entry.size}", None
+    return None

@@ -111,42 +111,41 @@ def _unescaped(name: str) -> str:
         return plain
 
 
-def energon_counts(data: bytes, index: str) -> dict[str, int]:
+def energon_counts(whole: dict[str, Any], index: str) -> dict[str, int]:
     """Return how many samples each shard has, by Energon's ``.info.json``.
 
     Raises:
         SampleIndexError: It is damaged.
     """
-    counts = _read_json(data, index).get("shard_counts")
+    counts = whole.get("shard_counts")
     if not isinstance(counts, dict) or not all(isinstance(count, int) for count in counts.values()):
         raise _not_understood(index, "it has no shard_counts")
     return counts
 
 
-def wids_claims(data: bytes, index: str) -> list[Claim]:
+def wids_claims(whole: dict[str, Any], index: str) -> list[Claim]:
     """Return what a wids shard index says of each shard; their names are put behind its base, or its folder.
 
     Raises:
         SampleIndexError: It is damaged, or refers to others.
 
     Example:
-        >>> text = '{"wids_version": 1, "shardlist": [{"url": "a.tar", "nsamples": 3, "filesize": 10240}]}'
-        >>> [claim[1:] for claim in wids_claims(text.encode(), "data/index.json")]
+        >>> whole = {"wids_version": 1, "shardlist": [{"url": "a.tar", "nsamples": 3, "filesize": 10240}]}
+        >>> [claim[1:] for claim in wids_claims(whole, "data/index.json")]
         [('data/a.tar', None, None, 3, 10240)]
     """
-    whole = _read_json(data, index)
     if whole.get("wids_version") != 1:
         raise _not_understood(index, f"wids_version is {whole.get('wids_version')!r}, not 1")
-    lists = [(whole, whole)]
+    lists = [whole]
     for part in whole.get("datasets") or []:
         if not isinstance(part, dict) or "source_url" in part:
             raise _not_understood(
                 index, "it refers to other indexes: open those, and join them with concat()"
             )
-        lists.append((part, whole))
+        lists.append(part)
     claims = []
-    for part, outer in lists:
-        base = part.get("base") or outer.get("base") or posixpath.dirname(index)
+    for part in lists:
+        base = part.get("base") or whole.get("base") or posixpath.dirname(index)
         for row in part.get("shardlist") or []:
             if not (isinstance(row, dict) and isinstance(row.get("url"), str)):
                 raise _not_understood(index, "a shard has no url")
@@ -168,7 +167,12 @@ def _merged(base: str, url: str) -> str:
     return url if urlsplit(url).scheme or url.startswith("/") or not base else posixpath.join(base, url)
 
 
-def _read_json(data: bytes, index: str) -> dict[str, Any]:
+def json_in(data: bytes, index: str) -> dict[str, Any]:
+    """Return the JSON object that an index is.
+
+    Raises:
+        SampleIndexError: It is none.
+    """
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError):

@@ -20,13 +20,7 @@ PlacedMember = tuple[str, "int | None", int, int, int]
 """Name; bytes, or None for a link; where it begins; its last header, or where it begins; where the next one begins."""
 
 
-def group_members(
-    members: Iterable[PlacedMember],
-    url: str,
-    *,
-    end: int | None = None,
-    xxh64: Callable[[int, int], int] | None = None,
-) -> ShardSamples:
+def group_members(members: Iterable[PlacedMember], url: str, *, end: int | None = None) -> ShardSamples:
     """Return the samples of one shard, by its members in their order.
 
     A sample's fields are those of its regular members: what a link brings is not known before it is read.
@@ -37,7 +31,6 @@ def group_members(
         url: The shard, for errors.
         end: Where the last sample ends, if links are not among the members: there may be one between any two. None:
             with its last member.
-        xxh64: Returns XXH64 of bytes `start` to `end` of the shard; None if nobody reads them.
 
     Raises:
         NonAdjacentKeyError: A key comes back after other keys.
@@ -50,7 +43,7 @@ def group_members(
         >>> samples.keys, samples.starts, samples.ends, samples.fields, samples.sizes
         (['a', 'b'], [0, 2560], [2560, 3584], [('jpg',), ('cls',)], [(700,), (1,)])
     """
-    grouping = Grouping(url, end, xxh64)
+    grouping = Grouping(url, end=end)
     for member in members:
         grouping.send(member)
     return grouping.finish()
@@ -60,7 +53,8 @@ class Grouping:
     """`group_members` for who has one member after the other.
 
     Args:
-        url: See there. So are `end` and `xxh64`.
+        url: See there. So is `end`.
+        xxh64: Returns XXH64 of bytes `start` to `end` of the shard; None if nobody reads them.
 
     Example:
         >>> grouping = Grouping("s.tar")
@@ -70,7 +64,7 @@ class Grouping:
     """
 
     def __init__(
-        self, url: str, end: int | None = None, xxh64: Callable[[int, int], int] | None = None
+        self, url: str, xxh64: Callable[[int, int], int] | None = None, *, end: int | None = None
     ) -> None:
         self._grouped = _grouped(url, end, xxh64)
         next(self._grouped)
@@ -89,12 +83,7 @@ class Grouping:
 def _grouped(
     url: str, end: int | None, xxh64: Callable[[int, int], int] | None
 ) -> Generator[None, PlacedMember | None, ShardSamples]:
-    keys: list[str] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    fields: list[tuple[str, ...]] = []
-    sizes: list[tuple[int, ...]] = []
-    digests: list[int] | None = None if xxh64 is None else []
+    samples = ShardSamples([], [], [], [], [], None if xxh64 is None else [])
     seen: set[str] = set()
     key: str | None = None
     start = reached = keyed = loose = (
@@ -105,13 +94,13 @@ def _grouped(
     lengths: list[int] = []
 
     def close(stop: int) -> None:
-        keys.append(key or "")
-        starts.append(start)
-        ends.append(stop)
-        fields.append(tuple(names))
-        sizes.append(tuple(lengths))
-        if digests is not None and xxh64 is not None:
-            digests.append(xxh64(start, stop))
+        samples.keys.append(key or "")
+        samples.starts.append(start)
+        samples.ends.append(stop)
+        samples.fields.append(tuple(names))
+        samples.sizes.append(tuple(lengths))
+        if samples.xxh64 is not None and xxh64 is not None:
+            samples.xxh64.append(xxh64(start, stop))
 
     while True:
         member = yield
@@ -157,4 +146,4 @@ def _grouped(
             lengths.append(size)
     if key is not None:
         close(reached if end is None else end)
-    return ShardSamples(keys, starts, ends, fields, sizes, digests)
+    return samples

@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torchdata_ais.errors import ObjectChangedError
-from torchdata_ais.index import ShardEntry, ShardSamples
+from torchdata_ais.index import IndexedShard, ShardEntry
 from torchdata_ais.indexing.grouping import PlacedMember, group_members
-from torchdata_ais.indexing.shard import index_shard, not_addressable, placed_members
+from torchdata_ais.indexing.shard import (
+    check_seekable,
+    headers_in,
+    index_shard,
+    not_addressable,
+    placed_members,
+)
 from torchdata_ais.store import StoreOptions, file_url, open_blocks
 from torchdata_ais.store.files import open_error
-from torchdata_ais.tar import PassableBlocks, TarReader, is_compressed
+from torchdata_ais.tar import PassableBlocks, is_compressed
 from torchdata_ais.urls import parse_url
 
 _BLOCK_BYTES = 8 << 10
 
 
-def index_headers(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSamples]:
+def index_headers(url: str, options: StoreOptions) -> IndexedShard:
     """Return what an index holds of a shard; of one in a file only the headers are read, and no XXH64 is known.
 
     Raises:
@@ -37,10 +43,9 @@ def index_headers(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSam
         return index_shard(url, options)
     before = file_url(place.name)
     with _opened(place.name) as blocks:
-        reader = TarReader(blocks, url=url, max_member_bytes=0, skip_large=True)
+        reader = headers_in(blocks, url)
         samples = group_members(placed_members(reader), url)
-    if not reader.seekable:
-        raise not_addressable(place.uri, "a global PAX header stands in it")
+    check_seekable(reader, place.uri)
     if file_url(place.name).version != before.version:
         raise ObjectChangedError.at(f"{url}: it changed while it was read", todo="index it anew", url=url)
     return ShardEntry(str(place.uri), before.size, None, before.version), samples
@@ -53,12 +58,8 @@ def members_of(url: str, options: StoreOptions) -> Iterator[PlacedMember]:
         TransportError, ShardError, UsageError: As for `index_shard`.
     """
     place = parse_url(url)
-    if place.kind == "file":
-        with _opened(place.name) as blocks:
-            yield from placed_members(TarReader(blocks, url=url, max_member_bytes=0, skip_large=True))
-        return
-    with open_blocks(place, options) as source:
-        yield from placed_members(TarReader(source, url=url, max_member_bytes=0, skip_large=True))
+    with _opened(place.name) if place.kind == "file" else open_blocks(place, options) as blocks:
+        yield from placed_members(headers_in(blocks, url))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torchdata_ais.error_text import Remedy
@@ -29,7 +28,19 @@ def run_index_job(bucket: str, prefix: str, options: StoreOptions, progress: OnP
     with sdk_client(options) as client:
         job_id = _start(client, bucket, prefix, options)
         errors: list[str] = []
-        look = _look(client, job_id, options, errors)
+
+        def look() -> JobState:
+            status = _asked(client, job_id, "status", options)
+            targets = _asked(client, job_id, "qryxstats", options)
+            parts = [part for found in targets.values() for part in found or ()]
+            done = sum(int(part["stats"]["loc-objs"]) for part in parts)
+            under_way = [
+                part for part in parts if part["end-time"].startswith(_NOT_ENDED) and not part["aborted"]
+            ]
+            errors.extend(filter(None, [status.get("err"), *(part.get("err") for part in parts)]))
+            finished = bool(status["end_time"]) and not under_way
+            return JobState(Progress("cluster", done, 0), finished)
+
         wait_for_job(look, f"shard index job {job_id}", progress=progress)
         return "; ".join(dict.fromkeys(errors))
 
@@ -59,25 +70,7 @@ def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
         ) from error
 
 
-def _look(client: Any, job_id: str, options: StoreOptions, errors: list[str]) -> Callable[[], JobState]:
-    """Return a function that asks how far the job is on all targets; what went wrong is added to `errors`."""
-
-    def ask(what: str) -> Any:
-        answer = send_by(
-            client, "GET", path="cluster", params={"what": what}, json={"id": job_id, "kind": _KIND}
-        )
-        return answer.json()
-
-    def look() -> JobState:
-        status = call(lambda: ask("status"), options, f"job {job_id}", options.endpoint)
-        targets = call(lambda: ask("qryxstats"), options, f"job {job_id}", options.endpoint)
-        parts = [part for found in targets.values() for part in found or ()]
-        done = sum(int(part["stats"]["loc-objs"]) for part in parts)
-        under_way = [
-            part for part in parts if part["end-time"].startswith(_NOT_ENDED) and not part["aborted"]
-        ]
-        errors.extend(filter(None, [status.get("err"), *(part.get("err") for part in parts)]))
-        finished = bool(status["end_time"]) and not under_way
-        return JobState(Progress("cluster", done, 0), finished)
-
-    return look
+def _asked(client: Any, job_id: str, what: str, options: StoreOptions) -> Any:
+    """Return what the cluster says of the job."""
+    asked = {"path": "cluster", "params": {"what": what}, "json": {"id": job_id, "kind": _KIND}}
+    return call(lambda: send_by(client, "GET", **asked).json(), options, f"job {job_id}", options.endpoint)

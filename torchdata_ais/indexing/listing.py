@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shard_names import common_beginning
+from torchdata_ais.reading.listed import listed_objects
 from torchdata_ais.store import StoreOptions, file_url, list_objects
-from torchdata_ais.urls import Location, ObjectURL, parse_url
+from torchdata_ais.urls import ObjectURL, parse_url
 
 
 def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
@@ -32,15 +31,9 @@ def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
 def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]:
     """Fill in what names alone do not say: files are looked at, and objects listed, a listing for each bucket."""
     places = [parse_url(url).at(options.endpoint) for url in urls]
-    buckets: dict[str, list[Location]] = {}
-    for url, place in zip(urls, places, strict=True):
-        if url.size is None and place.kind == "object" and not place.params:
-            buckets.setdefault(replace(place, name="").url(), []).append(place)
-    listed: dict[str, ObjectURL] = {}
-    for members in buckets.values():
-        beginning = replace(members[0], name=common_beginning([place.name for place in members]))
-        found = list_objects(beginning.uri, options=replace(options, endpoint=beginning.endpoint))
-        listed |= {parse_url(url).uri: url for url in found}
+    listed = listed_objects(
+        [place for url, place in zip(urls, places, strict=True) if url.size is None], options
+    )
     filled = []
     for url, place in zip(urls, places, strict=True):
         if url.size is not None:

@@ -10,13 +10,14 @@ from typing_extensions import Self, Unpack, override
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index import IndexedSamples
-from torchdata_ais.indexing.build import Method, build_stored, home_of
+from torchdata_ais.index.places import options_for
+from torchdata_ais.indexing.build import build_stored
 from torchdata_ais.indexing.export import export_index
 from torchdata_ais.indexing.foreign import energon_info_at, is_foreign, open_foreign
+from torchdata_ais.indexing.method import Indexing, Method
 from torchdata_ais.indexing.verify import problems_of
 from torchdata_ais.jobs import OnProgress
-from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, given_options
-from torchdata_ais.urls import parse_url
+from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 
 
 class SampleIndex(IndexedSamples):
@@ -95,16 +96,9 @@ class SampleIndex(IndexedSamples):
             SampleIndex(5 samples of 2 shards, proof='bytes', digest='...')
         """
         settings = cluster_options(cluster, **named)
-        stored = build_stored(
-            sources,
-            settings,
-            method=method,
-            processes=processes,
-            where=where,
-            previous=previous,
-            progress=progress,
-        )
-        return cls([stored], home=home_of(sources, settings), options=settings)
+        how = Indexing(settings, method, processes, progress)
+        stored, home = build_stored(sources, how, where, previous)
+        return cls([stored], home=home, options=settings)
 
     @classmethod
     @override
@@ -152,9 +146,7 @@ class SampleIndex(IndexedSamples):
         """
         text = os.fspath(where)
         given = given_options(cluster, **named)
-        options = (
-            StoreOptions() if given is None and parse_url(text).kind == "file" else cluster_options(given)
-        )
+        options = options_for(text, given)
         if not is_foreign(text):
             if shards is not None:
                 raise UsageError.at("shards= of an index that names its shards", todo="leave shards= out")

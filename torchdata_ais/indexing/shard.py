@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import xxhash
 
 from torchdata_ais.errors import AISError, NonAdjacentKeyError, UsageError
-from torchdata_ais.index import ShardEntry, ShardSamples
-from torchdata_ais.indexing.grouping import Grouping, PlacedMember, group_members
+from torchdata_ais.index import IndexedShard, ShardEntry
+from torchdata_ais.indexing.grouping import Grouping, PlacedMember
 from torchdata_ais.store import BlockSource, StoreOptions, open_blocks
 from torchdata_ais.tar import Link, Member, TarReader, TooLarge, is_compressed
 from torchdata_ais.urls import parse_url
@@ -47,7 +47,7 @@ class _Passing:
         return digest.intdigest()
 
 
-def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSamples]:
+def index_shard(url: str, options: StoreOptions) -> IndexedShard:
     """Read a shard, and return what an index holds of it.
 
     Samples that the stream would refuse (a link to nowhere) are in it, too: they are refused when they are read.
@@ -70,15 +70,12 @@ def index_shard(url: str, options: StoreOptions) -> tuple[ShardEntry, ShardSampl
         >>> samples.keys, samples.starts, samples.ends, samples.sizes
         (['00000', '00001'], [0, 1536], [1536, 3584], [(1, 0), (1, 1)])
     """
-    location = parse_url(url)
-    with open_blocks(location, options) as source:
-        passing = _Passing(_plain(source, location.uri))
-        # A member that is passed over for its size is not copied: all are, but for the empty ones.
-        reader = TarReader(passing, url=url, max_member_bytes=0, skip_large=True)
-        samples = group_members(placed_members(reader), url, xxh64=passing.xxh64)
-        if not reader.seekable:
-            raise not_addressable(location.uri, "a global PAX header stands in it")
-    return ShardEntry(str(location.uri), source.size, source.checksum, source.version), samples
+    watch = ShardWatch(url)
+    with open_blocks(parse_url(url), options) as source:
+        for _ in watch.members(headers_in(watch.blocks(source), url)):
+            if watch.error is not None:
+                break
+    return watch.finish()
 
 
 class ShardWatch:
@@ -86,6 +83,9 @@ class ShardWatch:
 
     Args:
         url: The shard.
+
+    Attributes:
+        error: Why there is no index of it, though it may be read on; None as long as there is one.
 
     Memory: as for `index_shard`.
     """
@@ -96,7 +96,7 @@ class ShardWatch:
         self._reader: TarReader | None = None
         self._passing = _Passing(())
         self._grouping: Grouping | None = None
-        self._error: AISError | None = None
+        self.error: AISError | None = None
 
     def blocks(self, source: BlockSource) -> Iterable[bytes]:
         """Return the blocks of the shard, to be read in place of `source`."""
@@ -107,43 +107,46 @@ class ShardWatch:
     def members(self, reader: TarReader) -> Iterator[Member]:
         """Yield the members that `reader` reads out of these blocks."""
         self._reader = reader
-        grouping = self._grouping = Grouping(self._url, xxh64=self._passing.xxh64)
+        grouping = self._grouping = Grouping(self._url, self._passing.xxh64)
         for member in reader:
             name, data, at, after = member
-            if self._error is None:
+            if self.error is None:
                 size = (
                     None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else len(data)
                 )
                 try:
                     grouping.send((name, size, at, at, after))
                 except NonAdjacentKeyError as error:  # whoever reads finds that, too, and may go on
-                    self._error = error
+                    self.error = error
             else:
                 self._passing.forget()
             yield member
             del member, data
 
-    def finish(self) -> tuple[ShardEntry, ShardSamples]:
+    def finish(self) -> IndexedShard:
         """Return what an index holds of the shard, which was read to its end without an error.
 
         Raises:
             NonAdjacentKeyError, UsageError: As for `index_shard`.
         """
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         if self._source is None or self._reader is None or self._grouping is None:
             raise UsageError.at(f"{self._url} was not read", todo="read it first")
-        if not self._reader.seekable:
-            raise not_addressable(parse_url(self._url).uri, "a global PAX header stands in it")
-        source = self._source
-        entry = ShardEntry(str(parse_url(self._url).uri), source.size, source.checksum, source.version)
-        return entry, self._grouping.finish()
+        source, name = self._source, str(parse_url(self._url).uri)
+        check_seekable(self._reader, name)
+        return ShardEntry(name, source.size, source.checksum, source.version), self._grouping.finish()
+
+
+def headers_in(blocks: Iterable[bytes], url: str) -> TarReader:
+    """Return a reader of members without their data: one that is passed over for its size is not copied."""
+    return TarReader(blocks, url=url, max_member_bytes=0, skip_large=True)
 
 
 def placed_members(reader: TarReader) -> Iterator[PlacedMember]:
-    """Yield the members of an archive that is read without their data (``max_member_bytes=0, skip_large=True``)."""
+    """Yield the members of an archive as an index has them."""
     for name, data, at, after in reader:
-        size = None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else 0
+        size = None if isinstance(data, Link) else int(data) if isinstance(data, TooLarge) else len(data)
         yield name, size, at, at, after
 
 
@@ -157,6 +160,12 @@ def _plain(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
         raise not_addressable(name, "it is compressed")
     yield first
     yield from blocks
+
+
+def check_seekable(reader: TarReader, name: str) -> None:
+    """Raise `UsageError` if a header of a shard says something of all members after it."""
+    if not reader.seekable:
+        raise not_addressable(name, "a global PAX header stands in it")
 
 
 def not_addressable(name: str, why: str) -> UsageError:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, TransportError
-from torchdata_ais.index import IndexedSamples, ShardEntry, ShardRow, ShardSamples, StoredIndex
-from torchdata_ais.index.writer import stored_text
+from torchdata_ais.index import (
+    IndexedSamples,
+    IndexedShard,
+    ShardSamples,
+    StoredIndex,
+    entry_of,
+    stored_text,
+)
+from torchdata_ais.indexing.reading import in_processes
 from torchdata_ais.indexing.shard import index_shard
 from torchdata_ais.jobs import OnProgress, SizedProgress
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.workers.ordered_pool import OrderedPool
 
 _TODO = "index it again: torchdata-ais index"
 
-Found = tuple[ShardEntry, ShardSamples] | AISError
+Found = IndexedShard | AISError
+Difference = tuple[str, str | None]
+"""What is otherwise, and the key of the sample that it is otherwise for."""
 
 
 def problems_of(
@@ -51,23 +59,20 @@ def problems_of(
     chosen = list(index.selected())
     work = functools.partial(_looked_at, options=index.options)
     names = [stored.shard(number).name for stored, number, _ in chosen]
-    with_found = _mapped(work, names, processes)
+    with_found = in_processes(work, names, processes)
     size = 0
     for done, ((stored, number, rows), found) in enumerate(zip(chosen, with_found, strict=True)):
-        problem = _difference(stored, number, rows, found)
-        if problem is not None:
-            yield problem
+        row = stored.shard(number)
+        difference = _difference(stored, number, rows, found)
+        if difference is not None:
+            what, key = difference
+            where = stored.folder.where
+            yield SampleIndexError.at(
+                f"{where}: the shard {row.name}: {what}", todo=_TODO, url=row.name, key=key
+            )
         if progress is not None:
-            size += stored.shard(number).size or 0
+            size += row.size or 0
             progress(SizedProgress("check", done + 1, len(chosen), size))
-
-
-def _mapped(work: Callable[[str], Found], names: Sequence[str], processes: int) -> Iterator[Found]:
-    if processes < 2 or len(names) < 2:
-        yield from map(work, names)
-        return
-    with OrderedPool(work, min(processes, len(names))) as pool:
-        yield from pool.map(names)
 
 
 def _looked_at(name: str, options: StoreOptions) -> Found:
@@ -82,64 +87,43 @@ def _looked_at(name: str, options: StoreOptions) -> Found:
         return error
 
 
-def _difference(stored: StoredIndex, number: int, rows: Any, found: Found) -> SampleIndexError | None:
+def _difference(stored: StoredIndex, number: int, rows: Any, found: Found) -> Difference | None:
     row = stored.shard(number)
     if isinstance(found, NotFoundError):
-        return _problem(stored, row, "it is not there any more")
+        return "it is not there any more", None
     if isinstance(found, AISError):
-        return _problem(stored, row, f"it cannot be indexed any more ({found.what})")
+        return f"it cannot be indexed any more ({found.what})", None
     entry, now = found
-    other = [
-        f"{name} {old} became {new}"
-        for name, old, new in (("checksum", row.checksum, entry.checksum), ("size", row.size, entry.size))
-        if old is not None and new is not None and old != new
-    ]
-    if other:
-        return _problem(stored, row, f"it is another one than was indexed: {other[0]}")
-    return _sample_difference(stored, row, number, rows, now)
+    for name, old, new in (("checksum", row.checksum, entry.checksum), ("size", row.size, entry.size)):
+        if old is not None and new is not None and old != new:
+            return f"it is another one than was indexed: {name} {old} became {new}", None
+    return _sample_difference(stored, number, rows, now)
 
 
-def _sample_difference(
-    stored: StoredIndex, row: ShardRow, number: int, rows: Any, now: ShardSamples
-) -> SampleIndexError | None:
+def _sample_difference(stored: StoredIndex, number: int, rows: Any, now: ShardSamples) -> Difference | None:
     """Compare the samples: all of those indexed must be there; all of those there must be indexed, if all were."""
-    batch = stored.samples(number)
-    indexed = batch.column("key").to_pylist()
-    chosen = range(len(indexed)) if rows is None else rows.tolist()
-    columns = {name: batch.column(name).to_pylist() for name in ("start", "size", "fields", "sizes", "xxh64")}
+    proven = stored.shard(number).proven
+    _, then = entry_of(stored, number, rows)
     by_key = {stored_text(key): place for place, key in enumerate(now.keys)}
-    for place in chosen:
-        key = indexed[place]
+    for place, key in enumerate(then.keys):
         there = by_key.get(key)
         if there is None:
-            return _problem(stored, row, f"the sample {key!r} is not in it any more", key)
+            return f"the sample {key!r} is not in it any more", key
         fields = tuple(map(stored_text, now.fields[there]))
-        if fields != stored.fields[columns["fields"][place]] or now.sizes[there] != tuple(
-            columns["sizes"][place]
-        ):
-            return _problem(
-                stored, row, f"the sample {key!r} has other fields, or fields of other sizes", key
-            )
-        begin, size = columns["start"][place], columns["size"][place]
-        if not begin <= now.starts[there] < begin + size:
-            return _problem(
-                stored, row, f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key
-            )
-        if row.proven and (begin, size) != (now.starts[there], now.ends[there] - now.starts[there]):
-            return _problem(stored, row, f"the sample {key!r} does not reach as far as it did", key)
-        if row.proven and now.xxh64 is not None and now.xxh64[there] != columns["xxh64"][place]:
-            return _problem(stored, row, f"the bytes of the sample {key!r} are others", key)
+        if (fields, now.sizes[there]) != (then.fields[place], then.sizes[place]):
+            return f"the sample {key!r} has other fields, or fields of other sizes", key
+        begin, end = then.starts[place], then.ends[place]
+        if not begin <= now.starts[there] < end:
+            return f"the sample {key!r} stands at byte {now.starts[there]}, not {begin}", key
+        if proven and (begin, end) != (now.starts[there], now.ends[there]):
+            return f"the sample {key!r} does not reach as far as it did", key
+        if then.xxh64 and now.xxh64 and now.xxh64[there] != then.xxh64[place]:
+            return f"the bytes of the sample {key!r} are others", key
     if stored.head.selection or rows is not None:
         return None
-    known = set(indexed)
+    known = set(then.keys)
     for key, fields in zip(map(stored_text, now.keys), now.fields, strict=True):
         # Samples of nothing but links, which no stream accepts, are not seen by the cluster.
-        if key not in known and (fields or row.proven):
-            return _problem(stored, row, f"the sample {key!r} in it is not in the index", key)
+        if key not in known and (fields or proven):
+            return f"the sample {key!r} in it is not in the index", key
     return None
-
-
-def _problem(stored: StoredIndex, row: ShardRow, what: str, key: str | None = None) -> SampleIndexError:
-    return SampleIndexError.at(
-        f"{stored.folder.where}: the shard {row.name}: {what}", todo=_TODO, url=row.name, key=key
-    )

@@ -13,12 +13,12 @@ from torchdata_ais.arguments import check_number, check_seed
 from torchdata_ais.errors import AISError, TransportError
 from torchdata_ais.index import IndexedSamples, Mixture
 from torchdata_ais.pipes.list_ais import AISSourceLister
-from torchdata_ais.plan import Tail
+from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.by_index import IndexedReader
 from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.reading.planned import PlannedReading
-from torchdata_ais.reading.planned_data import PlannedData, Shuffle
+from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect

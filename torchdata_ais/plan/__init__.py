@@ -6,7 +6,7 @@ Everything here is a pure function of sizes, seed and position: no I/O, no torch
 from torchdata_ais.plan.mixture import DENOMINATOR, Quota, round_weights
 from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop
 from torchdata_ais.plan.permutation import Permutation
-from torchdata_ais.plan.run import PLAN_VERSION, Epoch, Run, RunSegment, Sources
+from torchdata_ais.plan.run import PLAN_VERSION, Epoch, Run, RunSegment, Shuffle, Sources
 from torchdata_ais.plan.slots import Slots, Tail
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Quota",
     "Run",
     "RunSegment",
+    "Shuffle",
     "Slots",
     "Sources",
     "Stop",

@@ -66,7 +66,8 @@ class Quota:
     """The sequence of sources that a set of rounded weights gives, position by position, without end.
 
     Args:
-        weights: Whole numbers of at least 1, as of `round_weights`; each source's share is its part of their sum.
+        weights: Whole numbers, as of `round_weights`; each source's share is its part of their sum.
+        least: What each must be at least; with 0 there may be sources that are never drawn.
 
     Memory: 12 bytes a position of one period; a period is at most the sum of the weights.
 
@@ -75,8 +76,8 @@ class Quota:
         [1, 1, 0, 1, 1, 1, 0, 1]
     """
 
-    def __init__(self, weights: Sequence[int]) -> None:
-        if not weights or min(weights) < 1:
+    def __init__(self, weights: Sequence[int], *, least: int = 1) -> None:
+        if not any(weights) or min(weights) < least:
             raise UsageError(f"rounded weights are whole numbers of at least 1, not {list(weights)}")
         self.weights = tuple(weights)
         common = math.gcd(*self.weights)
@@ -103,9 +104,11 @@ class Quota:
         ).astype(np.int64)
         return result
 
-    def position_of(self, source: int, draw: int) -> int:
-        """Return the position at which `source` is drawn for the time `draw` (0 is its first)."""
+    def position_of(self, source: int, draw: int) -> int | None:
+        """Return the position at which `source` is drawn for the time `draw` (0 is its first); None: it never is."""
         share = int(self._shares[source])
+        if not share:
+            return None
         whole, rest = divmod(draw, share)
         return whole * self._period + int(self._where[int(self._first[source]) + rest])
 

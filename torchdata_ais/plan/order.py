@@ -32,9 +32,6 @@ class Draws:
     index: Integers
     draw: Integers
 
-    def __len__(self) -> int:
-        return len(self.index)
-
 
 class Order:
     """The samples of one source, epoch after epoch: each once in an epoch.
@@ -138,7 +135,7 @@ class MixedOrder:
         self._orders = list(orders)
         first = sum(start <= position for start in starts) - 1
         self._starts = np.array([position, *starts[first + 1 :]], dtype=np.int64)
-        self._quotas = [_Active(weights) for _, weights in schedule[first:]]
+        self._quotas = [Quota(weights, least=0) for _, weights in schedule[first:]]
         taken = [np.array(draws or [0] * len(orders), dtype=np.int64)]
         for number, end in enumerate(self._starts[1:].tolist()):
             taken.append(taken[-1] + self._quotas[number].counts(end - int(self._starts[number])))
@@ -168,8 +165,9 @@ class MixedOrder:
 
     def _in_segment(self, number: int, wanted: Integers) -> tuple[Integers, Integers]:
         """Return source and draw at positions that all lie in one segment."""
-        source, drawn = self._quotas[number].at(wanted - self._starts[number])
-        return source, drawn + self._taken[number][source]
+        quota, within = self._quotas[number], wanted - self._starts[number]
+        source = quota.sources(within)
+        return source, quota.draws(within) + self._taken[number][source]
 
     def counts(self, position: int) -> Integers:
         """Return how many samples of each source stand at positions below `position`."""
@@ -196,27 +194,3 @@ class MixedOrder:
             raise UsageError("no source of the mixture is ever drawn")
         begin = int(self._starts[0])
         return min(ends) - begin if stop == "first" else 1 + max(ends) - begin
-
-
-class _Active:
-    """The quota sequence of those sources that have a weight."""
-
-    def __init__(self, weights: Sequence[int]) -> None:
-        self._numbers = np.flatnonzero(np.asarray(weights))
-        self._sources = len(weights)
-        self._quota = Quota([weights[number] for number in self._numbers.tolist()])
-
-    def at(self, within: Integers) -> tuple[Integers, Integers]:
-        """Return the source at each position, and how often it was drawn before."""
-        return self._numbers[self._quota.sources(within)], self._quota.draws(within)
-
-    def counts(self, position: int) -> Integers:
-        """Return how often each source is drawn at positions below `position`."""
-        result = np.zeros(self._sources, dtype=np.int64)
-        result[self._numbers] = self._quota.counts(position)
-        return result
-
-    def position_of(self, source: int, draw: int) -> int | None:
-        """Return where `source` is drawn for the time `draw`; None if it has no weight."""
-        place = np.flatnonzero(self._numbers == source)
-        return self._quota.position_of(int(place[0]), draw) if len(place) else None

@@ -47,9 +47,6 @@ class Permutation:
         self._columns = -(-n // self._rows)
         self._keys = [derived_key(key, n, number) for number in range(_ROUNDS)]
 
-    def __len__(self) -> int:
-        return self._n
-
     def take(self, positions: npt.ArrayLike) -> Integers:
         """Return the values at `positions`, as int64 in their order.
 

@@ -19,6 +19,7 @@ from torchdata_ais.plan.slots import Slots, Tail, too_large
 PLAN_VERSION = 1
 """Which function of the position the order is; kept in states."""
 
+Shuffle = Literal["samples", "runs"] | None
 _RUN_BYTES = 8 << 20
 
 
@@ -41,7 +42,7 @@ class Sources:
     mean_bytes: tuple[float, ...] = ()
     schedule: tuple[tuple[int, tuple[int, ...]], ...] = ((0, (1 << 16,)),)
     stop: Stop = "first"
-    shuffle: Literal["samples", "runs"] | None = None
+    shuffle: Shuffle = None
     run_bytes: int = _RUN_BYTES
     epoch_steps: int | None = None
     tail: Tail = "short"
@@ -130,7 +131,8 @@ class Run:
             if before.weights != segment.weights or self.counts(segment.position) != segment.draws:
                 origin = segment
                 self._order = self._order_from(origin.position, origin.weights, origin.draws)
-        self._length = self._length_of(self._order_from(0, origin.weights, None).length)
+        given = (sources.epoch_steps or 1) * self.segments[-1].global_batch
+        self._length = self._order_from(0, origin.weights, None).length or given
         self._whole = self._slots(self._length)
         self._first = self._begun(origin)
 
@@ -156,9 +158,6 @@ class Run:
         stop: Stop = "never" if self.sources.epoch_steps is not None else self.sources.stop
         schedule = [(position, weights), *later]
         return MixedOrder(self._orders, schedule, stop, position=position, draws=draws)
-
-    def _length_of(self, length: int | None) -> int:
-        return length or (self.sources.epoch_steps or 1) * self.segments[-1].global_batch
 
     def _slots(self, length: int) -> Slots:
         return Slots(length, self.segments[-1].global_batch, self.ranks, self.sources.tail)

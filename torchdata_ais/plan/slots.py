@@ -84,8 +84,7 @@ class Slots:
     def given(self, rank: int = 0) -> int:
         """Return how many positions `rank` gets in an epoch."""
         whole = self.length // self.global_batch
-        each = (rank + 1) * self.global_batch // self.ranks - rank * self.global_batch // self.ranks
-        return whole * each + (self.size(whole, rank) if whole < len(self) else 0)
+        return whole * self.size(0, rank) + (self.size(whole, rank) if whole < len(self) else 0)
 
     def repeated(self, rank: int | None = None) -> int:
         """Return how many positions of an epoch `rank`, or all ranks, get in addition to another."""

@@ -54,8 +54,9 @@ class Grouping:
         self._drawn_up = f"{'' if edges is None else f'edges={list(edges)}, '}budget={budget}"
         self._length, self._budget, self._edges = length, budget, None if edges is None else list(edges)
         self._seed, self._too_long = seed, too_long
-        made = f"pack(budget={budget}" if edges is None else f"buckets(edges={list(edges)}, budget={budget}"
-        self.words = f"{made}, length={_named(length)}, seed={seed}, too_long={too_long!r})"
+        self._limit = budget if edges is None else edges[-1]
+        kind = "pack" if edges is None else "buckets"
+        self.words = f"{kind}({self._drawn_up}, length={_named(length)}, seed={seed}, too_long={too_long!r})"
 
     def groups(
         self, source: int, index: IndexedSamples, numbers: Integers | None, *, shuffle: bool
@@ -68,24 +69,19 @@ class Grouping:
         lengths = self._lengths(source, index)
         if numbers is not None:
             lengths = lengths[numbers]
-        limit = self._budget if self._edges is None else self._edges[-1]
         longest = int(np.argmax(lengths)) if len(lengths) else 0
-        if self._too_long == "error" and len(lengths) and int(lengths[longest]) > limit:
+        if self._too_long == "error" and len(lengths) and int(lengths[longest]) > self._limit:
             reference = index.take([longest if numbers is None else int(numbers[longest])])[0]
-            raise UsageError.at(
-                f"the sample {reference.key!r} of {reference.shard.name} has the length {int(lengths[longest])}, and "
-                f"{limit} is the most",
-                todo='leave such samples out (too_long="drop"), or raise the budget or the last edge',
-                url=reference.shard.name,
-                key=reference.key,
-            )
+            name = reference.shard.name
+            what = f"the sample {reference.key!r} of {name}"
+            raise self._longer(what, int(lengths[longest]), url=name, key=reference.key)
         if self._edges is None:
             found = packed(lengths, self._budget, seed=self._seed, shuffle=shuffle)
         else:
             found = bucketed(lengths, self._edges, self._budget, seed=self._seed, shuffle=shuffle)
         if not len(found):
             raise UsageError.at(
-                f"no sample of {index!r} has a length of {limit} or less", todo="raise the budget"
+                f"no sample of {index!r} has a length of {self._limit} or less", todo="raise the budget"
             )
         return found
 
@@ -120,17 +116,18 @@ class Grouping:
             UsageError: It is too long, or that is no length.
         """
         length = length_in(item, self._length)
-        limit = self._budget if self._edges is None else self._edges[-1]
-        if length <= limit:
+        if length <= self._limit:
             pool.put(item, length)
         elif self._too_long == "error":
             key = item.get("__key__") if isinstance(item, dict) else None
-            raise UsageError.at(
-                f"{'a sample' if key is None else f'the sample {key!r}'} has the length {length}, and {limit} is the "
-                "most",
-                todo='leave such samples out (too_long="drop"), or raise the budget or the last edge',
-                key=key,
-            )
+            raise self._longer("a sample" if key is None else f"the sample {key!r}", length, key=key)
+
+    def _longer(self, what: str, length: int, **place: Any) -> UsageError:
+        return UsageError.at(
+            f"{what} has the length {length}, and {self._limit} is the most",
+            todo='leave such samples out (too_long="drop"), or raise the budget or the last edge',
+            **place,
+        )
 
     def _lengths(self, source: int, index: IndexedSamples) -> Integers:
         if isinstance(self._length, str):

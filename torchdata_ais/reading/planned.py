@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from torchdata_ais.store import ObjectCache, StoreOptions
 _AT_ONCE = 1024  # positions that are looked up in the index at a time
 
 
+@dataclass(eq=False, repr=False)
 class PlannedReading:
     """Reads the batches of some steps of a run.
 
@@ -39,25 +41,21 @@ class PlannedReading:
         over: Whether the iteration has ended.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        rank: int,
-        steps: range,
-        data: PlannedData,
-        options: Sequence[StoreOptions],
-        places: Sequence[int | None] | None,
-        into: int = 0,
-        *,
-        max_bytes: int | None,
-        cache: ObjectCache | None,
-    ) -> None:
-        self._run, self._rank, self._steps = run, rank, steps
-        self._data, self._places, self._into = data, places, into
-        self._options = options
-        self._urls: dict[tuple[int, int], str] = {}
+    run: Run
+    rank: int
+    steps: range
+    data: PlannedData
+    options: Sequence[StoreOptions]
+    places: Sequence[int | None] | None
+    into: int = 0
+    _: KW_ONLY
+    max_bytes: int | None
+    cache: ObjectCache | None
+
+    def __post_init__(self) -> None:
         self.over = False
-        self.reader = IndexedReader(options, max(one.prefetch_bytes for one in options), max_bytes, cache)
+        window = max(one.prefetch_bytes for one in self.options)
+        self.reader = IndexedReader(self.options, window, self.max_bytes, self.cache)
 
     def read(self) -> Iterator[Whole]:
         """Yield what was wanted, in its order, and what came."""
@@ -68,13 +66,13 @@ class PlannedReading:
         positions: list[Integers] = []
         slots: list[Integers] = []
         count, most = 0, 1
-        for slot, step in enumerate(self._steps):
-            positions.append(self._run.positions(step, self._rank)[0 if slot else self._into :])
+        for slot, step in enumerate(self.steps):
+            positions.append(self.run.positions(step, self.rank)[0 if slot else self.into :])
             slots.append(np.full(len(positions[-1]), slot))
             count += len(positions[-1])
-            if count >= most or slot + 1 == len(self._steps):
-                yield self._data.look_up(
-                    self._run, np.concatenate(positions), np.concatenate(slots), self._places
+            if count >= most or slot + 1 == len(self.steps):
+                yield self.data.look_up(
+                    self.run, np.concatenate(positions), np.concatenate(slots), self.places
                 )
                 count, most, positions, slots = 0, min(_AT_ONCE, 4 * count), [], []
 
@@ -87,36 +85,26 @@ class PlannedReading:
         wanted, found, _ = whole
         reference = wanted.reference
         if isinstance(found, AISError):
-            raise naming_index(found, self._data.mixture.sources[wanted.source], reference)
-        sample = planned_sample(found, self._url_of(wanted), wanted.source, wanted.draw)
+            raise naming_index(found, self.data.mixture.sources[wanted.source], reference)
+        url = url_of_shard(reference.shard.name, self.options[wanted.source].endpoint)
+        sample = planned_sample(found, url, wanted.source, wanted.draw)
         sample.place = pack_place(reference.number, found.offset)
         if wanted.partners:
-            self._data.joined.add_partners(sample, whole)
+            self.data.joined.add_partners(sample, whole)
         return sample
-
-    def _url_of(self, wanted: Wanted) -> str:
-        """Return the URL of a sample's shard, as samples of the stream have it."""
-        place = wanted.source, wanted.reference.number
-        url = self._urls.get(place)
-        if url is None:
-            if len(self._urls) > 4096:
-                self._urls.clear()
-            url = url_of_shard(wanted.reference.shard.name, self._options[wanted.source].endpoint)
-            self._urls[place] = url
-        return url
 
     def size_of(self, slot: int) -> int:
         """Return how many samples are planned for a batch."""
-        step = self._steps[slot]
-        if self._data.groups is not None:
-            return self._data.planned_samples(self._run, self._run.positions(step, self._rank), self._places)
-        epoch = self._run.epoch_of(step)
-        return epoch.slots.size(step - epoch.step, self._rank)
+        step = self.steps[slot]
+        if self.data.groups is not None:
+            return self.data.planned_samples(self.run, self.run.positions(step, self.rank), self.places)
+        epoch = self.run.epoch_of(step)
+        return epoch.slots.size(step - epoch.step, self.rank)
 
     def lost(self, slot: int) -> EmptyBatchError:
         """Return the error for a batch of which nothing is left."""
-        positions = self._run.positions(self._steps[slot], self._rank)[:8]
-        wanted = self._data.look_up(self._run, positions, places=self._places)
+        positions = self.run.positions(self.steps[slot], self.rank)[:8]
+        wanted = self.data.look_up(self.run, positions, places=self.places)
         return EmptyBatchError.at(
             f"nothing is left of the batch of the positions {positions.tolist()}: the samples "
             f"{[one.reference.key for one in wanted]} were left out",

@@ -1,115 +1,21 @@
-"""What a plan is about: the indexes that are drawn from, what is chosen of them, and how the order is made."""
+"""What a plan is about: what it draws from, and which samples stand at its positions."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
-import xxhash
 
-from torchdata_ais.arguments import check_number
-from torchdata_ais.errors import UsageError
-from torchdata_ais.index import IndexedSamples, Mixture
-from torchdata_ais.plan import Draws, Run, Sources, Tail
+from torchdata_ais.plan import Draws, Run
 from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.plan.packing import Groups
-from torchdata_ais.reading.joined import JoinedIndexes
-from torchdata_ais.reading.packing import Grouping, digest_of
+from torchdata_ais.reading.planned_sources import PlannedSources
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.store import StoreOptions
-
-Shuffle = Literal["samples", "runs"] | None
-_RUN_BYTES = 8 << 20
 
 
-class PlannedData:
-    """Indexes, and how samples are drawn from them.
-
-    Args:
-        source: An index, a `Mixture`, or the places of stored indexes, which are opened when they are needed.
-        positions: The numbers of the samples to read, instead of all.
-        cluster: How to reach places.
-        shuffle: See `AISSampleReader`, as `tail`, `epoch_steps` and `run_bytes`.
-        tail: Likewise.
-        epoch_steps: Likewise.
-        run_bytes: Likewise.
-        index_dir: Likewise.
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        positions: npt.ArrayLike | None,
-        cluster: StoreOptions | None,
-        *,
-        shuffle: Shuffle,
-        tail: Tail,
-        epoch_steps: int | None,
-        run_bytes: int,
-        index_dir: str | os.PathLike[str] | None,
-    ) -> None:
-        self.source = source
-        self.shuffle = shuffle
-        self._numbers = None if positions is None else _numbers(positions)
-        self._cluster = cluster
-        self._grouping: Grouping | None = None
-        self._groups: list[Groups] | None = None
-        self._index_dir = index_dir
-        self._how: dict[str, Any] = {
-            "shuffle": shuffle,
-            "tail": tail,
-            "epoch_steps": epoch_steps,
-            "run_bytes": run_bytes,
-        }
-        self.check(epoch_steps, tail)
-        if isinstance(source, (IndexedSamples, Mixture)):
-            self._samples()  # says what is wrong with it
-
-    def check(self, epoch_steps: int | None, tail: Tail | None) -> None:
-        """Raise `UsageError` where what is given instead of the own cannot be; nothing is opened for it."""
-        check_number(epoch_steps, 1, "epoch_steps", optional=True)
-        Sources((1,), **self._how_with(epoch_steps, tail))
-
-    @cached_property
-    def mixture(self) -> Mixture:
-        """What is read, as a mixture (of one)."""
-        if isinstance(self.source, Mixture):
-            return self.source.kept_in(self._index_dir)
-        if isinstance(self.source, IndexedSamples):
-            index = self.source
-        else:
-            places = self.source if isinstance(self.source, (list, tuple)) else [self.source]
-            index = IndexedSamples.concat(
-                [IndexedSamples.open(place, cluster=self._cluster) for place in places]
-            )
-        if not len(index):
-            raise UsageError.at(f"{index!r} has no sample", todo="index shards that have some")
-        return Mixture({index: 1}).kept_in(self._index_dir)
-
-    @cached_property
-    def joined(self) -> JoinedIndexes:
-        """The indexes, and those that are joined to them."""
-        return JoinedIndexes(self.mixture.sources)
-
-    def group_by(self, grouping: Grouping | None) -> None:
-        """Draw groups of samples instead of samples; None: samples again."""
-        if grouping is None or self._grouping is None or grouping.words != self._grouping.words:
-            self._groups = None
-        self._grouping = grouping
-
-    @property
-    def groups(self) -> list[Groups] | None:
-        """The groups that are drawn, of each source; None: samples are drawn."""
-        if self._grouping is not None and self._groups is None:
-            self._groups = [
-                self._grouping.groups(number, index, self._numbers, shuffle=self.shuffle == "samples")
-                for number, index in enumerate(self.mixture.sources)
-            ]
-        return self._groups
+class PlannedData(PlannedSources):
+    """Indexes, how samples are drawn from them, and which were drawn."""
 
     def group_of(self, source: int, draw: int) -> int:
         """Return the number of the drawn group that a draw of a sample belongs to."""
@@ -120,96 +26,9 @@ class PlannedData:
         groups = self.groups
         if groups is None:
             return len(positions)
-        draws = run.at(positions)
-        of = draws.source.tolist() if places is None else [places[one] or 0 for one in draws.source.tolist()]
-        return sum(
-            int(groups[one].sizes(number)) for one, number in zip(of, draws.index.tolist(), strict=True)
-        )
-
-    def sources_with(self, epoch_steps: int | None = None, tail: Tail | None = None) -> Sources:
-        """Return what is drawn from, and how, as the plan has it.
-
-        Args:
-            epoch_steps: Instead of what was given.
-            tail: Likewise.
-        """
-        mixture = self.mixture
-        return Sources(
-            self._samples(),
-            self._mean_bytes() if self.shuffle == "runs" else (),
-            mixture.schedule,
-            mixture.stop,
-            **self._how_with(epoch_steps, tail),
-        )
-
-    def _mean_bytes(self) -> tuple[float, ...]:
-        means = tuple(index.mean_bytes() for index in self.mixture.sources)
-        groups = self.groups
-        if groups is None:
-            return means
-        return tuple(mean * len(one.order) / len(one) for mean, one in zip(means, groups, strict=True))
-
-    def _how_with(self, epoch_steps: int | None, tail: Tail | None) -> dict[str, Any]:
-        given = {"epoch_steps": epoch_steps, "tail": tail}
-        return self._how | {name: value for name, value in given.items() if value is not None}
-
-    def _samples(self) -> tuple[int, ...]:
-        """Return how many samples each source has; raise where `positions=` cannot be."""
-        samples = tuple(len(index) for index in self.mixture.sources)
-        if self.groups is not None:
-            return tuple(map(len, self.groups))
-        numbers = self._numbers
-        if numbers is None:
-            return samples
-        if len(samples) > 1:
-            raise UsageError.at(
-                "positions= of a mixture", todo="select from its indexes: index.select(numbers)"
-            )
-        if int(numbers.min()) < 0 or int(numbers.max()) >= samples[0]:
-            raise UsageError.at(
-                f"positions= has {numbers.min()} to {numbers.max()}, the index {samples[0]} samples",
-                todo="numbers begin at 0",
-            )
-        return (len(numbers),)
-
-    def digests(self) -> list[str]:
-        """Return what tells each source from others, as 16 hexadecimal digits."""
-        chosen = b"" if self._numbers is None else self._numbers.tobytes()
-        own = [
-            xxhash.xxh64_hexdigest(index.digest.encode() + b"/" + chosen) for index in self.mixture.sources
-        ]
-        if self.groups is None:
-            return own
-        grouped = zip(own, map(digest_of, self.groups), strict=True)
-        return [xxhash.xxh64_hexdigest(f"{one}/{groups}".encode()) for one, groups in grouped]
-
-    def weights_digest(self) -> str:
-        """Return what tells the weights, and when they hold, from others, as 16 hexadecimal digits."""
-        digests = self.digests()
-        said = [
-            (start, sorted(pair for pair in zip(digests, weights, strict=True) if pair[1]))
-            for start, weights in self.mixture.schedule
-        ]
-        return xxhash.xxh64_hexdigest(repr(said).encode())
-
-    def order(self, epoch_steps: int | None = None, tail: Tail | None = None) -> str:
-        """Return in words how the order is made: a state fits only the same."""
-        usual = {"shuffle": None, "tail": "short", "epoch_steps": None, "run_bytes": _RUN_BYTES}
-        how = self._how_with(epoch_steps, tail)
-        shown = [f"{name}={value!r}" for name, value in how.items() if value != usual[name]]
-        grouped = [] if self._grouping is None else [self._grouping.words]
-        return ", ".join([*shown, f"stop={self.mixture.stop!r}", *grouped])
-
-    def told(self) -> list[str]:
-        """Return what all ranks must have been given alike."""
-        mixture = self.mixture
-        sources = [
-            f"{len(index)} samples with digest {digest}"
-            for index, digest in zip(mixture.sources, self.digests(), strict=True)
-        ]
-        weights = [f"weights {weights} from position {start}" for start, weights in mixture.schedule]
-        chosen = [] if self._numbers is None else [f"{len(self._numbers)} positions"]
-        return [*sources, *weights, self.order(), *chosen]
+        draws = _drawn(run, positions, places)
+        pairs = zip(draws.source.tolist(), draws.index.tolist(), strict=True)
+        return sum(int(groups[source].sizes(number)) for source, number in pairs)
 
     def look_up(
         self,
@@ -226,55 +45,39 @@ class PlannedData:
             slots: The batch each is for.
             places: Which of the indexes each source of the run is; default in their order.
         """
-        draws = run.at(positions)
+        draws = _drawn(run, positions, places)
         slots = np.zeros_like(positions) if slots is None else slots
         if self.groups is not None:
-            return self._look_up_groups(draws, slots, places)
+            return self._look_up_groups(self.groups, draws, slots)
         found: list[Wanted | None] = [None] * len(positions)
-        for number in np.unique(draws.source).tolist():
-            here = np.flatnonzero(draws.source == number)
-            source = number if places is None else places[number] or 0
-            numbers = draws.index[here] if self._numbers is None else self._numbers[draws.index[here]]
-            wanted = self.joined.wanted(
-                source, numbers.tolist(), draws.draw[here].tolist(), slots[here].tolist()
-            )
+        for source in np.unique(draws.source).tolist():
+            here = np.flatnonzero(draws.source == source)
+            numbers = self._numbers_of(draws.index[here])
+            wanted = self.joined.wanted(source, numbers, draws.draw[here].tolist(), slots[here].tolist())
             for place, one in zip(here.tolist(), wanted, strict=True):
                 found[place] = one
         return [one for one in found if one is not None]
 
-    def _look_up_groups(
-        self, draws: Draws, slots: Integers, places: Sequence[int | None] | None
-    ) -> list[Wanted]:
+    def _look_up_groups(self, groups: Sequence[Groups], draws: Draws, slots: Integers) -> list[Wanted]:
         """Return the samples of the groups that were drawn; the draws of those of a group follow each other."""
         found: list[Wanted] = []
-        rows = zip(
-            draws.source.tolist(), draws.index.tolist(), draws.draw.tolist(), slots.tolist(), strict=True
-        )
-        for number, group, draw, slot in rows:
-            source = number if places is None else places[number] or 0
-            groups = (self.groups or [])[source]
-            chosen = groups.samples(group)
-            numbers = chosen if self._numbers is None else self._numbers[chosen]
-            count, first = len(numbers), draw * groups.most
-            found += self.joined.wanted(
-                source, numbers.tolist(), list(range(first, first + count)), [slot] * count
-            )
+        columns = (draws.source, draws.index, draws.draw, slots)
+        for source, group, draw, slot in zip(*(column.tolist() for column in columns), strict=True):
+            numbers = self._numbers_of(groups[source].samples(group))
+            count, first = len(numbers), draw * groups[source].most
+            found += self.joined.wanted(source, numbers, range(first, first + count), [slot] * count)
         return found
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__)
-        if isinstance(self.source, (IndexedSamples, Mixture)):
-            state.pop("mixture", None)  # made anew of what is kept anyway
-            state.pop("joined", None)
-        return state
+    def _numbers_of(self, chosen: Integers) -> list[int]:
+        """Return the numbers in the index of some of the samples to read."""
+        numbers: list[int] = (chosen if self._numbers is None else self._numbers[chosen]).tolist()
+        return numbers
 
 
-def _numbers(positions: npt.ArrayLike) -> Integers:
-    """Return `positions=` as numbers; what is none is not rounded to one."""
-    numbers = np.asarray(positions)
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or not len(numbers):
-        raise UsageError.at(
-            f"positions= of shape {numbers.shape} and type {numbers.dtype}",
-            todo="pass a list of whole numbers, at least one",
-        )
-    return numbers.astype(np.int64)
+def _drawn(run: Run, positions: Integers, places: Sequence[int | None] | None) -> Draws:
+    """Return what stands at positions of a run; each source is the number of its index."""
+    draws = run.at(positions)
+    if places is None:
+        return draws
+    indexes = np.array([place or 0 for place in places], dtype=np.int64)  # what was removed is not drawn
+    return replace(draws, source=indexes[draws.source])

@@ -9,18 +9,14 @@ from typing import NamedTuple
 
 from torchdata_ais.index import SampleReference, ShardRow
 
-_GAP = (
-    16 << 10
-)  # bytes between two wanted samples that cost less than another request, if no more than those wanted
-_MOST_AT_ONCE = (
-    4 << 20
-)  # bytes of neighbours that are asked for at once: the first of them should not wait for all
+# Bytes between two wanted samples that cost less than another request, if no more than those wanted.
+_GAP = 16 << 10
+# Bytes of neighbours that are asked for at once: the first of them should not wait for all.
+_MOST_AT_ONCE = 4 << 20
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a request of its own
 _MOST_SAMPLES = 512  # in a chunk
-_CHUNKS = (
-    4  # of a window: so many are under way at the same time; what a request costs is shared by its samples
-)
+_CHUNKS = 4  # of a window, under way at the same time; what a request costs is shared by its samples
 _SMALLER = 8  # times, the first chunk: the first sample should not wait for all that is asked for with it
 THREADS = 16
 """Requests of a process that are under way at the same time, at most."""
@@ -93,37 +89,30 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
     return sorted(found, key=lambda request: min(request.wanted))
 
 
-def chunks_of(
-    wanted: Iterable[Sequence[Wanted]], most_bytes: int, most: int, first_bytes: int | None = None
-) -> Iterator[list[Wanted]]:
-    """Yield what is wanted in chunks of at most `most_bytes`, or one sample, and `most` samples.
+def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
+    """Yield what is wanted in the chunks in which a window of so many bytes asks for it, of a sample at least.
 
-    The first has at most `first_bytes`, each further one at most twice as much as the one before.
+    Each has at most twice as much as the one before, the first an eighth of those that are largest.
 
     Example:
         >>> from torchdata_ais import SampleIndex
         >>> from torchdata_ais.testing import example_shards
         >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
-        >>> [len(chunk) for chunk in chunks_of([list(map(Wanted, index))], 4096, 100)]
-        [2, 2, 1]
+        >>> [len(chunk) for chunk in chunks_in([list(map(Wanted, index))], 4 * 8 * 2048)]
+        [1, 2, 2]
     """
     chunk: list[Wanted] = []
     size = 0
-    limit = most_bytes if first_bytes is None else first_bytes
+    most_bytes = max(1, window_bytes // _CHUNKS)
+    limit = max(1, most_bytes // _SMALLER)
     for one in chain.from_iterable(wanted):
-        if chunk and (size + one.reference.size > limit or len(chunk) >= most):
+        if chunk and (size + one.reference.size > limit or len(chunk) >= _MOST_SAMPLES):
             yield chunk
             chunk, size, limit = [], 0, min(most_bytes, 2 * limit)
         chunk.append(one)
         size += one.reference.size
     if chunk:
         yield chunk
-
-
-def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
-    """Yield what is wanted in the chunks in which a window of so many bytes asks for it."""
-    most = max(1, window_bytes // _CHUNKS)
-    return chunks_of(wanted, most, _MOST_SAMPLES, max(1, most // _SMALLER))
 
 
 def window_at_first(window_bytes: int) -> int:

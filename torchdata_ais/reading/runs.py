@@ -8,6 +8,7 @@ incomplete, run instead of passing it on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
@@ -31,6 +32,7 @@ class RunMember(NamedTuple):
     field: str | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Run:
     """Consecutive members with one key, known to be whole.
 
@@ -44,24 +46,13 @@ class Run:
         shard: The position of the shard in the order of the epoch; -1 if not known.
     """
 
-    __slots__ = ("end", "error", "key", "last", "members", "offset", "shard")
-
-    def __init__(
-        self,
-        key: str | None,
-        members: list[RunMember],
-        offset: int,
-        end: int,
-        error: AISError | None = None,
-        last: bool = False,
-    ) -> None:
-        self.key = key
-        self.members = members
-        self.offset = offset
-        self.end = end
-        self.error = error
-        self.last = last
-        self.shard = -1
+    key: str | None
+    members: list[RunMember]
+    offset: int
+    end: int
+    error: AISError | None = None
+    last: bool = False
+    shard: int = -1
 
 
 def whole_runs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TypeVar
 
 from torchdata_ais.errors import (
@@ -60,6 +61,7 @@ def naming_index(error: AISError, index: IndexedSamples, reference: SampleRefere
     return error
 
 
+@lru_cache(4096)
 def url_of_shard(name: str, endpoint: str) -> str:
     """Return what samples of the stream have as their ``__url__``.
 

@@ -17,9 +17,8 @@ from typing_extensions import Unpack
 from torchdata_ais import pipes
 from torchdata_ais.codecs import DecoderNames
 from torchdata_ais.pipes.load_tar import LoadTarNames
-from torchdata_ais.plan import Tail
+from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.open_shard import Safety
-from torchdata_ais.reading.planned_data import Shuffle
 from torchdata_ais.stage.collate import Ragged
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.policy import OnError
