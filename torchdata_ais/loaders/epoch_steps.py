@@ -15,8 +15,6 @@ from typing_extensions import override
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine import Step
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.steps import StepVotes
 from torchdata_ais.world import World
 
@@ -62,16 +60,14 @@ class EpochSteps:
         """Set the pass that `epoch` begins in. The rest of an epoch begins where `passes` stands."""
         passes.number = epoch
 
-    def steps(
-        self, passes: StreamPasses, world: World, listing: Listing, ranks: Ranks | None, done: int
-    ) -> Iterator[Step]:
+    def steps(self, passes: StreamPasses, done: int) -> Iterator[Step]:
         """Yield the steps of the epoch, without the first `done`."""
         del done  # `passes` begins behind them
-        steps = passes.one(world, listing)
-        if not self.ahead or world.size == 1:
+        steps, ranks = passes.one(), passes.meeting.ranks
+        if not self.ahead or passes.meeting.world.size == 1:
             return steps
         assert ranks is not None
-        more = passes.again(world, listing) if self.given == "pad" else None
+        more = passes.again() if self.given == "pad" else None
         self._agreed += 1
         return _stop_together(steps, StepVotes(ranks, self._agreed), more)
 
@@ -96,10 +92,8 @@ class _FixedSteps(EpochSteps):
         pass
 
     @override
-    def steps(
-        self, passes: StreamPasses, world: World, listing: Listing, ranks: Ranks | None, done: int
-    ) -> Iterator[Step]:
-        stream = self._stream = self._stream or passes.endless(world, listing)
+    def steps(self, passes: StreamPasses, done: int) -> Iterator[Step]:
+        stream = self._stream = self._stream or passes.endless()
         for _ in range((self.length or 0) - done):
             yield next(stream)
 

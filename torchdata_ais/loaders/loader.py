@@ -148,8 +148,7 @@ class AISLoader:
         kept, run_dir = ranks.pop("trace", False), ranks.pop("run_dir", None)
         device, normalize = ranks.pop("device", None), ranks.pop("normalize", None)
         records = bool(kept) or run_dir is not None
-        options = WorldOptions(**ranks)
-        self._meeting = Meeting(options)
+        self._meeting = Meeting(WorldOptions(**ranks))
         with self._meeting.awaited(self):
             check_pipe(pipe, "ais_loader()")
             if stats_every <= 0:
@@ -169,7 +168,7 @@ class AISLoader:
             self._passes: Passes
             if isinstance(planned, AISSampleReader):
                 self._passes = PlannedPasses(
-                    pipe, planned, how, seed, options,
+                    pipe, planned, how, seed, self._meeting,
                     global_batch=global_batch, epoch_steps=epoch_steps, tail=tail,
                 )  # fmt: skip
             elif global_batch is not None or tail is not None:
@@ -178,7 +177,7 @@ class AISLoader:
                     todo="begin the pipe with .read_samples(), or use epoch_steps=",
                 )
             else:
-                self._passes = StreamPasses(pipe, how, seed, epoch_steps)
+                self._passes = StreamPasses(pipe, how, seed, self._meeting, epoch_steps)
             self._observing: Observing | None = None
             if records:
                 self._observing = Observing(
@@ -232,7 +231,7 @@ class AISLoader:
 
     def _epoch_items(self, run: int) -> Iterator[Any]:
         meeting, passes = self._meeting, self._passes
-        listing = meeting.join(self._pipe, passes, self._next_epoch)
+        meeting.join(self._pipe, passes, self._next_epoch)
         ranks, replicas = meeting.ranks, meeting.replicas
         job, errors, telling = meeting.counts, meeting.errors, ExitStack()
         begun = came = False
@@ -242,8 +241,7 @@ class AISLoader:
             self.repeated = passes.repeated()
             if self._observing is not None:
                 self._observing.begin(meeting.world, self.epoch)
-            steps = passes.epoch(meeting.world, listing, ranks, self._step)
-            for item, worker, state in steps:
+            for item, worker, state in passes.epoch(self._step):
                 came = True
                 if run != self._run:
                     self._refuse_older(run)
@@ -314,7 +312,7 @@ class AISLoader:
         Raises:
             StateError: The pipe has a stage that a checkpoint cannot pass through; names it.
         """
-        return to_plain(self._passes.saved(self.epoch, self._next_epoch, self._step, self._meeting))
+        return to_plain(self._passes.saved(self.epoch, self._next_epoch, self._step))
 
     def load_state_dict(self, state: dict[str, Any], *, allow: Collection[str] = ()) -> None:
         """Make the next `iter` finish the epoch in which `state` was taken.

@@ -18,14 +18,12 @@ from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.state import check_state, plans_for
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.shown import count_text
 from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.upstream import is_sharding, upstream
 from torchdata_ais.state import MergedState, StreamState, unpack
-from torchdata_ais.world import World, WorldOptions, instance_of
+from torchdata_ais.world import World, instance_of
 
 _log = logging.getLogger("torchdata_ais")
 
@@ -37,6 +35,7 @@ class StreamPasses(Passes):
         pipe: The pipe.
         how: Processes to run it in.
         seed: Seed of all passes.
+        meeting: This rank, and what is read.
         epoch_steps: How many batches an epoch has.
 
     Attributes:
@@ -44,9 +43,14 @@ class StreamPasses(Passes):
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, seed: int, epoch_steps: StepsName
+        self,
+        pipe: IterDataPipe[Any],
+        how: EngineOptions,
+        seed: int,
+        meeting: Meeting,
+        epoch_steps: StepsName,
     ) -> None:
-        super().__init__(pipe, how, seed)
+        super().__init__(pipe, how, seed, meeting)
         self._steps = steps_named(epoch_steps)
         if not any(is_sharding(stage) for stage in upstream(pipe)):
             warnings.warn(
@@ -90,16 +94,16 @@ class StreamPasses(Passes):
         return super().settings(epoch if self._resume is None else self._resume.parts[0].user_epoch) | more
 
     @override
-    def check(self, world: World, options: WorldOptions) -> None:
-        del options
+    def check(self, world: World) -> None:
         self._steps.check(world)
 
     @override
-    def look_at(self, world: World, listing: Listing) -> None:
-        workers = self.workers * world.size
-        if 0 < listing.shards < workers:
+    def look_at(self) -> None:
+        workers = self.workers * self.meeting.world.size
+        shards = 0 if self.meeting.listing is None else self.meeting.listing.shards
+        if 0 < shards < workers:
             text = "%s for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
-            _log.warning(text, count_text(listing.shards, "shard"), workers, workers - listing.shards)
+            _log.warning(text, count_text(shards, "shard"), workers, workers - shards)
 
     @override
     def begin(self, epoch: int) -> tuple[int, int]:
@@ -110,8 +114,8 @@ class StreamPasses(Passes):
         return epoch, 0
 
     @override
-    def epoch(self, world: World, listing: Listing, ranks: Ranks | None, done: int) -> Iterator[Step]:
-        return self._steps.steps(self, world, listing, ranks, done)
+    def epoch(self, done: int) -> Iterator[Step]:
+        return self._steps.steps(self, done)
 
     @override
     def finish(self) -> None:
@@ -121,22 +125,23 @@ class StreamPasses(Passes):
     def forget(self) -> None:
         self._steps.forget()
 
-    def one(self, world: World, listing: Listing) -> Iterator[Step]:
+    def one(self) -> Iterator[Step]:
         """Yield the steps of one pass, or of the rest of one."""
         resume, self._resume = self._resume, None
+        world = self.meeting.world
         instances = world.size * self.workers
         plans = [
             InstancePlan.of(self.seed, self.number, instances, instance_of(world.rank, world.size, worker))
             for worker in range(self.workers)
         ]
         if resume is not None:
-            plans = plans_for(resume, world.rank, world.size, self.workers, listing.digest)
+            plans = plans_for(resume, world.rank, world.size, self.workers, self.meeting.digest)
         self._turn = 0
         self._instances = [plan.not_begun() for plan in plans]
         self._has_given = False
-        return self._watched(world, listing, plans)
+        return self._watched(plans)
 
-    def endless(self, world: World, listing: Listing) -> Iterator[Step]:
+    def endless(self) -> Iterator[Step]:
         """Yield the steps of one pass after the other.
 
         Raises:
@@ -144,20 +149,21 @@ class StreamPasses(Passes):
         """
         while True:
             empty = True
-            for step in self.one(world, listing):
+            for step in self.one():
                 empty = False
                 yield step
             if empty:
+                world = self.meeting.world
                 raise UsageError.at(
                     f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
                     todo="use more shards than ranks, or smaller batches",
                 )
             self.number += 1
 
-    def again(self, world: World, listing: Listing) -> Iterator[Step]:
+    def again(self) -> Iterator[Step]:
         """Yield items of the pass from its beginning, for a rank that has none left: -1 for the worker."""
         while True:
-            engine = InProcessEngine(self._settings(world, listing, stateful=False))
+            engine = InProcessEngine(self._settings(stateful=False))
             steps = engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)])
             for item, _, _ in self._on_device(steps, engine):
                 yield item, -1, None
@@ -185,7 +191,7 @@ class StreamPasses(Passes):
             self._instances = [self._engine.state() or (self._instances or [b""])[0]]
 
     @override
-    def saved(self, epoch: int, next_epoch: int, step: int, meeting: Meeting) -> StreamState | MergedState:
+    def saved(self, epoch: int, next_epoch: int, step: int) -> StreamState | MergedState:
         if self._no_state is not None:
             raise self._no_state
         if self._resume is not None:
@@ -194,7 +200,7 @@ class StreamPasses(Passes):
         if not under_way:
             self._steps.begin(self, next_epoch)
         self.take_state()
-        world = meeting.world
+        world = self.meeting.world
         return StreamState(
             stages=self._stages,
             seed=int(self.seed),
@@ -205,7 +211,7 @@ class StreamPasses(Passes):
             ranks=world.size,
             workers=self.workers,
             turn=self._turn,
-            shards=meeting.digest,
+            shards=self.meeting.digest,
             instances=None if self._instances is None else [unpack(state) for state in self._instances],
         )
 
