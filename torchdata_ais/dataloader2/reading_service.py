@@ -20,8 +20,6 @@ from torchdata_ais.dataloader2.cut import (
     cut,
     pause,
     refuse_second_sharding,
-    seed_plan,
-    shard,
     shard_over_ranks,
 )
 from torchdata_ais.dataloader2.epoch_seeds import epoch_seeds
@@ -164,6 +162,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._token = uuid.uuid4().hex
         self._owner_pid = os.getpid()
         self._worker_processes: list[tuple[Any, None, None]] = []  # as torchdata's own has them
+        self._here: ServicePart | None = None  # without worker processes
         self._pool: Pool | None = None
         self._ranks: Ranks | None = None
         self._end_datapipe: Any = None
@@ -231,7 +230,9 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         if self._mp:
             self._end_datapipe = self._start(parts)
         else:
-            self._end_datapipe = self._initialize_here(datapipe)
+            info = WorkerInfo(1, 0)
+            self._here = ServicePart(datapipe, info, self.worker_init_fn, self.worker_reset_fn)
+            self._end_datapipe = self._here.prepare(datapipe)
         return self._end_datapipe
 
     def _join(self, datapipe: Any) -> None:
@@ -243,11 +244,6 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             settings = {"loader": "DataLoader2", "num_workers": self.num_workers}
             listing, self._ranks = begin_together(datapipe, self._world, settings, self.rank_timeout_s)
         listing.give(datapipe)
-
-    def _initialize_here(self, datapipe: Any) -> Any:
-        info = WorkerInfo(1, 0)
-        shard(datapipe, 1, 0)
-        return datapipe if self.worker_init_fn is None else self.worker_init_fn(datapipe, info)
 
     def _start(self, parts: Parts) -> Any:
         window = self.worker_prefetch_cnt + -(-self.main_prefetch_cnt // self.num_workers) + 1
@@ -293,16 +289,11 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         extras, self.reset_extras = self.reset_extras, {}
         epoch = self.epoch
         self.epoch, self._round = epoch + 1, self._round + 1
-        set_graph_random_seed(self._end_datapipe, seeds)
-        if self._pool is None:
-            seed_plan(all_pipes(self._end_datapipe), seeds)
-            pipe = self._end_datapipe
-            if iter_reset_fn is not None:
-                pipe = iter_reset_fn(pipe)
-            if self.worker_reset_fn is not None:
-                pipe = self.worker_reset_fn(pipe, WorkerInfo(1, 0), seeds)
-            tell_pipes(all_pipes(pipe), epoch, extras.get(0))
+        if self._here is not None:
+            self._here.begin_pipe(self._end_datapipe, Reset(epoch, seeds, iter_reset_fn, extras.get(0)))
             return None
+        assert self._pool is not None
+        set_graph_random_seed(self._end_datapipe, seeds)
         tell_pipes(all_pipes(self._end_datapipe), epoch, None)
         loads = [
             Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id))
