@@ -79,7 +79,8 @@ except (ImportError, OSError):  # OSError: of a library of torchdata's that is f
             NotAvailable,
             TerminateRequired,
         )
-        from torchdata_ais.dataloader2.own.prefetch import PinMemory, Prefetcher
+        from torchdata_ais.dataloader2.own.pin_memory import PinMemory
+        from torchdata_ais.dataloader2.own.prefetch import Prefetcher
         from torchdata_ais.dataloader2.own.random import SeedGenerator, dist_share_seed
         from torchdata_ais.dataloader2.own.services import (
             DistributedReadingService,

@@ -13,7 +13,7 @@ from typing_extensions import Self, Unpack
 
 from torchdata_ais.arguments import check_seed, checked, whole_number
 from torchdata_ais.codecs import Normalize
-from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
+from torchdata_ais.dataloader2.own.pin_memory import pin_memory_fn
 from torchdata_ais.device import DeviceName, gpu_named, needs_gpu
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
