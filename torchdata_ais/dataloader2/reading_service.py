@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import socket
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -137,18 +136,19 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             raise UsageError.at(f"num_workers={num_workers}", todo="use 0 for no worker processes, or more")
         if worker_prefetch_cnt < 0 or main_prefetch_cnt < 0:
             raise UsageError.at("a prefetch count is negative", todo="use 0 to make nothing ahead")
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="Please use `InProcessReadingService` for num_workers=0"
+        methods = multiprocessing.get_all_start_methods()
+        if multiprocessing_context not in (None, *methods):
+            raise UsageError.at(
+                f"multiprocessing_context={multiprocessing_context!r}",
+                todo=f"use one of {', '.join(methods)}",
             )
-            super().__init__(
-                num_workers,
-                multiprocessing_context,
-                worker_prefetch_cnt,
-                main_prefetch_cnt,
-                worker_init_fn,
-                worker_reset_fn,
-            )
+        # All that torchdata's own would set: it is not asked, for it says that num_workers=0 is out of fashion.
+        self.num_workers = num_workers
+        self.multiprocessing_context = multiprocessing_context
+        self.worker_prefetch_cnt = worker_prefetch_cnt
+        self.main_prefetch_cnt = main_prefetch_cnt
+        self.worker_init_fn = worker_init_fn
+        self.worker_reset_fn = worker_reset_fn
         self.shard_by_rank = shard_by_rank
         self.rank_timeout_s = rank_timeout_s
         self.stall_after = stall_after
@@ -166,6 +166,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._pool: Pool | None = None
         self._ranks: Ranks | None = None
         self._end_datapipe: Any = None
+        self._finalized = False
 
     def __enter__(self) -> Self:
         return self
@@ -221,13 +222,13 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._owner_pid = os.getpid()
         _STARTED.add(self)
         self._join(datapipe)
-        parts = cut(datapipe) if self._mp else Parts(datapipe, None, None)
+        parts = cut(datapipe) if self.num_workers else Parts(datapipe, None, None)
         refuse_second_sharding(parts)
         if self._world.size > 1:
             shard_over_ranks(parts, self._world.size, self._world.rank)
         if self._ranks is not None:
             notice_lost_ranks(datapipe if parts.rest is None else parts.rest)
-        if self._mp:
+        if self.num_workers:
             self._end_datapipe = self._start(parts)
         else:
             info = WorkerInfo(1, 0)

@@ -124,7 +124,7 @@ class LookingAhead(IterDataPipe[Any]):
     """A pipe whose items a thread makes. Its copies begin without one."""
 
     _ahead: LookAhead | None = None
-    _stays: ClassVar = ("_ahead",)  # in this process
+    _stays: ClassVar[tuple[str, ...]] = ("_ahead",)  # in this process
 
     def pause(self) -> None:
         """Make nothing more; returns when the item under way is there."""
