@@ -18,7 +18,7 @@ from torchdata_ais.observe.readiness import RankRecorder
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.state import State
 from torchdata_ais.workers.counts import ended
-from torchdata_ais.world import World, ranks_of_node
+from torchdata_ais.world import World, instance_of, ranks_of_node
 
 if TYPE_CHECKING:
     import torch
@@ -136,6 +136,12 @@ class Passes:
     def load(self, state: Any, allow: Collection[str]) -> None:
         """Go on where `state` was taken; see `AISLoader.load_state_dict`."""
         raise NotImplementedError
+
+    def _fresh(self, epoch: int) -> list[InstancePlan]:
+        """Return what each worker of this rank begins an epoch with."""
+        world = self.meeting.world
+        instances = [instance_of(world.rank, world.size, worker) for worker in range(self.workers)]
+        return [InstancePlan.of(self.seed, epoch, world.size * self.workers, one) for one in instances]
 
     def _watched(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Return what the engine gives by `plans`, and have it noted."""

@@ -13,7 +13,6 @@ from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import Step
 from torchdata_ais.loaders.engine_options import EngineOptions
 from torchdata_ais.loaders.epoch_steps import StepsName
-from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.planned_run import RunUnderWay
@@ -25,7 +24,6 @@ from torchdata_ais.stage.planned import Share, Task
 from torchdata_ais.stage.slots import SlotBatcher, not_steps
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import PlanState
-from torchdata_ais.world import instance_of
 
 
 class PlannedPasses(Passes):
@@ -118,10 +116,8 @@ class PlannedPasses(Passes):
         self._begun_at = step
         epoch = run.epoch_of(step).number
         plans = []
-        for worker in range(self.workers):
+        for worker, plan in enumerate(self._fresh(epoch)):
             share = Share(world.rank, world.size, worker, self.workers, not world.processes)
-            instance = instance_of(world.rank, world.size, worker)
-            plan = InstancePlan.of(self.seed, epoch, world.size * self.workers, instance)
             plans.append(replace(plan, task=Task(run, share, step, places)))
         return self._watched(plans)
 

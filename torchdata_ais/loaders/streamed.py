@@ -23,7 +23,7 @@ from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.upstream import is_sharding, upstream
 from torchdata_ais.state import MergedState, StreamState, unpack
-from torchdata_ais.world import World, instance_of
+from torchdata_ais.world import World
 
 _log = logging.getLogger("torchdata_ais")
 
@@ -129,11 +129,7 @@ class StreamPasses(Passes):
         """Yield the steps of one pass, or of the rest of one."""
         resume, self._resume = self._resume, None
         world = self.meeting.world
-        instances = world.size * self.workers
-        plans = [
-            InstancePlan.of(self.seed, self.number, instances, instance_of(world.rank, world.size, worker))
-            for worker in range(self.workers)
-        ]
+        plans = self._fresh(self.number)
         if resume is not None:
             plans = plans_for(resume, world.rank, world.size, self.workers, self.meeting.digest)
         self._turn = 0
