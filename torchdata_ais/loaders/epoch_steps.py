@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from typing_extensions import override
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine import Step
+from torchdata_ais.loaders.engine_options import StepsName
 from torchdata_ais.ranks.steps import StepVotes
 from torchdata_ais.world import World
 
 if TYPE_CHECKING:
     from torchdata_ais.loaders.streamed import StreamPasses
-
-StepsName = int | Literal["pad", "shortest"] | None
-"""What a user writes."""
 
 
 class EpochSteps:

@@ -14,43 +14,25 @@ from typing_extensions import Self, Unpack
 from torchdata_ais.arguments import check_seed, checked, whole_number
 from torchdata_ais.codecs import Normalize
 from torchdata_ais.dataloader2.own.pin_memory import pin_memory_fn
-from torchdata_ais.device import DeviceName, gpu_named, needs_gpu
+from torchdata_ais.device import gpu_named, needs_gpu
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
-from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
-from torchdata_ais.loaders.epoch_steps import StepsName
+from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, PassOptions, StepsName
 from torchdata_ais.loaders.first_look import oddities
-from torchdata_ais.loaders.given import check_pipe
+from torchdata_ais.loaders.given import LoaderNames, check_pipe, passes_over
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.nested import normalized
 from torchdata_ais.loaders.observing import KEPT, Observing
-from torchdata_ais.loaders.passes import Passes
-from torchdata_ais.loaders.planned import PlannedPasses
 from torchdata_ais.loaders.planned_run import ALLOWED
-from torchdata_ais.loaders.streamed import StreamPasses
 from torchdata_ais.observe.across import Readiness
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.report import Stats, stats, with_stats
-from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import Tail
 from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.state import to_plain
-from torchdata_ais.world import RankNames, WorldOptions
+from torchdata_ais.world import WorldOptions
 
 _log = logging.getLogger("torchdata_ais")
-
-
-class LoaderNames(RankNames, total=False):
-    """The arguments of a loader about ranks, what they share out by index, looking on, and the device."""
-
-    global_batch: int | None
-    tail: Tail | None
-    trace: bool | int
-    run_dir: str | PathLike[str] | None
-    device: DeviceName
-    normalize: Normalize | None
 
 
 class AISLoader:
@@ -154,7 +136,6 @@ class AISLoader:
             if stats_every <= 0:
                 raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
             gpu = gpu_named(device)
-            planned = check_planned(pipe)
             check_seed(seed)
             if not isinstance(pin_memory, bool):
                 raise UsageError.at(f"pin_memory={pin_memory!r}", todo="pass True or False")
@@ -165,19 +146,8 @@ class AISLoader:
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
                 )
             how = EngineOptions(num_workers, prefetch, engine, multiprocessing_context, stall_after, records)
-            self._passes: Passes
-            if isinstance(planned, AISSampleReader):
-                self._passes = PlannedPasses(
-                    pipe, planned, how, seed, self._meeting,
-                    global_batch=global_batch, epoch_steps=epoch_steps, tail=tail,
-                )  # fmt: skip
-            elif global_batch is not None or tail is not None:
-                raise UsageError.at(
-                    "global_batch= and tail= are for pipes that read by index",
-                    todo="begin the pipe with .read_samples(), or use epoch_steps=",
-                )
-            else:
-                self._passes = StreamPasses(pipe, how, seed, self._meeting, epoch_steps)
+            given = PassOptions(seed, epoch_steps, global_batch, tail)
+            self._passes = passes_over(pipe, how, given, self._meeting)
             self._observing: Observing | None = None
             if records:
                 self._observing = Observing(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchdata_ais.errors import AISError
 from torchdata_ais.loaders.engine import Engine, Step
-from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings
+from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings, PassOptions
 from torchdata_ais.loaders.engines import make_engine
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.observe.collect import Report, report_of
@@ -32,18 +32,20 @@ class Passes:
     Args:
         pipe: The pipe.
         how: Processes to run it in.
-        seed: Seed of all passes.
+        given: What passes there are to be.
         meeting: This rank, and what is read.
 
     Attributes:
-        seed: As given.
+        seed: Seed of all passes.
         meeting: As given.
         recorder: Notes what the training loop waits for, if somebody wants that.
         gpu: Where items are to be when they are given; None: where they are.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], how: EngineOptions, seed: int, meeting: Meeting) -> None:
-        self.seed = seed
+    def __init__(
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
+    ) -> None:
+        self.seed = given.seed
         self.meeting = meeting
         self.recorder: RankRecorder | None = None
         self.gpu: torch.device | None = None

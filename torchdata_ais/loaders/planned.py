@@ -11,14 +11,13 @@ from typing_extensions import override
 from torchdata_ais.arguments import whole_number
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import Step
-from torchdata_ais.loaders.engine_options import EngineOptions
-from torchdata_ais.loaders.epoch_steps import StepsName
+from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.planned_run import RunUnderWay
 from torchdata_ais.loaders.state import check_plan_state
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import Run, Tail
+from torchdata_ais.plan import Run
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.planned import Share, Task
 from torchdata_ais.stage.slots import SlotBatcher, not_steps
@@ -33,11 +32,8 @@ class PlannedPasses(Passes):
         pipe: The pipe.
         reader: The stage of it that reads by the plan.
         how: See `EngineOptions`.
-        seed: Seed of the run.
+        given: What passes there are to be.
         meeting: This rank, and what is read.
-        global_batch: Samples a step over all ranks; None: what the pipe batches, for each rank.
-        epoch_steps: Steps of an epoch, instead of all samples.
-        tail: Instead of what the reader was told.
     """
 
     def __init__(
@@ -45,17 +41,13 @@ class PlannedPasses(Passes):
         pipe: IterDataPipe[Any],
         reader: AISSampleReader,
         how: EngineOptions,
-        seed: int,
+        given: PassOptions,
         meeting: Meeting,
-        *,
-        global_batch: int | None,
-        epoch_steps: StepsName,
-        tail: Tail | None,
     ) -> None:
-        super().__init__(pipe, how, seed, meeting)
-        if isinstance(epoch_steps, str):
+        super().__init__(pipe, how, given, meeting)
+        if isinstance(given.epoch_steps, str):
             raise UsageError.at(
-                f"epoch_steps={epoch_steps!r} with .read_samples(), whose ranks take equal steps anyway",
+                f"epoch_steps={given.epoch_steps!r} with .read_samples(), whose ranks take equal steps anyway",
                 todo='leave it out; tail="short", "drop" or "pad" says what becomes of the remainder',
             )
         batchers = [stage for stage in upstream(pipe) if isinstance(stage, SlotBatcher)]
@@ -63,11 +55,8 @@ class PlannedPasses(Passes):
         if batchers:
             batchers[-1].say_to(reader)
         self._reader = reader
-        self._under_way = RunUnderWay(
-            reader.data, seed, meeting, self.workers,
-            batch=batches[-1] if batches else reader.batch_size,
-            given_batch=global_batch, epoch_steps=epoch_steps, tail=tail,
-        )  # fmt: skip
+        batch = batches[-1] if batches else reader.batch_size
+        self._under_way = RunUnderWay(reader.data, given, given.epoch_steps, meeting, self.workers, batch)
         self._not_steps: str | None = None
         self._begun_at: int | None = None
         self._loaded = False

@@ -8,8 +8,9 @@ from typing import Any
 
 from torchdata_ais.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.loaders.engine_options import PassOptions
 from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources, Tail
+from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.state import PlanState, Segment, damaged
 
@@ -24,39 +25,35 @@ class RunUnderWay:
 
     Attributes:
         data: What is read.
-        seed: Seed of the run.
+        given: Its seed, and what goes before what `data` was told.
+        epoch_steps: Steps of an epoch, as given.
         meeting: The ranks.
         workers: Of each rank.
         batch: Samples of a rank's batch, where the pipe says so.
-        given_batch: Samples a step over all ranks, instead: ``global_batch=``.
-        epoch_steps: Steps of an epoch, instead of what `data` was told.
-        tail: Likewise.
         step: Global batches given out.
     """
 
     data: PlannedData
-    seed: int
+    given: PassOptions
+    epoch_steps: int | None
     meeting: Meeting
     workers: int
     batch: int | None
-    given_batch: int | None
-    epoch_steps: int | None
-    tail: Tail | None
     step: int = 0
     _run: Run | None = None
     _segments: list[RunSegment] = field(default_factory=list)
     _state_sources: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        check_number(self.given_batch, 1, "global_batch", optional=True)
-        self.data.check(self.epoch_steps, self.tail)
+        check_number(self.given.global_batch, 1, "global_batch", optional=True)
+        self.data.check(self.epoch_steps, self.given.tail)
 
     def _sources(self) -> Sources:
-        return self.data.sources_with(self.epoch_steps, self.tail)
+        return self.data.sources_with(self.epoch_steps, self.given.tail)
 
     def order(self) -> str:
         """Return in words how the order is made."""
-        return self.data.order(self.epoch_steps, self.tail)
+        return self.data.order(self.epoch_steps, self.given.tail)
 
     def global_batch(self) -> int:
         """Return how many samples all ranks take together in a step.
@@ -65,8 +62,8 @@ class RunUnderWay:
             UsageError: Nothing says so.
         """
         ranks = self.meeting.world.size
-        if self.given_batch is not None:
-            return whole_number(self.given_batch, "global_batch", 1, _MOST_BATCH)
+        if self.given.global_batch is not None:
+            return whole_number(self.given.global_batch, "global_batch", 1, _MOST_BATCH)
         if self.batch is None and ranks * self.workers > 1:
             raise UsageError.at(
                 f"{ranks} ranks of {self.workers} workers share batches, and nothing says what a batch is",
@@ -85,7 +82,7 @@ class RunUnderWay:
                 weights = self._sources().weights_at(0)
                 self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, (0,) * len(weights))]
             ranks = self.meeting.world.size
-            self._run = Run(self._run_sources(), self.seed, self._segments, ranks=ranks).checked()
+            self._run = Run(self._run_sources(), self.given.seed, self._segments, ranks=ranks).checked()
         return self._run
 
     def _names(self) -> list[str]:
@@ -148,7 +145,7 @@ class RunUnderWay:
             removed=[number for number, place in enumerate(self.places()) if place is None],
             weights=self.data.weights_digest(),
             order=self.order(),
-            seed=self.seed,
+            seed=self.given.seed,
             segments=[
                 Segment(
                     one.step, one.position, one.epoch, one.global_batch, list(one.weights), list(one.draws)
@@ -168,7 +165,7 @@ class RunUnderWay:
             StateError: Another plan, seed, order; or other sources, weights or global batch, and that is not allowed.
         """
         _same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
-        _same("the seed", state.seed, self.seed, "pass the same seed=")
+        _same("the seed", state.seed, self.given.seed, "pass the same seed=")
         _same("the order", state.order, self.order(), "build the pipe as it was")
         before = self._state_sources, self._segments, self._run, self.step
         try:

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import Step
-from torchdata_ais.loaders.engine_options import EngineOptions
-from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
+from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
+from torchdata_ais.loaders.epoch_steps import steps_named
 from torchdata_ais.loaders.in_process_engine import InProcessEngine
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.meeting import Meeting
@@ -34,29 +34,23 @@ class StreamPasses(Passes):
     Args:
         pipe: The pipe.
         how: Processes to run it in.
-        seed: Seed of all passes.
+        given: What passes there are to be.
         meeting: This rank, and what is read.
-        epoch_steps: How many batches an epoch has.
 
     Attributes:
         number: The pass under way, or the next.
     """
 
     def __init__(
-        self,
-        pipe: IterDataPipe[Any],
-        how: EngineOptions,
-        seed: int,
-        meeting: Meeting,
-        epoch_steps: StepsName,
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
     ) -> None:
-        super().__init__(pipe, how, seed, meeting)
-        self._steps = steps_named(epoch_steps)
+        super().__init__(pipe, how, given, meeting)
+        self._steps = steps_named(given.epoch_steps)
         if not any(is_sharding(stage) for stage in upstream(pipe)):
             warnings.warn(
                 "no stage of the pipe splits the data over ranks and workers: each of them yields everything; "
                 "put .sharding_filter() behind the source",
-                stacklevel=4,  # this, the loader's constructor, and what checks its arguments
+                stacklevel=5,  # this, its caller, the loader's constructor, and what checks its arguments
             )
         self._no_state: StateError | None = None  # why a checkpoint could not be taken
         try:
