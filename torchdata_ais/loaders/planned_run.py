@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+import msgspec
 
 from torchdata_ais.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine_options import PassOptions
 from torchdata_ais.loaders.meeting import Meeting
+from torchdata_ais.loaders.state import check_same
 from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.state import PlanState, Segment, damaged
@@ -146,12 +148,7 @@ class RunUnderWay:
             weights=self.data.weights_digest(),
             order=self.order(),
             seed=self.given.seed,
-            segments=[
-                Segment(
-                    one.step, one.position, one.epoch, one.global_batch, list(one.weights), list(one.draws)
-                )
-                for one in self._segments
-            ],
+            segments=msgspec.convert(self._segments, list[Segment], from_attributes=True),
             step=self.step,
             position=position,
             epoch=self.epoch().number,
@@ -164,9 +161,9 @@ class RunUnderWay:
         Raises:
             StateError: Another plan, seed, order; or other sources, weights or global batch, and that is not allowed.
         """
-        _same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
-        _same("the seed", state.seed, self.given.seed, "pass the same seed=")
-        _same("the order", state.order, self.order(), "build the pipe as it was")
+        check_same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
+        check_same("the seed", state.seed, self.given.seed, "pass the same seed=")
+        check_same("the order", state.order, self.order(), "build the pipe as it was")
         before = self._state_sources, self._segments, self._run, self.step
         try:
             self._load(state, allow)
@@ -210,11 +207,6 @@ def _segment(saved: Segment, sources: Sources) -> RunSegment:
 def _filled(numbers: list[int], sources: Sources) -> tuple[int, ...]:
     """Return numbers, one a source of the run: 0 for those that came later."""
     return tuple(numbers) + (0,) * (len(sources.samples) - len(numbers))
-
-
-def _same(what: str, then: Any, now: Any, todo: str) -> None:
-    if then != now:
-        raise StateError.at(f"{what} was {then!r} when the state was taken, and is {now!r}", todo=todo)
 
 
 def _allowed(change: str, what: str, allow: Collection[str]) -> None:
