@@ -25,6 +25,7 @@ from torchdata_ais.dataloader2.epoch_seeds import epoch_seeds
 from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
 from torchdata_ais.dataloader2.own.copying import attach_wrapper
 from torchdata_ais.dataloader2.own.graph import replace_dp
+from torchdata_ais.dataloader2.own.interface import LimitFunction, ResetFunction
 from torchdata_ais.dataloader2.own.pausing import resume
 from torchdata_ais.dataloader2.own.seeding import set_graph_random_seed
 from torchdata_ais.dataloader2.part import Reset, ServicePart
@@ -278,9 +279,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         replace_dp(traverse_dps(parts.rest), parts.replica, items)
         return parts.rest
 
-    def initialize_iteration(
-        self, seed_generator: Any, iter_reset_fn: Callable[[Any], Any] | None = None
-    ) -> Callable[[Any], Any] | None:
+    def initialize_iteration(self, seed_generator: Any, iter_reset_fn: ResetFunction | None = None) -> None:
         """Begin an epoch: send every process its seeds."""
         assert self._end_datapipe is not None
         if self._finalized:
@@ -292,7 +291,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self.epoch, self._round = epoch + 1, self._round + 1
         if self._here is not None:
             self._here.begin_pipe(self._end_datapipe, Reset(epoch, seeds, iter_reset_fn, extras.get(0)))
-            return None
+            return
         assert self._pool is not None
         set_graph_random_seed(self._end_datapipe, seeds)
         tell_pipes(all_pipes(self._end_datapipe), epoch, None)
@@ -306,7 +305,6 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         except Exception:
             self.finalize()
             raise
-        return None
 
     def finalize_iteration(self) -> None:
         """End an epoch: raise if it is short because another rank failed."""
@@ -328,29 +326,22 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             self._pool.close()
         self._worker_processes = []
 
-    def _pause(self, pause_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
-        if self._end_datapipe is not None:
-            pause(self._end_datapipe)
-            if self._pool is not None:
-                self._pool.order(Kind.PAUSE, pause_fn)
-        return None
+    def _pause(self, pause_fn: ResetFunction | None = None) -> None:
+        pause(self._end_datapipe)
+        if self._pool is not None:
+            self._pool.order(Kind.PAUSE, pause_fn)
 
-    def _resume(self, resume_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
-        if self._end_datapipe is not None:
-            if self._pool is not None:
-                self._pool.order(Kind.RESUME, resume_fn)
-            resume(self._end_datapipe)
-        return None
+    def _resume(self, resume_fn: ResetFunction | None = None) -> None:
+        if self._pool is not None:
+            self._pool.order(Kind.RESUME, resume_fn)
+        resume(self._end_datapipe)
 
-    def _limit(
-        self, num_batches: int | None, limit_fn: Callable[..., Any] | None = None
-    ) -> Callable[..., Any] | None:
+    def _limit(self, num_batches: int | None, limit_fn: LimitFunction | None = None) -> None:
         # DataLoader2 counts and pauses by itself; only a function of a service before this one has to travel.
         if limit_fn is not None and self._end_datapipe is not None:
             if self._pool is not None:
                 self._pool.order(Kind.LIMIT, limit_fn, num_batches)
             limit_fn(self._end_datapipe, num_batches)
-        return None
 
 
 def _socket_pairs(count: int, undo: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:

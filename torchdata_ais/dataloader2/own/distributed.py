@@ -56,11 +56,10 @@ class DistributedReadingService(ReadingServiceInterface):
         self,
         seed_generator: Any,
         iter_reset_fn: ResetFunction | None = None,  # noqa: ARG002 - of the interface
-    ) -> ResetFunction | None:
+    ) -> None:
         """Take rank 0's seed, and seed the pipe by it."""
         seed_generator.seed(dist_share_seed(seed_generator.generate_shared_seed(), self._group))
         set_graph_random_seed(self._pipe, seed_generator.spawn(self._rank, inplace=True))
-        return None
 
     def finalize(self) -> None:
         """End the group of this service."""

@@ -87,7 +87,6 @@ class InProcessReadingService(ReadingServiceInterface):
         resume(self._end_datapipe)
         return resume_fn
 
-    def _limit(self, num_batches: int | None, limit_fn: LimitFunction | None = None) -> LimitFunction | None:
+    def _limit(self, num_batches: int | None, limit_fn: LimitFunction | None = None) -> None:
         if limit_fn is not None:
             limit_fn(self._end_datapipe, num_batches)
-        return None
