@@ -11,10 +11,10 @@ from torchdata_ais.codecs import Normalize
 from torchdata_ais.device import DeviceName
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
+from torchdata_ais.loaders.epoch_steps import kind_of_passes
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.planned import PlannedPasses
-from torchdata_ais.loaders.streamed import StreamPasses
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
 from torchdata_ais.stage.datapipes import IterDataPipe
@@ -59,4 +59,4 @@ def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions,
             "global_batch= and tail= are for pipes that read by index",
             todo="begin the pipe with .read_samples(), or use epoch_steps=",
         )
-    return StreamPasses(pipe, how, given, meeting)
+    return kind_of_passes(given.epoch_steps)(pipe, how, given, meeting)
