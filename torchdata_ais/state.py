@@ -337,7 +337,16 @@ class EpochShare(_Row):
     given: _Count
 
 
-class PlanState(_Kind, tag="plan", kw_only=True):
+class _PlanKind(_Kind, kw_only=True):
+    """What a run by a plan is about."""
+
+    plan: Annotated[int, Meta(ge=1, le=1 << 16)]
+    sources: Annotated[list[_Digest], Meta(min_length=1)]
+    weights: _Digest
+    order: Annotated[str, Meta(max_length=300)]
+
+
+class PlanState(_PlanKind, tag="plan", kw_only=True):
     """Where reading by index stands: the same on all ranks, and for any number of them.
 
     Attributes:
@@ -354,11 +363,7 @@ class PlanState(_Kind, tag="plan", kw_only=True):
         draws: How many samples of each source stand before it.
     """
 
-    plan: Annotated[int, Meta(ge=1, le=1 << 16)]
-    sources: Annotated[list[_Digest], Meta(min_length=1)]
     removed: list[_Count]
-    weights: _Digest
-    order: Annotated[str, Meta(max_length=300)]
     seed: int
     segments: Annotated[list[Segment], Meta(min_length=1)]
     step: _Count
@@ -393,7 +398,7 @@ class PlanState(_Kind, tag="plan", kw_only=True):
             _require(grows, "a source of it was drawn less often later than before")
 
 
-class WorkerPlanState(_Kind, tag="plan-worker", kw_only=True):
+class WorkerPlanState(_PlanKind, tag="plan-worker", kw_only=True):
     """Where one worker stands that reads by index under torch's own loaders: for the same ranks and workers only.
 
     Attributes:
@@ -404,10 +409,6 @@ class WorkerPlanState(_Kind, tag="plan-worker", kw_only=True):
         epoch: The epoch under way; None: there is none.
     """
 
-    plan: Annotated[int, Meta(ge=1, le=1 << 16)]
-    sources: Annotated[list[_Digest], Meta(min_length=1)]
-    weights: _Digest
-    order: Annotated[str, Meta(max_length=300)]
     seeds: tuple[int, int]
     runs: _Count
     share: tuple[_Count, _Count, _Count, _Count]

@@ -179,7 +179,7 @@ def test_names_of_the_package_in_the_guides_exist() -> None:
         "Retry": torchdata_ais.Retry,
     }
     from torchdata_ais.codecs import DecoderNames, build_decoder
-    from torchdata_ais.loaders.loader import LoaderNames
+    from torchdata_ais.loaders.given import LoaderNames
     from torchdata_ais.pipes.load_tar import LoadTarNames
 
     extra = set(inspect.signature(build_decoder).parameters)

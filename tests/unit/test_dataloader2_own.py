@@ -20,16 +20,18 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 from waiting import until
 
 from torchdata_ais.dataloader2 import communication
-from torchdata_ais.dataloader2.own import prefetch as prefetch_module
 from torchdata_ais.dataloader2.own.adapter import CacheTimeout, Shuffle
 from torchdata_ais.dataloader2.own.branches import find_dispatched, find_replicable_branches
 from torchdata_ais.dataloader2.own.dispatch import ShardingRoundRobinDispatcher
 from torchdata_ais.dataloader2.own.graph import list_dps, remove_dp, replace_dp
+from torchdata_ais.dataloader2.own.in_process import InProcessReadingService
 from torchdata_ais.dataloader2.own.interface import CheckpointableReadingServiceInterface
 from torchdata_ais.dataloader2.own.loader import DataLoader2, PauseIteration
-from torchdata_ais.dataloader2.own.prefetch import PinMemory, Prefetcher
+from torchdata_ais.dataloader2.own.look_ahead import LookAhead
+from torchdata_ais.dataloader2.own.pin_memory import PinMemory, pin_memory_fn
+from torchdata_ais.dataloader2.own.prefetch import Prefetcher
 from torchdata_ais.dataloader2.own.random import SeedGenerator
-from torchdata_ais.dataloader2.own.services import InProcessReadingService, SequentialReadingService
+from torchdata_ais.dataloader2.own.sequential import SequentialReadingService
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.stage.datapipes import traverse_dps
 
@@ -109,7 +111,7 @@ class TestPrefetch:
         """As ranks under fullsync must: else one would wait for the other."""
         for _ in range(20):
             source = Counted(9)
-            ahead = prefetch_module.LookAhead(source, 1, keeps_full=True)
+            ahead = LookAhead(source, 1, keeps_full=True)
             assert ahead.get() == 0
             if end == "pause":
                 ahead.pause()
@@ -150,7 +152,7 @@ class TestPinMemory:
                 return "pinned"
 
         item = {"a": (Pinned(), "text"), "b": [b"bytes", range(2), Pinned()]}
-        assert prefetch_module.pin_memory_fn(item) == {
+        assert pin_memory_fn(item) == {
             "a": ("pinned", "text"),
             "b": [b"bytes", [0, 1], "pinned"],
         }

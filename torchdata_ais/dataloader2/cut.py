@@ -33,6 +33,11 @@ class Parts(NamedTuple):
     dispatched: Any | None
     rest: Any | None
 
+    def reading(self) -> list[Any]:
+        """Return the last pipes of what reads by itself: all but what the workers get from the dispatched part."""
+        roots = [self.dispatched] if self.dispatched is not None else []
+        return roots + find_branches_without(traverse_dps(self.replica), Dispatched)
+
 
 def seed_plan(pipes: Iterable[Any], seeds: Any) -> None:
     """Give a stage that reads by a plan a seed that all ranks and workers share; torchdata would give each its own.
@@ -92,8 +97,7 @@ def shard(replica: Any, count: int, index: int) -> None:
 
 def shard_over_ranks(parts: Parts, count: int, index: int) -> None:
     """Give rank `index` of `count` its part. Done twice with the same numbers it changes nothing."""
-    roots = [parts.dispatched] if parts.dispatched is not None else []
-    for root in [*roots, *find_branches_without(traverse_dps(parts.replica), Dispatched)]:
+    for root in parts.reading():
         apply_sharding(root, count, index, SHARDING_PRIORITIES.DISTRIBUTED)
 
 
@@ -103,8 +107,7 @@ def refuse_second_sharding(parts: Parts) -> None:
     Raises:
         UsageError: Two sharding pipes stand on one path: each would keep its part of the other's part.
     """
-    roots = [parts.dispatched] if parts.dispatched is not None else []
-    for root in [*roots, *find_branches_without(traverse_dps(parts.replica), Dispatched)]:
+    for root in parts.reading():
         _walk(traverse_dps(root), None, set())
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.random  # here, once: a worker that is seeded would import it, each for itself
+import torch
+
 from torchdata_ais.dataloader2.cut import pause, seed_plan, shard
 from torchdata_ais.dataloader2.own.copying import extract_wrapper
+from torchdata_ais.dataloader2.own.graph import list_dps
 from torchdata_ais.dataloader2.own.pausing import resume
-from torchdata_ais.dataloader2.own.seeding import begin_epoch
+from torchdata_ais.dataloader2.own.seeding import set_datapipes_seed, set_graph_random_seed
 from torchdata_ais.dataloader2.torchdata_names import WorkerInfo
 from torchdata_ais.ranks.sharding import number_ranks_first
+from torchdata_ais.stage.datapipes import traverse_dps
 from torchdata_ais.stage.graph import all_pipes
 from torchdata_ais.stage.transport import share_node
 from torchdata_ais.workers.hooks import tell_pipes
@@ -37,7 +44,9 @@ class Reset:
 
 @dataclass(frozen=True)
 class ServicePart:
-    """A worker's replica of the pipe, or what the dispatching process runs. It is a `workers.job.Part`.
+    """A worker's replica of the pipe, what the dispatching process runs, or the pipe of a service without workers.
+
+    It is a `workers.job.Part`.
 
     Attributes:
         pipe: The pipe, wrapped by `attach_wrapper`, so that lambdas pickle where dill is installed.
@@ -71,8 +80,23 @@ class ServicePart:
         return pipe
 
     def begin(self, pipe: Any, reset: Reset) -> Any:
-        """Seed the pipe and the process."""
-        pipe = begin_epoch(pipe, self.info, reset.seeds, self.dispatching, reset.iter_reset_fn, self.reset_fn)
+        """Seed the process and the pipe."""
+        draw = reset.seeds.generate_shared_seed if self.dispatching else reset.seeds.generate_seed
+        random.seed(draw())
+        torch.manual_seed(draw())
+        np.random.seed(draw() >> 32)  # noqa: NPY002 - programs draw from it
+        return self.begin_pipe(pipe, reset)
+
+    def begin_pipe(self, pipe: Any, reset: Reset) -> Any:
+        """Seed the pipe alone."""
+        if self.dispatching:
+            set_datapipes_seed(list_dps(traverse_dps(pipe)), reset.seeds, distributed_shared=True)
+        else:
+            set_graph_random_seed(pipe, reset.seeds)
+        if reset.iter_reset_fn is not None:
+            pipe = reset.iter_reset_fn(pipe)
+        if self.reset_fn is not None:
+            pipe = self.reset_fn(pipe, self.info, reset.seeds)
         pipes = all_pipes(pipe)
         seed_plan(pipes, reset.seeds)
         tell_pipes(pipes, reset.epoch, reset.extras)

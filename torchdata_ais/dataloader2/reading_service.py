@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import socket
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,14 +19,13 @@ from torchdata_ais.dataloader2.cut import (
     cut,
     pause,
     refuse_second_sharding,
-    seed_plan,
-    shard,
     shard_over_ranks,
 )
 from torchdata_ais.dataloader2.epoch_seeds import epoch_seeds
 from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
 from torchdata_ais.dataloader2.own.copying import attach_wrapper
 from torchdata_ais.dataloader2.own.graph import replace_dp
+from torchdata_ais.dataloader2.own.interface import LimitFunction, ResetFunction
 from torchdata_ais.dataloader2.own.pausing import resume
 from torchdata_ais.dataloader2.own.seeding import set_graph_random_seed
 from torchdata_ais.dataloader2.part import Reset, ServicePart
@@ -139,18 +137,19 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             raise UsageError.at(f"num_workers={num_workers}", todo="use 0 for no worker processes, or more")
         if worker_prefetch_cnt < 0 or main_prefetch_cnt < 0:
             raise UsageError.at("a prefetch count is negative", todo="use 0 to make nothing ahead")
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="Please use `InProcessReadingService` for num_workers=0"
+        methods = multiprocessing.get_all_start_methods()
+        if multiprocessing_context not in (None, *methods):
+            raise UsageError.at(
+                f"multiprocessing_context={multiprocessing_context!r}",
+                todo=f"use one of {', '.join(methods)}",
             )
-            super().__init__(
-                num_workers,
-                multiprocessing_context,
-                worker_prefetch_cnt,
-                main_prefetch_cnt,
-                worker_init_fn,
-                worker_reset_fn,
-            )
+        # All that torchdata's own would set: it is not asked, for it says that num_workers=0 is out of fashion.
+        self.num_workers = num_workers
+        self.multiprocessing_context = multiprocessing_context
+        self.worker_prefetch_cnt = worker_prefetch_cnt
+        self.main_prefetch_cnt = main_prefetch_cnt
+        self.worker_init_fn = worker_init_fn
+        self.worker_reset_fn = worker_reset_fn
         self.shard_by_rank = shard_by_rank
         self.rank_timeout_s = rank_timeout_s
         self.stall_after = stall_after
@@ -164,9 +163,11 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._token = uuid.uuid4().hex
         self._owner_pid = os.getpid()
         self._worker_processes: list[tuple[Any, None, None]] = []  # as torchdata's own has them
+        self._here: ServicePart | None = None  # without worker processes
         self._pool: Pool | None = None
         self._ranks: Ranks | None = None
         self._end_datapipe: Any = None
+        self._finalized = False
 
     def __enter__(self) -> Self:
         return self
@@ -222,16 +223,18 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._owner_pid = os.getpid()
         _STARTED.add(self)
         self._join(datapipe)
-        parts = cut(datapipe) if self._mp else Parts(datapipe, None, None)
+        parts = cut(datapipe) if self.num_workers else Parts(datapipe, None, None)
         refuse_second_sharding(parts)
         if self._world.size > 1:
             shard_over_ranks(parts, self._world.size, self._world.rank)
         if self._ranks is not None:
             notice_lost_ranks(datapipe if parts.rest is None else parts.rest)
-        if self._mp:
+        if self.num_workers:
             self._end_datapipe = self._start(parts)
         else:
-            self._end_datapipe = self._initialize_here(datapipe)
+            info = WorkerInfo(1, 0)
+            self._here = ServicePart(datapipe, info, self.worker_init_fn, self.worker_reset_fn)
+            self._end_datapipe = self._here.prepare(datapipe)
         return self._end_datapipe
 
     def _join(self, datapipe: Any) -> None:
@@ -243,11 +246,6 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             settings = {"loader": "DataLoader2", "num_workers": self.num_workers}
             listing, self._ranks = begin_together(datapipe, self._world, settings, self.rank_timeout_s)
         listing.give(datapipe)
-
-    def _initialize_here(self, datapipe: Any) -> Any:
-        info = WorkerInfo(1, 0)
-        shard(datapipe, 1, 0)
-        return datapipe if self.worker_init_fn is None else self.worker_init_fn(datapipe, info)
 
     def _start(self, parts: Parts) -> Any:
         window = self.worker_prefetch_cnt + -(-self.main_prefetch_cnt // self.num_workers) + 1
@@ -281,9 +279,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         replace_dp(traverse_dps(parts.rest), parts.replica, items)
         return parts.rest
 
-    def initialize_iteration(
-        self, seed_generator: Any, iter_reset_fn: Callable[[Any], Any] | None = None
-    ) -> Callable[[Any], Any] | None:
+    def initialize_iteration(self, seed_generator: Any, iter_reset_fn: ResetFunction | None = None) -> None:
         """Begin an epoch: send every process its seeds."""
         assert self._end_datapipe is not None
         if self._finalized:
@@ -293,16 +289,11 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         extras, self.reset_extras = self.reset_extras, {}
         epoch = self.epoch
         self.epoch, self._round = epoch + 1, self._round + 1
+        if self._here is not None:
+            self._here.begin_pipe(self._end_datapipe, Reset(epoch, seeds, iter_reset_fn, extras.get(0)))
+            return
+        assert self._pool is not None
         set_graph_random_seed(self._end_datapipe, seeds)
-        if self._pool is None:
-            seed_plan(all_pipes(self._end_datapipe), seeds)
-            pipe = self._end_datapipe
-            if iter_reset_fn is not None:
-                pipe = iter_reset_fn(pipe)
-            if self.worker_reset_fn is not None:
-                pipe = self.worker_reset_fn(pipe, WorkerInfo(1, 0), seeds)
-            tell_pipes(all_pipes(pipe), epoch, extras.get(0))
-            return None
         tell_pipes(all_pipes(self._end_datapipe), epoch, None)
         loads = [
             Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id))
@@ -314,7 +305,6 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         except Exception:
             self.finalize()
             raise
-        return None
 
     def finalize_iteration(self) -> None:
         """End an epoch: raise if it is short because another rank failed."""
@@ -336,29 +326,22 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             self._pool.close()
         self._worker_processes = []
 
-    def _pause(self, pause_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
-        if self._end_datapipe is not None:
-            pause(self._end_datapipe)
-            if self._pool is not None:
-                self._pool.order(Kind.PAUSE, pause_fn)
-        return None
+    def _pause(self, pause_fn: ResetFunction | None = None) -> None:
+        pause(self._end_datapipe)
+        if self._pool is not None:
+            self._pool.order(Kind.PAUSE, pause_fn)
 
-    def _resume(self, resume_fn: Callable[[Any], Any] | None = None) -> Callable[[Any], Any] | None:
-        if self._end_datapipe is not None:
-            if self._pool is not None:
-                self._pool.order(Kind.RESUME, resume_fn)
-            resume(self._end_datapipe)
-        return None
+    def _resume(self, resume_fn: ResetFunction | None = None) -> None:
+        if self._pool is not None:
+            self._pool.order(Kind.RESUME, resume_fn)
+        resume(self._end_datapipe)
 
-    def _limit(
-        self, num_batches: int | None, limit_fn: Callable[..., Any] | None = None
-    ) -> Callable[..., Any] | None:
+    def _limit(self, num_batches: int | None, limit_fn: LimitFunction | None = None) -> None:
         # DataLoader2 counts and pauses by itself; only a function of a service before this one has to travel.
         if limit_fn is not None and self._end_datapipe is not None:
             if self._pool is not None:
                 self._pool.order(Kind.LIMIT, limit_fn, num_batches)
             limit_fn(self._end_datapipe, num_batches)
-        return None
 
 
 def _socket_pairs(count: int, undo: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:

@@ -67,26 +67,25 @@ except (ImportError, OSError):  # OSError: of a library of torchdata's that is f
     if not TYPE_CHECKING:
         from torchdata_ais.dataloader2.own.adapter import Adapter, CacheTimeout, Shuffle
         from torchdata_ais.dataloader2.own.dispatch import ShardingRoundRobinDispatcher
+        from torchdata_ais.dataloader2.own.distributed import DistributedReadingService
         from torchdata_ais.dataloader2.own.fullsync import FullSync
+        from torchdata_ais.dataloader2.own.in_process import InProcessReadingService
         from torchdata_ais.dataloader2.own.interface import (
             CheckpointableReadingServiceInterface,
             ReadingServiceInterface,
             WorkerInfo,
         )
+        from torchdata_ais.dataloader2.own.interface import ReadingServiceInterface as WorkersReadingService
         from torchdata_ais.dataloader2.own.loader import DataLoader2, DataLoader2Iterator, PauseIteration
         from torchdata_ais.dataloader2.own.not_now import (
             InvalidStateResetRequired,
             NotAvailable,
             TerminateRequired,
         )
-        from torchdata_ais.dataloader2.own.prefetch import PinMemory, Prefetcher
+        from torchdata_ais.dataloader2.own.pin_memory import PinMemory
+        from torchdata_ais.dataloader2.own.prefetch import Prefetcher
         from torchdata_ais.dataloader2.own.random import SeedGenerator, dist_share_seed
-        from torchdata_ais.dataloader2.own.services import (
-            DistributedReadingService,
-            InProcessReadingService,
-            SequentialReadingService,
-            WorkersReadingService,
-        )
+        from torchdata_ais.dataloader2.own.sequential import SequentialReadingService
         from torchdata_ais.stage.registry import stage
 
         # Here, and not where they stand: beside torchdata's own pipes these names are torchdata's.

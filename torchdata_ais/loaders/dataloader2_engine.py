@@ -59,7 +59,6 @@ class DataLoader2Engine(Engine):
         tail = _Tail(settings.pipe, settings.stateful)
         self._loader: Any = DataLoader2(tail, reading_service=service)
         self._service: MultiProcessingReadingService = self._loader.reading_service  # a copy of that above
-        self._closed = False
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps."""
@@ -88,6 +87,4 @@ class DataLoader2Engine(Engine):
 
     def close(self) -> None:
         """End the workers."""
-        if not self._closed:
-            self._closed = True
-            self._loader.shutdown()
+        self._loader.shutdown()

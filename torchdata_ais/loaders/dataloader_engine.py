@@ -67,10 +67,7 @@ class _Workers(IterableDataset[Any]):
         begin(self.pipe, plan)
         counts = Counts(self.pipe, records=self.iteration is not None)
         name = f"worker process {info.id}"
-        items = watched(self.pipe, self.stall_after, name, info.id)
-        if counts.recorder is not None:
-            counts.recorder.begin(self.pipe, self.iteration)
-            items = counts.recorder.watch(items)
+        items = watched(self.pipe, self.stall_after, name, info.id, counts.recorder, self.iteration)
         try:
             for item in items:
                 state = pack_or_refuse(self.pipe) if self.stateful else None

@@ -135,7 +135,8 @@ class PipeDataset(IterableDataset[Any]):
 
     def _items(self, resumed: StreamState | WorkerPlanState | None) -> Iterator[Any]:
         self._resuming = None
-        number, instance, worker_seed = self._where()
+        share, worker_seed = self._where()
+        number, instance = _among_all(share)
         epoch = int(self._epoch[0])
         if epoch >= 0:
             epoch_seed = mix_seed(self._seed, "epoch", epoch)
@@ -148,12 +149,11 @@ class PipeDataset(IterableDataset[Any]):
         self._runs += 1
         plan = InstancePlan(epoch_seed, number, instance)
         if resumed is not None:
-            plan = self._resumed(resumed, plan)
-        info = get_worker_info()
-        plan = replace(plan, on_node=ranks_of_node() * (1 if info is None else info.num_workers))
+            plan = self._resumed(resumed, share, plan)
+        plan = replace(plan, on_node=ranks_of_node() * share.workers)
         shard_instance(self._pipe, number, instance)
         if self._planned is not None:
-            self._planned.reader.take_share(self._share(number, instance))
+            self._planned.reader.take_share(share)
         self._plan, self._given = plan, 0
         begin(self._pipe, plan)
         try:
@@ -164,16 +164,16 @@ class PipeDataset(IterableDataset[Any]):
         except Exception as error:  # noqa: BLE001 - raised again
             note_place(error, None, None, at_work(self._pipe))
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
-        if get_worker_info() is None:
+        if worker_seed is None:
             self._plan = None  # else other workers may have some left: this one, resumed, has none
 
-    def _where(self) -> tuple[int, int, int | None]:
+    def _where(self) -> tuple[Share, int | None]:
+        """Return which worker of which rank this is, and the loader's seed of the epoch, if there are workers."""
         info = get_worker_info()
         if info is None:
-            return self._ranks, self._rank, None
+            return Share(self._rank, self._ranks), None
         # The loader draws one seed an epoch and adds the worker's number.
-        instance = instance_of(self._rank, self._ranks, info.id)
-        return self._ranks * info.num_workers, instance, info.seed - info.id
+        return Share(self._rank, self._ranks, info.id, info.num_workers), info.seed - info.id
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration of this process stands.
@@ -184,10 +184,11 @@ class PipeDataset(IterableDataset[Any]):
         resumed = self._pending or self._resuming
         if resumed is not None:
             return to_plain(resumed)
-        number, instance, _ = self._where()
+        share, _ = self._where()
         if self._planned is not None:
             sent = None if self._plan is None else self._plan.epoch_seed
-            return to_plain(self._planned.state(self._runs, self._share(number, instance), sent, self._given))
+            return to_plain(self._planned.state(self._runs, share, sent, self._given))
+        number, instance = _among_all(share)
         plan, instances = self._plan, None
         if plan is not None:
             stands: Part = save(self._pipe) or unpack(plan.not_begun())
@@ -221,15 +222,13 @@ class PipeDataset(IterableDataset[Any]):
         self._runs = single.epoch - (single.instances is not None)
         self._pending = single if single.instances is not None else None
 
-    def _share(self, number: int, instance: int) -> Share:
-        worker, rank = divmod(instance, self._ranks)
-        return Share(rank, self._ranks, worker, number // self._ranks)
-
-    def _resumed(self, state: StreamState | WorkerPlanState, plan: InstancePlan) -> InstancePlan:
+    def _resumed(
+        self, state: StreamState | WorkerPlanState, share: Share, plan: InstancePlan
+    ) -> InstancePlan:
         if isinstance(state, WorkerPlanState):
             assert self._planned is not None
             assert state.epoch is not None
-            task = self._planned.task(state, state.epoch, self._share(plan.number, plan.instance))
+            task = self._planned.task(state, state.epoch, share)
             self._planned.go_on_after(task)
             return InstancePlan(state.epoch.sent, plan.number, plan.instance, task=task)
         if (state.ranks, state.rank) != (plan.number, plan.instance) or state.instances is None:
@@ -239,3 +238,8 @@ class PipeDataset(IterableDataset[Any]):
             )
         digests = (state.shards, self._listing.digest)
         return InstancePlan(state.seed, plan.number, plan.instance, pack(state.instances[0]), digests)
+
+
+def _among_all(share: Share) -> tuple[int, int]:
+    """Return how many workers all ranks have, and which of them this is."""
+    return share.ranks * share.workers, instance_of(share.rank, share.ranks, share.worker)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.observe.batches import BatchRecorder
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.flight import ProcessPart
 from torchdata_ais.observe.records import Recorded
@@ -46,12 +47,18 @@ class Engine(ABC):
 
 
 def watched(
-    pipe: IterDataPipe[Any], stall_after: float | None, process: str, worker: int | None
+    pipe: IterDataPipe[Any],
+    stall_after: float | None,
+    process: str,
+    worker: int | None,
+    recorder: BatchRecorder | None,
+    iteration: int | None = None,
 ) -> Iterator[Any]:
-    """Yield the items of `pipe`, watched if `stall_after` says so; what takes too long is logged."""
-    if stall_after is None:
-        yield from iterate(pipe)
-        return
+    """Yield the items of `pipe`: what takes longer than `stall_after` is logged, and `recorder` notes each."""
     watchdog = Watchdog(stall_after, process, worker, None, pipe)
     with watchdog.running():
-        yield from watchdog.watch(iterate(pipe))
+        items = watchdog.watch(iterate(pipe))
+        if recorder is not None:
+            recorder.begin(pipe, iteration)
+            items = recorder.watch(items)
+        yield from items

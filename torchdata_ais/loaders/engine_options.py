@@ -1,4 +1,4 @@
-"""What the engines of `ais_loader` are told: which of them runs which pipe, and how."""
+"""What `ais_loader` is told of its processes and its passes over the data, and what its engines are told."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
+from torchdata_ais.plan import Tail
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.world import World
 
 EngineName = Literal["auto", "dataloader2", "dataloader"]
+StepsName = int | Literal["pad", "shortest"] | None
+"""What a user writes for ``epoch_steps=``."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,23 @@ class EngineOptions:
             )
         if self.stall_after is not None and self.stall_after <= 0:
             raise UsageError.at(f"stall_after={self.stall_after}", todo="use seconds, more than 0, or None")
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How to go through the data; the fields are the arguments of `ais_loader`.
+
+    Attributes:
+        seed: Seed of all epochs.
+        epoch_steps: How many batches an epoch has.
+        global_batch: By index, samples a step over all ranks; None: what the pipe batches, for each rank.
+        tail: By index, what becomes of a remainder, instead of what the reader was told.
+    """
+
+    seed: int
+    epoch_steps: StepsName
+    global_batch: int | None
+    tail: Tail | None
 
 
 @dataclass(frozen=True)

@@ -6,105 +6,86 @@ numbers. The ranks agree over the store of torch.distributed, one step ahead: wh
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
 
-import torch
 from typing_extensions import override
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine import Step
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.loaders.engine_options import StepsName
+from torchdata_ais.loaders.in_process_engine import InProcessEngine
+from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.loaders.streamed import StreamPasses
 from torchdata_ais.ranks.steps import StepVotes
 from torchdata_ais.world import World
 
-if TYPE_CHECKING:
-    from torchdata_ais.loaders.streamed import StreamPasses
 
-StepsName = int | Literal["pad", "shortest"] | None
-"""What a user writes."""
+def kind_of_passes(epoch_steps: StepsName) -> type[StreamPasses]:
+    """Return what ``epoch_steps=`` asks for.
 
-
-class EpochSteps:
-    """An epoch is one pass over the data; ranks end it each for itself, or together.
-
-    Attributes:
-        given: As the user wrote it.
-        length: Steps of every epoch; None where the data decide.
-        ahead: Whether an item is asked for before the one before it was given out.
+    Example:
+        >>> kind_of_passes(100).__name__, kind_of_passes("pad").ahead
+        ('FixedStepPasses', True)
     """
-
-    length: int | None = None
-
-    def __init__(self, given: StepsName) -> None:
-        self.given = given
-        self.ahead = isinstance(given, str)
-        self._agreed = 0  # epochs that asked
-
-    def check(self, world: World) -> None:
-        """Raise or warn where several ranks cannot take steps in this way."""
-        if self.ahead and world.store is None:
-            raise UsageError.at(
-                f"epoch_steps={self.given!r} asks the other ranks at every step, and rank= without store= cannot",
-                todo="pass store=, or use epoch_steps=N",
-            )
-        if self.given is None and torch.is_grad_enabled():
-            warnings.warn(
-                f"the {world.size} ranks may take different numbers of steps in an epoch: in training the others then "
-                'wait for ever. epoch_steps=N gives each the same number, "shortest" and "pad" stop them together; '
-                "for evaluation under torch.no_grad() nothing need be done",
-                stacklevel=5,  # this, its caller, the meeting of the ranks, the loader
-            )
-
-    def begin(self, passes: StreamPasses, epoch: int) -> None:
-        """Set the pass that `epoch` begins in. The rest of an epoch begins where `passes` stands."""
-        passes.number = epoch
-
-    def steps(
-        self, passes: StreamPasses, world: World, listing: Listing, ranks: Ranks | None, done: int
-    ) -> Iterator[Step]:
-        """Yield the steps of the epoch, without the first `done`."""
-        del done  # `passes` begins behind them
-        steps = passes.one(world, listing)
-        if not self.ahead or world.size == 1:
-            return steps
-        assert ranks is not None
-        more = passes.again(world, listing) if self.given == "pad" else None
-        self._agreed += 1
-        return _stop_together(steps, StepVotes(ranks, self._agreed), more)
-
-    def end(self, passes: StreamPasses) -> None:
-        """Note that all steps were given."""
-        passes.end()
-
-    def forget(self) -> None:
-        """Go on where `passes` stands: a state was loaded, or an error came."""
+    if isinstance(epoch_steps, str) and epoch_steps not in ("pad", "shortest"):
+        raise UsageError.at(f"epoch_steps={epoch_steps!r}", todo='use None, a number, "pad" or "shortest"')
+    if epoch_steps is not None and not isinstance(epoch_steps, int | str):
+        raise UsageError.at(
+            f"epoch_steps={epoch_steps!r} is no whole number", todo="a number of batches, such as 1000"
+        )
+    if not isinstance(epoch_steps, int):
+        return StreamPasses if epoch_steps is None else EqualStepPasses
+    if epoch_steps < 1:
+        raise UsageError.at(f"epoch_steps={epoch_steps}", todo="use at least 1")
+    return FixedStepPasses
 
 
-class _FixedSteps(EpochSteps):
+class FixedStepPasses(StreamPasses):
     """An epoch is so many steps; the next goes on in the data where it stopped."""
 
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.length = length
-        self._stream: Iterator[Step] | None = None
+    _stream: Iterator[Step] | None = None
+
+    @property
+    @override
+    def length(self) -> int:
+        assert isinstance(self._epoch_steps, int)
+        return self._epoch_steps
 
     @override
-    def begin(self, passes: StreamPasses, epoch: int) -> None:
+    def check(self, world: World) -> None:
         pass
 
     @override
-    def steps(
-        self, passes: StreamPasses, world: World, listing: Listing, ranks: Ranks | None, done: int
-    ) -> Iterator[Step]:
-        stream = self._stream = self._stream or passes.endless(world, listing)
-        for _ in range((self.length or 0) - done):
-            yield next(stream)
+    def _begin_at(self, epoch: int) -> None:
+        pass
 
     @override
-    def end(self, passes: StreamPasses) -> None:
+    def epoch(self, done: int) -> Iterator[Step]:
+        stream = self._stream = self._stream or self._endless()
+        for _ in range(self.length - done):
+            yield next(stream)
+
+    def _endless(self) -> Iterator[Step]:
+        """Yield the steps of one pass after the other.
+
+        Raises:
+            UsageError: This rank gets nothing in a whole pass.
+        """
+        while True:
+            empty = True
+            for step in self._one():
+                empty = False
+                yield step
+            if empty:
+                world = self.meeting.world
+                raise UsageError.at(
+                    f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
+                    todo="use more shards than ranks, or smaller batches",
+                )
+            self.number += 1
+
+    @override
+    def finish(self) -> None:
         pass
 
     @override
@@ -112,24 +93,38 @@ class _FixedSteps(EpochSteps):
         self._stream = None
 
 
-def steps_named(given: StepsName) -> EpochSteps:
-    """Return what ``epoch_steps=`` asks for.
+class EqualStepPasses(StreamPasses):
+    """An epoch is one pass over the data, which the ranks end together."""
 
-    Example:
-        >>> steps_named(100).length, steps_named("pad").ahead
-        (100, True)
-    """
-    if isinstance(given, str) and given not in ("pad", "shortest"):
-        raise UsageError.at(f"epoch_steps={given!r}", todo='use None, a number, "pad" or "shortest"')
-    if given is not None and not isinstance(given, int | str):
-        raise UsageError.at(
-            f"epoch_steps={given!r} is no whole number", todo="a number of batches, such as 1000"
-        )
-    if not isinstance(given, int):
-        return EpochSteps(given)
-    if given < 1:
-        raise UsageError.at(f"epoch_steps={given}", todo="use at least 1")
-    return _FixedSteps(given)
+    ahead = True
+    _agreed = 0  # epochs that asked
+
+    @override
+    def check(self, world: World) -> None:
+        if world.store is None:
+            raise UsageError.at(
+                f"epoch_steps={self._epoch_steps!r} asks the other ranks at every step, and rank= without store= "
+                "cannot",
+                todo="pass store=, or use epoch_steps=N",
+            )
+
+    @override
+    def epoch(self, done: int) -> Iterator[Step]:
+        steps, ranks = self._one(), self.meeting.ranks
+        if self.meeting.world.size == 1:
+            return steps
+        assert ranks is not None
+        self._agreed += 1
+        more = self._again() if self._epoch_steps == "pad" else None
+        return _stop_together(steps, StepVotes(ranks, self._agreed), more)
+
+    def _again(self) -> Iterator[Step]:
+        """Yield items of the pass from its beginning, for a rank that has none left: -1 for the worker."""
+        while True:
+            engine = InProcessEngine(self._settings(stateful=False))
+            steps = engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)])
+            for item, _, _ in self._on_device(steps, engine):
+                yield item, -1, None
 
 
 def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:

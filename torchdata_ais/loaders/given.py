@@ -1,13 +1,36 @@
-"""What a loader is given."""
+"""What a loader is given, and what follows of it: how it goes through the data."""
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 from torch.utils.data import ChainDataset
 
+from torchdata_ais.codecs import Normalize
+from torchdata_ais.device import DeviceName
 from torchdata_ais.errors import UsageError
+from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
+from torchdata_ais.loaders.epoch_steps import kind_of_passes
+from torchdata_ais.loaders.meeting import Meeting
+from torchdata_ais.loaders.passes import Passes
+from torchdata_ais.loaders.planned import PlannedPasses
+from torchdata_ais.pipes.read_samples import AISSampleReader
+from torchdata_ais.plan import Tail
 from torchdata_ais.stage.datapipes import IterDataPipe
+from torchdata_ais.stage.slots import check_planned
+from torchdata_ais.world import RankNames
+
+
+class LoaderNames(RankNames, total=False):
+    """The arguments of a loader about ranks, what they share out by index, looking on, and the device."""
+
+    global_batch: int | None
+    tail: Tail | None
+    trace: bool | int
+    run_dir: str | PathLike[str] | None
+    device: DeviceName
+    normalize: Normalize | None
 
 
 def check_pipe(given: Any, name: str) -> None:
@@ -20,3 +43,20 @@ def check_pipe(given: Any, name: str) -> None:
             "make one pipe of several: one.concat(other), one after the other; one.mix_random(other), mixed"
         )
     raise UsageError.at(f"{name} was given an item of type {type(given).__name__}, not a pipe", todo=todo)
+
+
+def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting) -> Passes:
+    """Return what goes through the data of `pipe`: by a plan, or as a stream.
+
+    Raises:
+        UsageError: Arguments that are for the other.
+    """
+    planned = check_planned(pipe)
+    if isinstance(planned, AISSampleReader):
+        return PlannedPasses(pipe, planned, how, given, meeting)
+    if given.global_batch is not None or given.tail is not None:
+        raise UsageError.at(
+            "global_batch= and tail= are for pipes that read by index",
+            todo="begin the pipe with .read_samples(), or use epoch_steps=",
+        )
+    return kind_of_passes(given.epoch_steps)(pipe, how, given, meeting)

@@ -35,11 +35,8 @@ class InProcessEngine(Engine):
         shard_instance(pipe, plan.number, plan.instance)
         begin(pipe, plan)
         with self._settings.listing.on(pipe):
-            items = watched(pipe, self._settings.options.stall_after, "this process", None)
-            if self._recorder is not None:
-                self._recorder.begin(pipe)
-                items = self._recorder.watch(items)
-            for item in items:
+            stall_after = self._settings.options.stall_after
+            for item in watched(pipe, stall_after, "this process", None, self._recorder):
                 yield item, 0, pack_or_refuse(pipe) if stateful else None
 
     def reports(self) -> list[Report]:

@@ -12,6 +12,7 @@ from torchdata_ais.ranks.job_counts import Counted, JobCounts
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.policy import ErrorPolicy
+from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.upstream import upstream
 
 _EVERY_S = 0.5
@@ -42,16 +43,10 @@ class JobErrors:
     def counted(self) -> list[Counted]:
         """Return what this rank's processes have counted, of each stage with a limit."""
         reports = self._reports()
+        each = [_stats_of(number, reports) for number, _ in self._limits]
         return [
-            Counted(
-                sum(report.stages[number].stats.items for report in reports if number < len(report.stages)),
-                sum(
-                    sum(report.stages[number].stats.skipped.values())
-                    for report in reports
-                    if number < len(report.stages)
-                ),
-            )
-            for number, _ in self._limits
+            Counted(sum(stats.items for stats in found), sum(sum(stats.skipped.values()) for stats in found))
+            for found in each
         ]
 
     def look_round(self, job: JobCounts | None) -> None:
@@ -76,13 +71,13 @@ class JobErrors:
                 )
 
     def _first(self, number: int) -> str:
-        examples = (
-            text
-            for report in self._reports()
-            if number < len(report.stages)
-            for text in report.stages[number].stats.examples
-        )
+        examples = (text for stats in _stats_of(number, self._reports()) for text in stats.examples)
         return next(examples, "none: they came on other ranks")
+
+
+def _stats_of(number: int, reports: list[Report]) -> list[StageStats]:
+    """Return what the processes counted of a stage; one that has just begun has told of none."""
+    return [report.stages[number].stats for report in reports if number < len(report.stages)]
 
 
 def _share_of(stage: IterDataPipe[Any]) -> ErrorPolicy | None:

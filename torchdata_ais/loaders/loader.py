@@ -13,44 +13,26 @@ from typing_extensions import Self, Unpack
 
 from torchdata_ais.arguments import check_seed, checked, whole_number
 from torchdata_ais.codecs import Normalize
-from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
-from torchdata_ais.device import DeviceName, gpu_named, needs_gpu
+from torchdata_ais.dataloader2.own.pin_memory import pin_memory_fn
+from torchdata_ais.device import gpu_named, needs_gpu
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
-from torchdata_ais.loaders.engine_options import EngineName, EngineOptions
-from torchdata_ais.loaders.epoch_steps import StepsName
+from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, PassOptions, StepsName
 from torchdata_ais.loaders.first_look import oddities
-from torchdata_ais.loaders.given import check_pipe
+from torchdata_ais.loaders.given import LoaderNames, check_pipe, passes_over
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.nested import normalized
 from torchdata_ais.loaders.observing import KEPT, Observing
-from torchdata_ais.loaders.passes import Passes
-from torchdata_ais.loaders.planned import PlannedPasses
 from torchdata_ais.loaders.planned_run import ALLOWED
-from torchdata_ais.loaders.streamed import StreamPasses
 from torchdata_ais.observe.across import Readiness
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.report import Stats, stats, with_stats
-from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import Tail
 from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.state import to_plain
-from torchdata_ais.world import RankNames, WorldOptions
+from torchdata_ais.world import WorldOptions
 
 _log = logging.getLogger("torchdata_ais")
-
-
-class LoaderNames(RankNames, total=False):
-    """The arguments of a loader about ranks, what they share out by index, looking on, and the device."""
-
-    global_batch: int | None
-    tail: Tail | None
-    trace: bool | int
-    run_dir: str | PathLike[str] | None
-    device: DeviceName
-    normalize: Normalize | None
 
 
 class AISLoader:
@@ -148,14 +130,12 @@ class AISLoader:
         kept, run_dir = ranks.pop("trace", False), ranks.pop("run_dir", None)
         device, normalize = ranks.pop("device", None), ranks.pop("normalize", None)
         records = bool(kept) or run_dir is not None
-        options = WorldOptions(**ranks)
-        self._meeting = Meeting(options)
+        self._meeting = Meeting(WorldOptions(**ranks))
         with self._meeting.awaited(self):
             check_pipe(pipe, "ais_loader()")
             if stats_every <= 0:
                 raise UsageError.at(f"stats_every={stats_every}", todo="use seconds, more than 0")
             gpu = gpu_named(device)
-            planned = check_planned(pipe)
             check_seed(seed)
             if not isinstance(pin_memory, bool):
                 raise UsageError.at(f"pin_memory={pin_memory!r}", todo="pass True or False")
@@ -166,19 +146,8 @@ class AISLoader:
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
                 )
             how = EngineOptions(num_workers, prefetch, engine, multiprocessing_context, stall_after, records)
-            self._passes: Passes
-            if isinstance(planned, AISSampleReader):
-                self._passes = PlannedPasses(
-                    pipe, planned, how, seed, options,
-                    global_batch=global_batch, epoch_steps=epoch_steps, tail=tail,
-                )  # fmt: skip
-            elif global_batch is not None or tail is not None:
-                raise UsageError.at(
-                    "global_batch= and tail= are for pipes that read by index",
-                    todo="begin the pipe with .read_samples(), or use epoch_steps=",
-                )
-            else:
-                self._passes = StreamPasses(pipe, how, seed, epoch_steps)
+            given = PassOptions(seed, epoch_steps, global_batch, tail)
+            self._passes = passes_over(pipe, how, given, self._meeting)
             self._observing: Observing | None = None
             if records:
                 self._observing = Observing(
@@ -232,7 +201,7 @@ class AISLoader:
 
     def _epoch_items(self, run: int) -> Iterator[Any]:
         meeting, passes = self._meeting, self._passes
-        listing = meeting.join(self._pipe, passes, self._next_epoch)
+        meeting.join(self._pipe, passes, self._next_epoch)
         ranks, replicas = meeting.ranks, meeting.replicas
         job, errors, telling = meeting.counts, meeting.errors, ExitStack()
         begun = came = False
@@ -242,8 +211,7 @@ class AISLoader:
             self.repeated = passes.repeated()
             if self._observing is not None:
                 self._observing.begin(meeting.world, self.epoch)
-            steps = passes.epoch(meeting.world, listing, ranks, self._step)
-            for item, worker, state in steps:
+            for item, worker, state in passes.epoch(self._step):
                 came = True
                 if run != self._run:
                     self._refuse_older(run)
@@ -314,7 +282,7 @@ class AISLoader:
         Raises:
             StateError: The pipe has a stage that a checkpoint cannot pass through; names it.
         """
-        return to_plain(self._passes.saved(self.epoch, self._next_epoch, self._step, self._meeting))
+        return to_plain(self._passes.saved(self.epoch, self._next_epoch, self._step))
 
     def load_state_dict(self, state: dict[str, Any], *, allow: Collection[str] = ()) -> None:
         """Make the next `iter` finish the epoch in which `state` was taken.

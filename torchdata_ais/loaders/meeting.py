@@ -79,7 +79,7 @@ class Meeting:
         if self._presence is not None:
             self._presence.failed(error)
 
-    def join(self, pipe: IterDataPipe[Any], passes: Passes, epoch: int) -> Listing:
+    def join(self, pipe: IterDataPipe[Any], passes: Passes, epoch: int) -> None:
         """List what `pipe` reads and meet the other ranks, the first time.
 
         Args:
@@ -92,7 +92,7 @@ class Meeting:
             world, timeout_s = self._options.find(), self._options.rank_timeout_s
             try:
                 if world.size > 1:
-                    passes.check(world, self._options)
+                    passes.check(world)
                 settings = passes.settings(epoch)
             except Exception as error:
                 end_together(world, error, timeout_s)
@@ -109,8 +109,7 @@ class Meeting:
                 if world.processes and every is not None:
                     self.replicas = Replicas(self.ranks, world, every)
                 self.counts = JobCounts(self.ranks, errors.counted, self.replicas)
-            passes.look_at(world, self.listing)
-        return self.listing
+            passes.look_at()
 
     def close(self) -> None:
         """Leave."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from torchdata_ais.codecs import Normalize
-from torchdata_ais.dataloader2.own.prefetch import made_like
+from torchdata_ais.dataloader2.own.pin_memory import made_like
 from torchdata_ais.errors import UsageError
 
 _LEAST_DIMENSIONS = 4  # a batch of masks (N, H, W) could have as many masks as images have channels

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from torchdata_ais.errors import AISError
 from torchdata_ais.loaders.engine import Engine, Step
-from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings
+from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings, PassOptions
 from torchdata_ais.loaders.engines import make_engine
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.flight import ProcessPart
 from torchdata_ais.observe.readiness import RankRecorder
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.state import State
 from torchdata_ais.workers.counts import ended
-from torchdata_ais.world import World, WorldOptions, ranks_of_node
+from torchdata_ais.world import World, instance_of, ranks_of_node
 
 if TYPE_CHECKING:
     import torch
@@ -34,16 +32,21 @@ class Passes:
     Args:
         pipe: The pipe.
         how: Processes to run it in.
-        seed: Seed of all passes.
+        given: What passes there are to be.
+        meeting: This rank, and what is read.
 
     Attributes:
-        seed: As given.
+        seed: Seed of all passes.
+        meeting: As given.
         recorder: Notes what the training loop waits for, if somebody wants that.
         gpu: Where items are to be when they are given; None: where they are.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], how: EngineOptions, seed: int) -> None:
-        self.seed = seed
+    def __init__(
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
+    ) -> None:
+        self.seed = given.seed
+        self.meeting = meeting
         self.recorder: RankRecorder | None = None
         self.gpu: torch.device | None = None
         self._pipe = pipe
@@ -79,17 +82,17 @@ class Passes:
         """
         return {"loader": "ais_loader", "seed": self.seed, "epoch": epoch}
 
-    def check(self, world: World, options: WorldOptions) -> None:
+    def check(self, world: World) -> None:
         """Raise or warn where several ranks cannot step together."""
 
-    def look_at(self, world: World, listing: Listing) -> None:
+    def look_at(self) -> None:
         """Warn of what cannot be meant, once it is known what is read."""
 
     def begin(self, epoch: int) -> tuple[int, int]:
         """Go to `epoch`, or finish one; return its number, and how many of its batches were given out before."""
         raise NotImplementedError
 
-    def epoch(self, world: World, listing: Listing, ranks: Ranks | None, done: int) -> Iterator[Step]:
+    def epoch(self, done: int) -> Iterator[Step]:
         """Yield the steps of an epoch, without the first `done`."""
         raise NotImplementedError
 
@@ -119,14 +122,13 @@ class Passes:
     def take_state(self) -> None:
         """Keep where the pass stands: the engine may be gone when it is asked for."""
 
-    def saved(self, epoch: int, next_epoch: int, step: int, meeting: Meeting) -> State:
+    def saved(self, epoch: int, next_epoch: int, step: int) -> State:
         """Return where the rank stands.
 
         Args:
             epoch: The epoch under way, or the last one, as the user counts.
             next_epoch: The one that follows.
             step: Batches given out in the epoch under way.
-            meeting: This rank, and what is read.
 
         Raises:
             StateError: That cannot be said.
@@ -137,10 +139,16 @@ class Passes:
         """Go on where `state` was taken; see `AISLoader.load_state_dict`."""
         raise NotImplementedError
 
-    def _watched(self, world: World, listing: Listing, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+    def _fresh(self, epoch: int) -> list[InstancePlan]:
+        """Return what each worker of this rank begins an epoch with."""
+        world = self.meeting.world
+        instances = [instance_of(world.rank, world.size, worker) for worker in range(self.workers)]
+        return [InstancePlan.of(self.seed, epoch, world.size * self.workers, one) for one in instances]
+
+    def _watched(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Return what the engine gives by `plans`, and have it noted."""
-        engine = self._begun(world, listing)
-        by_job = world.size * self.workers > 1
+        engine = self._begun()
+        by_job = self.meeting.world.size * self.workers > 1
         on_node = ranks_of_node() * self.workers
         steps = engine.epoch([replace(plan, errors_by_job=by_job, on_node=on_node) for plan in plans])
         steps = self._on_device(steps, engine)
@@ -154,18 +162,20 @@ class Passes:
 
         return ahead(steps, engine.ready, partial(CudaCopies, self.gpu))
 
-    def _begun(self, world: World, listing: Listing) -> Engine:
+    def _begun(self) -> Engine:
         """Return the engine, a new one if there is none."""
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
             try:
-                self._engine = make_engine(self._settings(world, listing, stateful=self._stateful))
+                self._engine = make_engine(self._settings(stateful=self._stateful))
             except AISError as error:
                 raise error.with_traceback(None)  # noqa: B904 - the way down to where pipes are copied says nothing
         return self._engine
 
-    def _settings(self, world: World, listing: Listing, *, stateful: bool) -> EngineSettings:
-        return EngineSettings(self._pipe, stateful, listing, world, self._how)
+    def _settings(self, *, stateful: bool) -> EngineSettings:
+        listing = self.meeting.listing
+        assert listing is not None
+        return EngineSettings(self._pipe, stateful, listing, self.meeting.world, self._how)
 
     def reports(self) -> list[Report]:
         """Return what `report_of` last gave in each process, ended ones included."""

@@ -11,23 +11,18 @@ from typing_extensions import override
 from torchdata_ais.arguments import whole_number
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import Step
-from torchdata_ais.loaders.engine_options import EngineOptions
-from torchdata_ais.loaders.epoch_steps import StepsName
-from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.planned_run import RunUnderWay
 from torchdata_ais.loaders.state import check_plan_state
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import Run, Tail
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.plan import Run
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.planned import Share, Task
 from torchdata_ais.stage.slots import SlotBatcher, not_steps
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import PlanState
-from torchdata_ais.world import World, WorldOptions, instance_of
 
 
 class PlannedPasses(Passes):
@@ -37,11 +32,8 @@ class PlannedPasses(Passes):
         pipe: The pipe.
         reader: The stage of it that reads by the plan.
         how: See `EngineOptions`.
-        seed: Seed of the run.
-        world: How to find the ranks.
-        global_batch: Samples a step over all ranks; None: what the pipe batches, for each rank.
-        epoch_steps: Steps of an epoch, instead of all samples.
-        tail: Instead of what the reader was told.
+        given: What passes there are to be.
+        meeting: This rank, and what is read.
     """
 
     def __init__(
@@ -49,36 +41,29 @@ class PlannedPasses(Passes):
         pipe: IterDataPipe[Any],
         reader: AISSampleReader,
         how: EngineOptions,
-        seed: int,
-        world: WorldOptions,
-        *,
-        global_batch: int | None,
-        epoch_steps: StepsName,
-        tail: Tail | None,
+        given: PassOptions,
+        meeting: Meeting,
     ) -> None:
-        super().__init__(pipe, how, seed)
-        if isinstance(epoch_steps, str):
+        super().__init__(pipe, how, given, meeting)
+        if isinstance(given.epoch_steps, str):
             raise UsageError.at(
-                f"epoch_steps={epoch_steps!r} with .read_samples(), whose ranks take equal steps anyway",
+                f"epoch_steps={given.epoch_steps!r} with .read_samples(), whose ranks take equal steps anyway",
                 todo='leave it out; tail="short", "drop" or "pad" says what becomes of the remainder',
             )
         batchers = [stage for stage in upstream(pipe) if isinstance(stage, SlotBatcher)]
         batches = [stage.batchsize for stage in batchers]
         if batchers:
             batchers[-1].say_to(reader)
-        self._reader, self._world, self._epoch_steps = reader, world, epoch_steps
-        self._under_way = RunUnderWay(
-            reader.data, seed, world, self.workers,
-            batch=batches[-1] if batches else reader.batch_size,
-            global_batch=global_batch, epoch_steps=epoch_steps, tail=tail,
-        )  # fmt: skip
+        self._reader = reader
+        batch = batches[-1] if batches else reader.batch_size
+        self._under_way = RunUnderWay(reader.data, given, given.epoch_steps, meeting, self.workers, batch)
         self._not_steps: str | None = None
         self._begun_at: int | None = None
         self._loaded = False
 
     def _why_not_steps(self) -> str | None:
         """Return why the items of the pipe are not the run's steps, so that nothing follows of them; or None."""
-        return not_steps(self._pipe, self._under_way.global_batch() // self._world.find().size)
+        return not_steps(self._pipe, self._under_way.global_batch() // self.meeting.world.size)
 
     @property
     @override
@@ -98,7 +83,7 @@ class PlannedPasses(Passes):
         run = self._under_way
         step = run.step if self._loaded else run.begin_of(epoch)
         return super().settings(run.run().epoch_of(step).number) | {
-            "epoch_steps": self._epoch_steps,
+            "epoch_steps": run.epoch_steps,
             "global_batch": run.global_batch(),
             "order": run.order(),
             "step": step,  # ranks that begin at different steps would end at different ones
@@ -113,18 +98,17 @@ class PlannedPasses(Passes):
         return here.number, self._under_way.step - here.step
 
     @override
-    def epoch(self, world: World, listing: Listing, ranks: Ranks | None, done: int) -> Iterator[Step]:
+    def epoch(self, done: int) -> Iterator[Step]:
+        world = self.meeting.world
         run, step, places = self._under_way.run(), self._under_way.step, self._under_way.places()
         self._not_steps = self._why_not_steps()
         self._begun_at = step
         epoch = run.epoch_of(step).number
         plans = []
-        for worker in range(self.workers):
+        for worker, plan in enumerate(self._fresh(epoch)):
             share = Share(world.rank, world.size, worker, self.workers, not world.processes)
-            instance = instance_of(world.rank, world.size, worker)
-            plan = InstancePlan.of(self.seed, epoch, world.size * self.workers, instance)
             plans.append(replace(plan, task=Task(run, share, step, places)))
-        return self._watched(world, listing, plans)
+        return self._watched(plans)
 
     @override
     def gave(self, worker: int, state: bytes | None) -> None:
@@ -151,7 +135,7 @@ class PlannedPasses(Passes):
 
     @override
     def repeated(self) -> int:
-        return self._under_way.epoch().slots.repeated(self._world.find().rank)
+        return self._under_way.epoch().slots.repeated(self.meeting.world.rank)
 
     @override
     def samples_of(self, step: int) -> list[tuple[str, str]]:
@@ -168,7 +152,7 @@ class PlannedPasses(Passes):
         return [(wanted.reference.key, wanted.reference.shard.name) for wanted in found]
 
     @override
-    def saved(self, epoch: int, next_epoch: int, step: int, meeting: Meeting) -> PlanState:
+    def saved(self, epoch: int, next_epoch: int, step: int) -> PlanState:
         if self._not_steps is not None and self._begun_at is not None:
             raise StateError.at(
                 f"where this epoch stands is not known: {self._not_steps}",

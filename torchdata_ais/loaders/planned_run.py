@@ -3,66 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from torchdata_ais.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources, Tail
+from torchdata_ais.loaders.engine_options import PassOptions
+from torchdata_ais.loaders.meeting import Meeting
+from torchdata_ais.loaders.state import check_same
+from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.state import PlanState, Segment, damaged
-from torchdata_ais.world import WorldOptions
 
 _MOST_BATCH = 1 << 31
 ALLOWED = ("weights", "sources", "batch")
 """What may be changed at a resume, if the program says so."""
 
 
+@dataclass
 class RunUnderWay:
     """Which batches have been given, of a run over all ranks.
 
-    Args:
+    Attributes:
         data: What is read.
-        seed: Seed of the run.
-        world: How to find the ranks.
+        given: Its seed, and what goes before what `data` was told.
+        epoch_steps: Steps of an epoch, as given.
+        meeting: The ranks.
         workers: Of each rank.
         batch: Samples of a rank's batch, where the pipe says so.
-        global_batch: Samples a step over all ranks, instead.
-        epoch_steps: Steps of an epoch, instead of what `data` was told.
-        tail: Likewise.
-
-    Attributes:
         step: Global batches given out.
     """
 
-    def __init__(
-        self,
-        data: PlannedData,
-        seed: int,
-        world: WorldOptions,
-        workers: int,
-        *,
-        batch: int | None,
-        global_batch: int | None,
-        epoch_steps: int | None,
-        tail: Tail | None,
-    ) -> None:
-        check_number(global_batch, 1, "global_batch", optional=True)
-        data.check(epoch_steps, tail)
-        self._data, self._seed, self._world, self._workers = data, seed, world, workers
-        self._batch, self._global_batch = batch, global_batch
-        self._epoch_steps, self._tail = epoch_steps, tail
-        self._run: Run | None = None
-        self._segments: list[RunSegment] = []
-        self._state_sources: list[str] | None = None
-        self.step = 0
+    data: PlannedData
+    given: PassOptions
+    epoch_steps: int | None
+    meeting: Meeting
+    workers: int
+    batch: int | None
+    step: int = 0
+    _run: Run | None = None
+    _segments: list[RunSegment] = field(default_factory=list)
+    _state_sources: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_number(self.given.global_batch, 1, "global_batch", optional=True)
+        self.data.check(self.epoch_steps, self.given.tail)
 
     def _sources(self) -> Sources:
-        return self._data.sources_with(self._epoch_steps, self._tail)
+        return self.data.sources_with(self.epoch_steps, self.given.tail)
 
     def order(self) -> str:
         """Return in words how the order is made."""
-        return self._data.order(self._epoch_steps, self._tail)
+        return self.data.order(self.epoch_steps, self.given.tail)
 
     def global_batch(self) -> int:
         """Return how many samples all ranks take together in a step.
@@ -70,15 +63,15 @@ class RunUnderWay:
         Raises:
             UsageError: Nothing says so.
         """
-        ranks = self._world.find().size
-        if self._global_batch is not None:
-            return whole_number(self._global_batch, "global_batch", 1, _MOST_BATCH)
-        if self._batch is None and ranks * self._workers > 1:
+        ranks = self.meeting.world.size
+        if self.given.global_batch is not None:
+            return whole_number(self.given.global_batch, "global_batch", 1, _MOST_BATCH)
+        if self.batch is None and ranks * self.workers > 1:
             raise UsageError.at(
-                f"{ranks} ranks of {self._workers} workers share batches, and nothing says what a batch is",
+                f"{ranks} ranks of {self.workers} workers share batches, and nothing says what a batch is",
                 todo="put .batched(n) below .read_samples(), or pass global_batch= to ais_loader",
             )
-        return (self._batch or 1) * ranks
+        return (self.batch or 1) * ranks
 
     def run(self) -> Run:
         """Return the run, as it stands.
@@ -90,19 +83,18 @@ class RunUnderWay:
             if not self._segments:
                 weights = self._sources().weights_at(0)
                 self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, (0,) * len(weights))]
-            ranks = self._world.find().size
-            self._run = Run(self._run_sources(), self._seed, self._segments, ranks=ranks).checked()
+            ranks = self.meeting.world.size
+            self._run = Run(self._run_sources(), self.given.seed, self._segments, ranks=ranks).checked()
         return self._run
 
     def _names(self) -> list[str]:
         """Return the digests of all sources of the run, those that were removed included."""
-        now = self._data.digests()
-        before = self._state_sources or []
-        return before + [digest for digest in now if digest not in before]
+        before = self._state_sources
+        return before + [digest for digest in self.data.digests() if digest not in before]
 
     def places(self) -> list[int | None]:
         """Return which index of the mixture each source of the run is; None for one that was removed."""
-        now = self._data.digests()
+        now = self.data.digests()
         return [now.index(digest) if digest in now else None for digest in self._names()]
 
     def _run_sources(self) -> Sources:
@@ -153,15 +145,10 @@ class RunUnderWay:
             plan=PLAN_VERSION,
             sources=self._names(),
             removed=[number for number, place in enumerate(self.places()) if place is None],
-            weights=self._data.weights_digest(),
+            weights=self.data.weights_digest(),
             order=self.order(),
-            seed=self._seed,
-            segments=[
-                Segment(
-                    one.step, one.position, one.epoch, one.global_batch, list(one.weights), list(one.draws)
-                )
-                for one in self._segments
-            ],
+            seed=self.given.seed,
+            segments=msgspec.convert(self._segments, list[Segment], from_attributes=True),
             step=self.step,
             position=position,
             epoch=self.epoch().number,
@@ -174,9 +161,9 @@ class RunUnderWay:
         Raises:
             StateError: Another plan, seed, order; or other sources, weights or global batch, and that is not allowed.
         """
-        _same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
-        _same("the seed", state.seed, self._seed, "pass the same seed=")
-        _same("the order", state.order, self.order(), "build the pipe as it was")
+        check_same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
+        check_same("the seed", state.seed, self.given.seed, "pass the same seed=")
+        check_same("the order", state.order, self.order(), "build the pipe as it was")
         before = self._state_sources, self._segments, self._run, self.step
         try:
             self._load(state, allow)
@@ -185,7 +172,7 @@ class RunUnderWay:
             raise
 
     def _load(self, state: PlanState, allow: Collection[str]) -> None:
-        now = self._data.digests()
+        now = self.data.digests()
         there = [digest for number, digest in enumerate(state.sources) if number not in state.removed]
         changed = set()
         if set(there) != set(now):
@@ -195,7 +182,7 @@ class RunUnderWay:
         sources = self._run_sources()
         self._segments = [_segment(one, sources) for one in state.segments]
         begun = self._segments[-1]
-        if not changed and state.weights != self._data.weights_digest():
+        if not changed and state.weights != self.data.weights_digest():
             _allowed("weights", _other_weights(begun.weights, sources), allow)
             changed.add("weights")
         batch = self.global_batch()
@@ -220,11 +207,6 @@ def _segment(saved: Segment, sources: Sources) -> RunSegment:
 def _filled(numbers: list[int], sources: Sources) -> tuple[int, ...]:
     """Return numbers, one a source of the run: 0 for those that came later."""
     return tuple(numbers) + (0,) * (len(sources.samples) - len(numbers))
-
-
-def _same(what: str, then: Any, now: Any, todo: str) -> None:
-    if then != now:
-        raise StateError.at(f"{what} was {then!r} when the state was taken, and is {now!r}", todo=todo)
 
 
 def _allowed(change: str, what: str, allow: Collection[str]) -> None:

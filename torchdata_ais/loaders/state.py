@@ -159,6 +159,12 @@ def check_worker_plan(state: Any) -> WorkerPlanState:
     return found
 
 
+def check_same(what: str, then: Any, now: Any, todo: str) -> None:
+    """Raise `StateError` if something of a run is not what it was."""
+    if then != now:
+        raise StateError.at(f"{what} was {then!r} when the state was taken, and is {now!r}", todo=todo)
+
+
 def _of_a_stream() -> StateError:
     return StateError.at(
         "the state is of streams of shards, not of reading by index",

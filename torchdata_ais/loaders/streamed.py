@@ -5,54 +5,54 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from typing_extensions import override
 
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import Step
-from torchdata_ais.loaders.engine_options import EngineOptions
-from torchdata_ais.loaders.epoch_steps import StepsName, steps_named
+from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
 from torchdata_ais.loaders.in_process_engine import InProcessEngine
-from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.passes import Passes
 from torchdata_ais.loaders.state import check_state, plans_for
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.shown import count_text
 from torchdata_ais.stage.checkpoint import stage_names
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.upstream import is_sharding, upstream
 from torchdata_ais.state import MergedState, StreamState, unpack
-from torchdata_ais.world import World, WorldOptions, instance_of
+from torchdata_ais.world import World
 
 _log = logging.getLogger("torchdata_ais")
 
 
 class StreamPasses(Passes):
-    """Runs epochs of a stream, and knows where each worker stands.
+    """Runs epochs of a stream, and knows where each worker stands. An epoch is one pass: ranks end it each for itself.
 
     Args:
         pipe: The pipe.
         how: Processes to run it in.
-        seed: Seed of all passes.
-        epoch_steps: How many batches an epoch has.
+        given: What passes there are to be.
+        meeting: This rank, and what is read.
 
     Attributes:
         number: The pass under way, or the next.
+        ahead: Whether an item is asked for before the one before it was given out.
     """
 
+    ahead: ClassVar = False
+
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, seed: int, epoch_steps: StepsName
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
     ) -> None:
-        super().__init__(pipe, how, seed)
-        self._steps = steps_named(epoch_steps)
+        super().__init__(pipe, how, given, meeting)
+        self._epoch_steps = given.epoch_steps
         if not any(is_sharding(stage) for stage in upstream(pipe)):
             warnings.warn(
                 "no stage of the pipe splits the data over ranks and workers: each of them yields everything; "
                 "put .sharding_filter() behind the source",
-                stacklevel=4,  # this, the loader's constructor, and what checks its arguments
+                stacklevel=5,  # this, its caller, the loader's constructor, and what checks its arguments
             )
         self._no_state: StateError | None = None  # why a checkpoint could not be taken
         try:
@@ -60,7 +60,7 @@ class StreamPasses(Passes):
         except StateError as error:
             self._no_state = error
         # In this process nothing is made before it is asked for, so the state can be asked for when it is wanted.
-        self._asks = how.num_workers == 0 and not self._steps.ahead
+        self._asks = how.num_workers == 0 and not self.ahead
         self._stateful = self._no_state is None and not self._asks
         self.number = 0
         self._resume: StreamState | MergedState | None = None  # to begin the next pass from, once
@@ -71,12 +71,10 @@ class StreamPasses(Passes):
     @property
     @override
     def length(self) -> int:
-        if self._steps.length is None:
-            raise TypeError(
-                "the number of batches is not known before the epoch ends; epoch_steps=N fixes it. (torch's DataLoader "
-                "takes the pipe, and not the loader)"
-            )
-        return self._steps.length
+        raise TypeError(
+            "the number of batches is not known before the epoch ends; epoch_steps=N fixes it. (torch's DataLoader "
+            "takes the pipe, and not the loader)"
+        )
 
     @property
     @override
@@ -86,81 +84,60 @@ class StreamPasses(Passes):
 
     @override
     def settings(self, epoch: int) -> dict[str, Any]:
-        more = {"epoch_steps": self._steps.given, "num_workers": self._how.num_workers}
+        more = {"epoch_steps": self._epoch_steps, "num_workers": self._how.num_workers}
         return super().settings(epoch if self._resume is None else self._resume.parts[0].user_epoch) | more
 
     @override
-    def check(self, world: World, options: WorldOptions) -> None:
-        del options
-        self._steps.check(world)
+    def check(self, world: World) -> None:
+        if torch.is_grad_enabled():
+            warnings.warn(
+                f"the {world.size} ranks may take different numbers of steps in an epoch: in training the others then "
+                'wait for ever. epoch_steps=N gives each the same number, "shortest" and "pad" stop them together; '
+                "for evaluation under torch.no_grad() nothing need be done",
+                stacklevel=4,  # this, the meeting of the ranks, the loader
+            )
 
     @override
-    def look_at(self, world: World, listing: Listing) -> None:
-        workers = self.workers * world.size
-        if 0 < listing.shards < workers:
+    def look_at(self) -> None:
+        workers = self.workers * self.meeting.world.size
+        shards = 0 if self.meeting.listing is None else self.meeting.listing.shards
+        if 0 < shards < workers:
             text = "%s for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
-            _log.warning(text, count_text(listing.shards, "shard"), workers, workers - listing.shards)
+            _log.warning(text, count_text(shards, "shard"), workers, workers - shards)
 
     @override
     def begin(self, epoch: int) -> tuple[int, int]:
         if self._resume is not None:
             saved = self._resume.parts[0]
             return saved.user_epoch, saved.step
-        self._steps.begin(self, epoch)
+        self._begin_at(epoch)
         return epoch, 0
 
+    def _begin_at(self, epoch: int) -> None:
+        """Set the pass that `epoch` begins in."""
+        self.number = epoch
+
     @override
-    def epoch(self, world: World, listing: Listing, ranks: Ranks | None, done: int) -> Iterator[Step]:
-        return self._steps.steps(self, world, listing, ranks, done)
+    def epoch(self, done: int) -> Iterator[Step]:
+        return self._one()  # which goes on behind those done
 
     @override
     def finish(self) -> None:
-        self._steps.end(self)
+        self._instances = None
+        self._has_given = False
+        self.number += 1
 
-    @override
-    def forget(self) -> None:
-        self._steps.forget()
-
-    def one(self, world: World, listing: Listing) -> Iterator[Step]:
+    def _one(self) -> Iterator[Step]:
         """Yield the steps of one pass, or of the rest of one."""
         resume, self._resume = self._resume, None
-        instances = world.size * self.workers
-        plans = [
-            InstancePlan.of(self.seed, self.number, instances, instance_of(world.rank, world.size, worker))
-            for worker in range(self.workers)
-        ]
+        world = self.meeting.world
+        plans = self._fresh(self.number)
         if resume is not None:
-            plans = plans_for(resume, world.rank, world.size, self.workers, listing.digest)
+            plans = plans_for(resume, world.rank, world.size, self.workers, self.meeting.digest)
         self._turn = 0
         self._instances = [plan.not_begun() for plan in plans]
         self._has_given = False
-        return self._watched(world, listing, plans)
-
-    def endless(self, world: World, listing: Listing) -> Iterator[Step]:
-        """Yield the steps of one pass after the other.
-
-        Raises:
-            UsageError: This rank gets nothing in a whole pass.
-        """
-        while True:
-            empty = True
-            for step in self.one(world, listing):
-                empty = False
-                yield step
-            if empty:
-                raise UsageError.at(
-                    f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
-                    todo="use more shards than ranks, or smaller batches",
-                )
-            self.number += 1
-
-    def again(self, world: World, listing: Listing) -> Iterator[Step]:
-        """Yield items of the pass from its beginning, for a rank that has none left: -1 for the worker."""
-        while True:
-            engine = InProcessEngine(self._settings(world, listing, stateful=False))
-            steps = engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)])
-            for item, _, _ in self._on_device(steps, engine):
-                yield item, -1, None
+        return self._watched(plans)
 
     @override
     def gave(self, worker: int, state: bytes | None) -> None:
@@ -168,12 +145,6 @@ class StreamPasses(Passes):
         self._turn = (worker + 1) % self.workers
         if state is not None and self._instances is not None:
             self._instances[worker] = state
-
-    def end(self) -> None:
-        """Note that a pass has ended."""
-        self._instances = None
-        self._has_given = False
-        self.number += 1
 
     @override
     def samples_of(self, step: int) -> list[tuple[str, str]]:
@@ -185,16 +156,16 @@ class StreamPasses(Passes):
             self._instances = [self._engine.state() or (self._instances or [b""])[0]]
 
     @override
-    def saved(self, epoch: int, next_epoch: int, step: int, meeting: Meeting) -> StreamState | MergedState:
+    def saved(self, epoch: int, next_epoch: int, step: int) -> StreamState | MergedState:
         if self._no_state is not None:
             raise self._no_state
         if self._resume is not None:
             return self._resume
         under_way = self._instances is not None
         if not under_way:
-            self._steps.begin(self, next_epoch)
+            self._begin_at(next_epoch)
         self.take_state()
-        world = meeting.world
+        world = self.meeting.world
         return StreamState(
             stages=self._stages,
             seed=int(self.seed),
@@ -205,7 +176,7 @@ class StreamPasses(Passes):
             ranks=world.size,
             workers=self.workers,
             turn=self._turn,
-            shards=meeting.digest,
+            shards=self.meeting.digest,
             instances=None if self._instances is None else [unpack(state) for state in self._instances],
         )
 
@@ -216,4 +187,4 @@ class StreamPasses(Passes):
         self._resume = check_state(state, self._stages)
         first = self._resume.parts[0]
         self.seed, self.number = first.seed, first.epoch
-        self._steps.forget()
+        self.forget()

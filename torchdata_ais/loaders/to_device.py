@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchdata_ais.dataloader2.own.prefetch import LookAhead
+from torchdata_ais.dataloader2.own.look_ahead import LookAhead
 from torchdata_ais.device import AHEAD
 from torchdata_ais.loaders.engine import Step
 from torchdata_ais.loaders.nested import tensors_in, with_tensors

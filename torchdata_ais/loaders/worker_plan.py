@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from torchdata_ais.errors import StateError
+from torchdata_ais.loaders.state import check_same
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import PLAN_VERSION, Run
 from torchdata_ais.stage.pipe import IterDataPipe
@@ -79,12 +80,8 @@ class WorkerPlan:
             ("sources", "the digests of the sources"),
             ("weights", "the digest of the weights"),
         ):
-            then, now = getattr(state, name), self._told[name]
-            if then != now:
-                raise StateError.at(
-                    f"{what} was {then!r} when the state was taken, and is {now!r}",
-                    todo="build pipe and dataset as they were; ais_loader can change sources, weights and batch",
-                )
+            todo = "build pipe and dataset as they were; ais_loader can change sources, weights and batch"
+            check_same(what, getattr(state, name), self._told[name], todo)
 
     def task(self, state: WorkerPlanState, epoch: EpochShare, share: Share) -> Task:
         """Return what this worker is still to give of an epoch.

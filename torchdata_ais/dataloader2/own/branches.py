@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torchdata_ais.dataloader2.own.graph import Graph, each_pipe, last_pipe, list_dps
 from torchdata_ais.stage.datapipes import traverse_dps
+
+
+def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[int, Any, Graph]]:
+    """Yield every pipe of `graph` with its number and the graph of its sources, each pipe once, behind its sources."""
+    seen = set() if seen is None else seen
+    for number, (pipe, sources) in graph.items():
+        if number not in seen:
+            seen.add(number)
+            yield from _sources_first(sources, seen)
+            yield number, pipe, sources
 
 
 def find_replicable_branches(graph: Graph) -> list[Any]:
@@ -15,17 +26,9 @@ def find_replicable_branches(graph: Graph) -> list[Any]:
     that stand one in another the one nearest to the source is returned.
     """
     can: dict[int, bool] = {}
-
-    def judge(number: int, pipe: Any, sources: Graph) -> bool:
-        if number not in can:
-            can[number] = True  # for a pipe that reads from itself
-            itself = not hasattr(pipe, "is_replicable") or pipe.is_replicable()
-            above = [judge(key, *entry) for key, entry in sources.items()]
-            can[number] = itself and all(above)
-        return can[number]
-
-    for number, entry in graph.items():
-        judge(number, *entry)
+    for number, pipe, sources in _sources_first(graph):
+        itself = not hasattr(pipe, "is_replicable") or pipe.is_replicable()
+        can[number] = itself and all(can.get(key, True) for key in sources)
     ends: dict[int, tuple[Any, Graph]] = {key: entry for key, entry in graph.items() if can[key]}
     for pipe, sources in each_pipe(graph):
         if not can[id(pipe)]:
@@ -45,32 +48,19 @@ def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
     dispatchers = [pipe for pipe in list_dps(graph) if isinstance(pipe, dispatcher)]
     inside = {id(above) for pipe in dispatchers for above in list_dps(traverse_dps(pipe))}
     ends: dict[int, Any | None] = {}
-
-    def end_of(number: int, pipe: Any, sources: Graph) -> Any | None:
-        if number not in ends:
-            ends[number] = None  # for a pipe that reads from itself
-            above = [pipe] if number in inside else [end_of(key, *entry) for key, entry in sources.items()]
-            met = {id(end): end for end in above if end is not None}
-            ends[number] = pipe if len(met) > 1 else next(iter(met.values()), None)
-        return ends[number]
-
-    return end_of(id(last_pipe(graph)), *next(iter(graph.values())))
+    for number, pipe, sources in _sources_first(graph):
+        above = [pipe] if number in inside else [ends.get(key) for key in sources]
+        met = {id(end): end for end in above if end is not None}
+        ends[number] = pipe if len(met) > 1 else next(iter(met.values()), None)
+    return ends[id(last_pipe(graph))]
 
 
 def find_branches_without(graph: Graph, kind: type) -> list[Any]:
     """Return the last pipes of the largest branches that have no pipe of class `kind`."""
-    has: dict[int, bool] = {}
+    having: set[int] = set()
     found: dict[int, Any] = {}
-
-    def search(number: int, pipe: Any, sources: Graph) -> bool:
-        if number not in has:
-            has[number] = False
-            above = {key: search(key, *entry) for key, entry in sources.items()}
-            has[number] = isinstance(pipe, kind) or any(above.values())
-            if has[number]:
-                found.update((key, sources[key][0]) for key, there in above.items() if not there)
-        return has[number]
-
-    if not search(id(last_pipe(graph)), *next(iter(graph.values()))):
-        return [last_pipe(graph)]
-    return list(found.values())
+    for number, pipe, sources in _sources_first(graph):
+        if isinstance(pipe, kind) or not having.isdisjoint(sources):
+            having.add(number)
+            found.update((key, source) for key, (source, _) in sources.items() if key not in having)
+    return list(found.values()) if having else [last_pipe(graph)]

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchdata_ais.dataloader2.own.prefetch import LookAhead
+from torchdata_ais.dataloader2.own.look_ahead import LookAhead, LookingAhead
 from torchdata_ais.errors import LoaderError, StallError
-from torchdata_ais.stage.datapipes import IterDataPipe
 
 _END_S = 5.0
 """How long a loader that is shut down waits for the other ranks."""
@@ -57,7 +56,7 @@ class _Agreed:
             del item
 
 
-class FullSync(IterDataPipe[Any]):
+class FullSync(LookingAhead):
     """Ends the epoch of all ranks with the rank that has fewest items: ``pipe.fullsync()``.
 
     Takes and yields any items, in their order; what longer ranks have left over is not given. It stays in the main
@@ -75,12 +74,13 @@ class FullSync(IterDataPipe[Any]):
         LoaderError: torch.distributed was not begun; another rank failed or is gone.
     """
 
+    _group: Any = None
+    _stays = ("_ahead", "_group")
+
     def __init__(self, datapipe: Any, timeout: float = 30 * 60) -> None:
         super().__init__()
         self.datapipe = datapipe
         self.timeout = timeout
-        self._group: Any = None
-        self._ahead: LookAhead | None = None
 
     def __iter__(self) -> Iterator[Any]:
         if not (dist.is_available() and dist.is_initialized()):
@@ -122,44 +122,26 @@ class FullSync(IterDataPipe[Any]):
 
     def reset(self) -> None:
         """End the iteration before: what was begun with the other ranks is done to its end."""
-        self._end(self.timeout)
+        if not self._ends_within(self.timeout):
+            raise self._too_slow()
+        self._ahead = None
 
     def pause(self) -> None:
         """Make nothing more; returns when the item under way is there."""
         if self._ahead is not None and not self._ahead.pause(self.timeout):
             raise self._too_slow()
 
-    def resume(self) -> None:
-        """Go on."""
-        if self._ahead is not None:
-            self._ahead.resume()
-
     def shutdown(self) -> None:
         """End the thread; one that waits for a rank that does not come is left to end with the process."""
-        if not self._end(min(_END_S, self.timeout), must=False):
-            self._ahead = None
+        self._ends_within(min(_END_S, self.timeout))
+        self._ahead = None
 
-    def _end(self, timeout: float, must: bool = True) -> bool:
-        ahead = self._ahead
-        if ahead is not None:
-            ahead.close()
-            if not ahead.join(timeout):
-                if must:
-                    raise self._too_slow()
-                return False
-            self._ahead = None
-        return True
-
-    def __getstate__(self) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_ahead", "_group")}
-        hook = IterDataPipe.getstate_hook
-        return state if hook is None else hook(state)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._group = self._ahead = None
+    def _ends_within(self, timeout: float) -> bool:
+        if self._ahead is None:
+            return True
+        self._ahead.close()
+        return self._ahead.join(timeout)
 
     def __del__(self) -> None:
-        ahead = self.__dict__.get("_ahead")
-        if ahead is not None:
-            ahead.close()
+        if self._ahead is not None:
+            self._ahead.close()

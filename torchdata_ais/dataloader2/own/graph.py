@@ -15,18 +15,14 @@ from torchdata_ais.stage.graph import pipes_in
 Graph = dict[int, tuple[Any, Any]]
 
 
-def each_pipe(graph: Graph) -> Iterator[tuple[Any, Graph]]:
+def each_pipe(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[Any, Graph]]:
     """Yield every pipe of `graph` with the graph of its sources, each pipe once, a pipe before its sources."""
-    seen: set[int] = set()
-
-    def walk(part: Graph) -> Iterator[tuple[Any, Graph]]:
-        for number, (pipe, sources) in part.items():
-            if number not in seen:
-                seen.add(number)
-                yield pipe, sources
-                yield from walk(sources)
-
-    return walk(graph)
+    seen = set() if seen is None else seen
+    for number, (pipe, sources) in graph.items():
+        if number not in seen:
+            seen.add(number)
+            yield pipe, sources
+            yield from each_pipe(sources, seen)
 
 
 def last_pipe(graph: Graph) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ResetFunction = Callable[[Any], Any]
+LimitFunction = Callable[[Any, "int | None"], Any]
 
 
 @dataclass(frozen=True)
