@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,63 @@ def test_a_failure_stands_in_the_same_answer() -> None:
     second.exchange_next()
     assert store.asked == 2  # and looks at what has failed
     assert second.job == []
+
+
+class _Whole(_Store):
+    """Its numbers have 64 bits, as those of torch.distributed."""
+
+    def add(self, key: str, value: int) -> int:
+        wrapped = (super().add(key, value) + (1 << 63)) % (1 << 64) - (1 << 63)
+        self.numbers[key] = wrapped
+        return wrapped
+
+
+@pytest.mark.parametrize("failed", [1, 2, 3, 4, 5])
+def test_however_many_ranks_fail_the_others_look_why(failed: int) -> None:
+    store = _Whole()
+    parts = [JobCounts(ranks_of(store, rank, 7), lambda: [Counted(100, 1)]) for rank in range(7)]
+    for part in parts[:failed]:
+        part.tell_failure()
+    for part in parts[failed:]:
+        store.asked = 0
+        part.exchange_next()
+        assert store.asked == 2
+    assert parts[-1].job == [Counted((7 - failed) * 100, 7 - failed)]
+
+
+def test_a_rank_that_ends_because_another_one_failed_does_not_tell_it_again() -> None:
+    store = _Whole()
+    first, second = (JobCounts(ranks_of(store, rank, 2), list) for rank in range(2))
+    first.tell_failure()
+    second.exchange_next()
+    store.asked = 0
+    second.tell_failure()
+    assert store.asked == 0
+
+
+def fail_at(ranks: list[int], rank: int, begun: float, sample: Any) -> Any:
+    if rank in ranks and time.monotonic() > begun + 1.0:
+        raise ValueError(f"bad on {rank}")
+    return sample
+
+
+def train_alone(rank: int, job: dict[str, Any]) -> None:
+    """Wait for nobody: only what ranks tell each other ends the loop of one that is sound."""
+    pipe: Any = AISSourceLister(job["shards"]).load_tar().group_samples()
+    pipe = pipe.map_sample(partial(fail_at, job["failing"], rank, time.monotonic())).batched(5)
+    with ais_loader(pipe, epoch_steps=3000) as loader:
+        for _ in loader:
+            time.sleep(0.005)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("failing", [[2], [1, 3]])
+def test_all_of_four_ranks_hear_that_one_or_two_have_failed(tmp_path: Path, failing: list[int]) -> None:
+    shards = shards_of(tmp_path, 7)
+    answers = run_forked(train_alone, 4, tmp_path / "job", shards=shards, failing=failing)
+    texts = [answer.get("error", "") for answer in answers]
+    assert all("bad on" in text for text in texts), answers
+    assert max(answer["seconds"] for answer in answers) < 12
 
 
 @pytest.mark.ci

@@ -65,7 +65,7 @@ class JobCounts:
         )
         if replicas is not None:
             self._turns.append(replicas.exchange)
-        self._gone = False
+        self._gone = self._is_failure_told = False
         self._iterations = 0
         self._turn = threading.Lock()
 
@@ -114,6 +114,7 @@ class JobCounts:
         total = self._ranks.add(f"counted/{number}", items + (skipped << _ITEM_BITS))
         self._told[number] = now
         if total & _FAILED:
+            self._is_failure_told = True
             self._ranks.check()
         if mine:
             self.job[number] = Counted(
@@ -123,7 +124,9 @@ class JobCounts:
     def tell_failure(self) -> None:
         """Let the other ranks look why this one has failed, with their next request."""
         with contextlib.suppress(LoaderError):
-            self._ranks.add("counted/0", _FAILED, wait_s=1.0)
+            # A second rank that fails takes the bit away again: it adds twice.
+            while not self._is_failure_told:
+                self._is_failure_told = bool(self._ranks.add("counted/0", _FAILED, wait_s=1.0) & _FAILED)
 
     def _compare_epochs(self, epoch: int) -> None:
         first, rank = self._ranks.first_to_tell(f"iteration/{self._iterations}", str(epoch))
