@@ -39,6 +39,7 @@ class InProcessEngine(Engine):
             if self._recorder is not None:
                 self._recorder.begin(pipe)
                 items = self._recorder.watch(items)
+            self.started()
             for item in items:
                 yield item, 0, pack_or_refuse(pipe) if stateful else None
 

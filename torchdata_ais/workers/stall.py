@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import inspect
 import logging
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from torchdata_ais.errors import StallError
 from torchdata_ais.meanwhile import meanwhile
+from torchdata_ais.stage.at_work import stage_at_work
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import IterDataPipe
-from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.upstream import upstream
 
 logger = logging.getLogger("torchdata_ais")
@@ -118,31 +117,14 @@ def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str,
 
     Args:
         pipe: The last stage.
-        frame: The innermost frame of the thread. A stage is at work if the code of its loop is, and so are then
-            the stages below it.
+        frame: The innermost frame of the thread.
     """
-    codes: list[CodeType] = []
-    while frame is not None:
-        codes.insert(0, frame.f_code)
-        frame = frame.f_back
-    chain = [] if pipe is None else list(upstream(pipe))
-    found, begin = -1, 0
-    for index, part in enumerate(chain):
-        code = _code_of(part)
-        if code in codes[begin:]:
-            found, begin = index, codes.index(code, begin) + 1
-    if found < 0:
+    stage = None if pipe is None else stage_at_work(pipe, frame)
+    if stage is None:
         return "no stage of the pipe", {}
-    places = (stage_of(part).busy_with() for part in chain[found:])
+    places = (stage_of(part).busy_with() for part in upstream(stage))
     # What a stage that is not ours has in hand came last out of the nearest of ours.
-    return stage_of(chain[found]).describe(), next(filter(None, places), {})
-
-
-def _code_of(pipe: IterDataPipe[Any]) -> CodeType:
-    """Return the code of the generator that iterates a stage; below torch's wrapper, for stages that are not ours."""
-    method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
-    code: CodeType = inspect.unwrap(method).__code__
-    return code
+    return stage_of(stage).describe(), next(filter(None, places), {})
 
 
 def _stacks() -> str:
