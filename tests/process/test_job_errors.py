@@ -14,6 +14,7 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.errors import AISError
+from torchdata_ais.loaders.job_errors import JobErrors
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.intervals import interval_of
 from torchdata_ais.ranks.job_counts import Counted, JobCounts
@@ -99,6 +100,53 @@ def test_a_share_that_the_job_exceeds_ends_all_ranks(tmp_path: Path) -> None:
     texts = [answer.get("error", "") for answer in answers]
     assert all("over max_errors=0.05" in text for text in texts), answers
     assert any("items of all 2 ranks" in text for text in texts)
+
+
+@pytest.mark.ci
+def test_a_share_that_the_job_keeps_ends_no_rank_that_is_the_first_to_tell(tmp_path: Path) -> None:
+    """50 of 1,200 are bad, all at the begin of one rank's shard: at the end 4.17 of 100."""
+    paths = [tmp_path / f"t-{shard}.tar" for shard in range(SHARDS)]
+    for shard, path in enumerate(paths):
+        members = {f"{shard}-{n:03}.cls": b"x" if shard == 0 and n < 50 else b"1" for n in range(300)}
+        path.write_bytes(shard_bytes(members))
+    answers = run_forked(
+        train, 4, tmp_path / "job", shards=[str(path) for path in paths], share=0.0417, steps="pad", pause_s=0.04,
+        together=False,
+    )  # fmt: skip
+    steps_of = [answer.get("value") for answer in answers]
+    assert steps_of == [60] * 4, answers
+
+
+@pytest.mark.ci
+def test_a_share_that_a_short_job_exceeds_is_noticed_at_its_end(tmp_path: Path) -> None:
+    shards = shards_of(tmp_path, 2)
+    answers = run_forked(
+        train, 2, tmp_path / "job", shards=shards, share=0.05, steps="shortest", pause_s=0.0, together=False
+    )
+    assert any("errors in" in answer.get("error", "") for answer in answers), answers
+
+
+def test_what_this_rank_gives_up_is_compared_when_the_others_have_told() -> None:
+    store = _Store()
+    mine, theirs = [Counted()], [Counted()]
+    first = JobCounts(ranks_of(store, 0, 2), lambda: mine)
+    second = JobCounts(ranks_of(store, 1, 2), lambda: theirs)
+    pipe = pipe_of([], 0.05)
+    errors = JobErrors(pipe, list, 2)
+    mine[0] = Counted(500, 40)
+    first.exchange_next()
+    errors.check(first)
+    theirs[0] = Counted(500, 0)
+    second.exchange_next()
+    mine[0] = Counted(600, 40)
+    first.exchange_next()
+    errors.check(first)  # 40 of 1,100
+    mine[0] = Counted(700, 200)
+    first.exchange_next()
+    errors.check(first)
+    first.exchange_next()
+    with pytest.raises(AISError, match=r"met 200 errors in 1200 items of all 2 ranks, over max_errors=0\.05"):
+        errors.check(first)
 
 
 class _Store:
