@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -23,9 +24,11 @@ from typer.testing import CliRunner
 from torchdata_ais import AISSourceLister, StoreOptions, ais_loader
 from torchdata_ais.cli import app
 from torchdata_ais.errors import StallError, UsageError
+from torchdata_ais.loaders import observing
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.local.server.actions import Delay
 from torchdata_ais.observe import run_folder
+from torchdata_ais.observe.across import readiness_of
 from torchdata_ais.observe.flight import Flight, explain_flight, read_flight
 from torchdata_ais.observe.rank_summary import RankSummary
 from torchdata_ais.observe.run_folder import read_run
@@ -239,6 +242,10 @@ class Source:
             time.sleep(3600)
         return []
 
+    def steps(self):
+        self.on_started()
+        yield from [(1, 0, None), (2, 0, None)]
+
 asked = threading.Event()
 """
 
@@ -250,7 +257,8 @@ from torchdata_ais.observe.readiness import RankRecorder
 
 recorder = RankRecorder(8)
 recorder.on_look = recorder.collect
-given = recorder.watch(iter([(1, 0, None), (2, 0, None)]), Source())
+source = Source()
+given = recorder.watch(source.steps(), source)
 next(given)
 assert asked.wait(30)
 """
@@ -313,13 +321,13 @@ def test_watch_shows_a_row_a_rank_what_is_missing_and_who_is_silent(tmp_path: Pa
     assert "nothing is known of rank 1" in said.output
     assert "rank 3 on node3 (pid 103) has been silent for 100.0 s" in said.output.replace("100.1", "100.0")
     assert "rank-00007.json is damaged" in said.output
-    assert lines[-1].startswith("rank 2 on node2 holds the job up")
+    assert lines[-1].startswith("rank 3 on node3 holds the job up: nothing was heard of it")
     text = page.read_text()
     assert text.count("<rect") == 2 * 3 * (3 + 1)  # of each rank, and of the legend
-    assert "rank 2 on node2 holds the job up" in text
+    assert "rank 3 on node3 holds the job up" in text
     assert "<script" not in text
     told = json.loads(CliRunner().invoke(app, ["watch", str(tmp_path), "--json"]).output)
-    assert (told["rank"], told["missing"]) == (2, [1])
+    assert (told["cause"], told["rank"], told["missing"]) == ("silent", 3, [1])
 
 
 def test_clocks_that_differ_are_said_and_change_nothing(tmp_path: Path) -> None:
@@ -333,6 +341,102 @@ def test_clocks_that_differ_are_said_and_change_nothing(tmp_path: Path) -> None:
     assert [note.partition(":")[0] for note in notes] == [
         "the clock of node1 differs by 3600.0 s from that of this folder"
     ]
+
+
+def test_clocks_are_compared_with_the_right_files_where_others_are_damaged(tmp_path: Path) -> None:
+    for rank in (1, 2, 3):
+        tell(tmp_path, rank)
+    (tmp_path / "rank-00000.json").write_bytes(b"{")
+    os.utime(tmp_path / "rank-00000.json", (time.time() - 5000, time.time() - 5000))
+    _, notes = read_run(tmp_path)
+    assert [note.partition(" ")[0] for note in notes] == ["rank-00000.json"]
+
+
+def test_what_is_no_file_of_a_rank_is_left_out_and_said(tmp_path: Path) -> None:
+    for rank in range(4):
+        tell(tmp_path, rank)
+    (tmp_path / "rank-00005.json").mkdir()
+    (tmp_path / "rank-00006.json").symlink_to("/nowhere")
+    os.mkfifo(tmp_path / "rank-00007.json")
+    (tmp_path / "rank-00008.json").write_bytes((tmp_path / "rank-00002.json").read_bytes())
+    with (tmp_path / "rank-00009.json").open("wb") as large:
+        large.truncate(1 << 40)
+    ranks, notes = read_run(tmp_path)
+    assert [one.rank for one in ranks] == [0, 1, 2, 3]
+    assert [note.partition(" ")[0] for note in notes] == [f"rank-0000{n}.json" for n in (5, 6, 7, 8, 9)]
+    assert "is of rank 2, and left out" in notes[3]
+
+
+def test_files_of_an_earlier_run_with_other_ranks_are_left_out(tmp_path: Path) -> None:
+    for rank in range(6):
+        summary = RankSummary(rank, 6, "node", 7)
+        run_folder.RunFolder(tmp_path).tell(summary)
+        os.utime(tmp_path / f"rank-0000{rank}.json", (time.time() - 90_000, time.time() - 90_000))
+    for rank in range(4):
+        tell(tmp_path, rank)
+    ranks, notes = read_run(tmp_path)
+    assert [one.rank for one in ranks] == [0, 1, 2, 3]
+    (note,) = notes
+    assert note.startswith("2 files (rank-00004.json, ...) are of another run, with 6 ranks, and left out")
+
+
+def test_a_rank_that_tells_nothing_any_more_is_the_one_that_holds_the_job_up(tmp_path: Path) -> None:
+    for rank in range(4):
+        tell(tmp_path, rank)
+    os.utime(tmp_path / "rank-00003.json", (time.time() - 100, time.time() - 100))
+    verdict = readiness_of(*read_run(tmp_path)).verdict
+    assert (verdict.cause, verdict.rank, verdict.node) == ("silent", 3, "node3")
+    assert "nothing was heard of it for 100.0 s" in verdict.sentence.replace("100.1", "100.0")
+    for rank in range(3):
+        os.utime(tmp_path / f"rank-0000{rank}.json", (time.time() - 50, time.time() - 50))
+    verdict = readiness_of(*read_run(tmp_path)).verdict
+    assert (verdict.cause, verdict.rank) == ("silent", None)
+    assert verdict.sentence.startswith("no rank has told anything for 50.0 s, by the clock here")
+
+
+def test_a_clock_of_the_watcher_that_is_behind_hides_no_silent_rank(tmp_path: Path) -> None:
+    ahead = time.time() + 500
+    for rank in range(4):
+        tell(tmp_path, rank)
+        os.utime(tmp_path / f"rank-0000{rank}.json", (ahead - 60 * (rank == 2), ahead - 60 * (rank == 2)))
+    verdict = readiness_of(*read_run(tmp_path)).verdict
+    assert (verdict.cause, verdict.rank) == ("silent", 2)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"num_workers": 2, "engine": "dataloader"}], ids=str)
+def test_a_first_batch_that_never_comes_is_told_of_and_put_on_record(
+    tmp_path: Path, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "STALL_S", 3.0)
+    monkeypatch.setattr(run_folder, "EVERY_S", 1.0)
+    with loader_of(tmp_path, wait_at_first, **how) as loader:
+        given = iter(loader)
+        thread = threading.Thread(target=next, args=(given,))
+        thread.start()
+        deadline = time.monotonic() + 30
+        while not list((tmp_path / "run").glob("flight-*.json")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found = readiness_of(*read_run(tmp_path / "run"))
+        (tmp_path / "go on").touch()
+        thread.join(30)
+        assert len(list(given)) == 5
+    flight = the_flight(tmp_path)
+    assert flight.why.startswith("no batch came for")
+    if how.get("engine") == "dataloader":
+        assert "it is not known what the workers did" in explain_flight(flight)[-1]
+        return
+    who = "worker process 0" if how else "the main process"
+    assert f"no request is late: {who} has been at one batch" in explain_flight(flight)[-1]
+    assert explain_flight(flight)[-1].endswith("stands in map_sample(wait_at_first)")
+    assert found.verdict.cause in ("decode", "unknown")  # it has not waited for long yet
+
+
+def wait_at_first(sample: dict[str, Any]) -> dict[str, Any]:
+    folder = Path(sample["__url__"]).parent
+    while not (folder / "go on").exists():
+        time.sleep(0.02)
+    return sample
 
 
 def test_a_folder_that_nobody_told_anything_in_is_said(tmp_path: Path) -> None:

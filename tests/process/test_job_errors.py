@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.errors import AISError
+from torchdata_ais.loaders.job_errors import JobErrors
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.intervals import interval_of
 from torchdata_ais.ranks.job_counts import Counted, JobCounts
@@ -100,6 +102,53 @@ def test_a_share_that_the_job_exceeds_ends_all_ranks(tmp_path: Path) -> None:
     assert any("items of all 2 ranks" in text for text in texts)
 
 
+@pytest.mark.ci
+def test_a_share_that_the_job_keeps_ends_no_rank_that_is_the_first_to_tell(tmp_path: Path) -> None:
+    """50 of 1,200 are bad, all at the begin of one rank's shard: at the end 4.17 of 100."""
+    paths = [tmp_path / f"t-{shard}.tar" for shard in range(SHARDS)]
+    for shard, path in enumerate(paths):
+        members = {f"{shard}-{n:03}.cls": b"x" if shard == 0 and n < 50 else b"1" for n in range(300)}
+        path.write_bytes(shard_bytes(members))
+    answers = run_forked(
+        train, 4, tmp_path / "job", shards=[str(path) for path in paths], share=0.0417, steps="pad", pause_s=0.04,
+        together=False,
+    )  # fmt: skip
+    steps_of = [answer.get("value") for answer in answers]
+    assert steps_of == [60] * 4, answers
+
+
+@pytest.mark.ci
+def test_a_share_that_a_short_job_exceeds_is_noticed_at_its_end(tmp_path: Path) -> None:
+    shards = shards_of(tmp_path, 2)
+    answers = run_forked(
+        train, 2, tmp_path / "job", shards=shards, share=0.05, steps="shortest", pause_s=0.0, together=False
+    )
+    assert any("errors in" in answer.get("error", "") for answer in answers), answers
+
+
+def test_what_this_rank_gives_up_is_compared_when_the_others_have_told() -> None:
+    store = _Store()
+    mine, theirs = [Counted()], [Counted()]
+    first = JobCounts(ranks_of(store, 0, 2), lambda: mine)
+    second = JobCounts(ranks_of(store, 1, 2), lambda: theirs)
+    pipe = pipe_of([], 0.05)
+    errors = JobErrors(pipe, list, 2)
+    mine[0] = Counted(500, 40)
+    first.exchange_next()
+    errors.check(first)
+    theirs[0] = Counted(500, 0)
+    second.exchange_next()
+    mine[0] = Counted(600, 40)
+    first.exchange_next()
+    errors.check(first)  # 40 of 1,100
+    mine[0] = Counted(700, 200)
+    first.exchange_next()
+    errors.check(first)
+    first.exchange_next()
+    with pytest.raises(AISError, match=r"met 200 errors in 1200 items of all 2 ranks, over max_errors=0\.05"):
+        errors.check(first)
+
+
 class _Store:
     """A store of torch.distributed as far as it is needed here."""
 
@@ -164,6 +213,63 @@ def test_a_failure_stands_in_the_same_answer() -> None:
     second.exchange_next()
     assert store.asked == 2  # and looks at what has failed
     assert second.job == []
+
+
+class _Whole(_Store):
+    """Its numbers have 64 bits, as those of torch.distributed."""
+
+    def add(self, key: str, value: int) -> int:
+        wrapped = (super().add(key, value) + (1 << 63)) % (1 << 64) - (1 << 63)
+        self.numbers[key] = wrapped
+        return wrapped
+
+
+@pytest.mark.parametrize("failed", [1, 2, 3, 4, 5])
+def test_however_many_ranks_fail_the_others_look_why(failed: int) -> None:
+    store = _Whole()
+    parts = [JobCounts(ranks_of(store, rank, 7), lambda: [Counted(100, 1)]) for rank in range(7)]
+    for part in parts[:failed]:
+        part.tell_failure()
+    for part in parts[failed:]:
+        store.asked = 0
+        part.exchange_next()
+        assert store.asked == 2
+    assert parts[-1].job == [Counted((7 - failed) * 100, 7 - failed)]
+
+
+def test_a_rank_that_ends_because_another_one_failed_does_not_tell_it_again() -> None:
+    store = _Whole()
+    first, second = (JobCounts(ranks_of(store, rank, 2), list) for rank in range(2))
+    first.tell_failure()
+    second.exchange_next()
+    store.asked = 0
+    second.tell_failure()
+    assert store.asked == 0
+
+
+def fail_at(ranks: list[int], rank: int, begun: float, sample: Any) -> Any:
+    if rank in ranks and time.monotonic() > begun + 1.0:
+        raise ValueError(f"bad on {rank}")
+    return sample
+
+
+def train_alone(rank: int, job: dict[str, Any]) -> None:
+    """Wait for nobody: only what ranks tell each other ends the loop of one that is sound."""
+    pipe: Any = AISSourceLister(job["shards"]).load_tar().group_samples()
+    pipe = pipe.map_sample(partial(fail_at, job["failing"], rank, time.monotonic())).batched(5)
+    with ais_loader(pipe, epoch_steps=3000) as loader:
+        for _ in loader:
+            time.sleep(0.005)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("failing", [[2], [1, 3]])
+def test_all_of_four_ranks_hear_that_one_or_two_have_failed(tmp_path: Path, failing: list[int]) -> None:
+    shards = shards_of(tmp_path, 7)
+    answers = run_forked(train_alone, 4, tmp_path / "job", shards=shards, failing=failing)
+    texts = [answer.get("error", "") for answer in answers]
+    assert all("bad on" in text for text in texts), answers
+    assert max(answer["seconds"] for answer in answers) < 12
 
 
 @pytest.mark.ci

@@ -15,7 +15,7 @@ from torchdata_ais.observe.asking import Answering, Asked, ask_records
 from torchdata_ais.observe.batches import BatchRecorder
 from torchdata_ais.observe.rank_summary import RankSummary, WorkerSummary, note_requests
 from torchdata_ais.observe.readiness import RankRecorder
-from torchdata_ais.observe.records import BatchRecord, Recorded
+from torchdata_ais.observe.records import BatchRecord, Doing, Recorded
 from torchdata_ais.observe.run_delay import RunDelay
 from torchdata_ais.observe.sketch import Sketch
 from torchdata_ais.store import RequestRecord
@@ -112,6 +112,80 @@ def test_a_slow_loop_is_not_hidden_by_a_rank_that_a_busy_machine_holds_up() -> N
     ranks[0].places = {"train.py:7 (backward)": 40, "train.py:9 (log)": 50}
     verdict = readiness_of(ranks).verdict
     assert (verdict.cause, verdict.rank, verdict.place) == ("loop", 0, "train.py:9 (log)")
+
+
+def waiting(ranks: list[RankSummary], rank: int, stage: str = "load_tar()", **request: Any) -> None:
+    """Have a rank wait for 30 s, while a worker stands in a stage, with a request under way."""
+    one, worker = ranks[rank], ranks[rank].workers[1]
+    one.waiting_s = 30.0
+    worker.doing = Doing(31.0, stage, stage == "load_tar()")
+    worker.request = RequestRecord(
+        **{"name": f"s-{rank}", "host": "t1:1", "begun": 1.0, "took_s": 29.0, **request}
+    )
+
+
+def test_a_rank_that_waits_now_holds_the_job_up_whatever_was_before() -> None:
+    ranks = ready()
+    waiting(ranks, 2)
+    verdict = readiness_of(ranks).verdict
+    assert (verdict.cause, verdict.rank, verdict.worker, verdict.place) == ("shard", 2, 1, "s-2")
+    assert verdict.sentence == (
+        "rank 2, worker 1, on node holds the job up: it has waited 30.0 s for the next batch: slow shard: t1:1 has not "
+        "answered for 29.0 s, asked for s-2"
+    )
+
+
+def test_so_does_one_whose_function_does_not_return() -> None:
+    ranks = ready()
+    waiting(ranks, 1, "map_sample(resize)")
+    verdict = readiness_of(ranks).verdict
+    assert (verdict.cause, verdict.rank, verdict.worker, verdict.place) == (
+        "decode",
+        1,
+        1,
+        "map_sample(resize)",
+    )
+
+
+def test_a_target_that_answers_several_not_is_the_place() -> None:
+    ranks = ready()
+    waiting(ranks, 1)
+    waiting(ranks, 3)
+    verdict = readiness_of(ranks).verdict
+    assert (verdict.cause, verdict.place) == ("target", "t1:1")
+    waiting(ranks, 3, host="t2:1")
+    assert readiness_of(ranks).verdict.cause == "shard"
+
+
+def test_bytes_that_are_under_way_are_named() -> None:
+    ranks = ready()
+    waiting(ranks, 0, first_byte_s=0.1)
+    verdict = readiness_of(ranks).verdict
+    assert (verdict.cause, verdict.place) == ("shard", "s-0")
+    assert verdict.sentence.endswith("s-0 is under way for 29.0 s from t1:1")
+
+
+def test_workers_that_do_not_say_what_they_do_are_told_of() -> None:
+    ranks = ready()
+    ranks[0].waiting_s = 30.0
+    verdict = readiness_of(ranks).verdict
+    assert (verdict.cause, verdict.rank) == ("unknown", 0)
+    assert verdict.sentence.endswith("its workers do not say what they do; kill -USR2 1 puts it on record")
+
+
+def test_a_job_whose_steps_take_long_does_not_stand_still() -> None:
+    ranks = [told(rank, wait_s=4.0, loop_s=3.0) for rank in range(4)]
+    ranks[1].waiting_s = 30.0
+    assert readiness_of(ranks).verdict.cause != "unknown"
+    ranks[1].waiting_s = 36.0
+    assert readiness_of(ranks).verdict.cause == "unknown"
+
+
+def test_a_rank_that_has_ended_waits_for_nothing() -> None:
+    ranks = ready()
+    waiting(ranks, 1)
+    ranks[1].ended = "closed"
+    assert readiness_of(ranks).verdict.cause == "none"
 
 
 def test_what_a_busy_machine_keeps_a_thread_from_is_counted() -> None:

@@ -64,7 +64,9 @@ class DataLoader2Engine(Engine):
         """Yield the steps."""
         self._service.reset_extras = dict(enumerate(plans))
         self._loader.seed(plans[0].epoch_seed >> 1)
-        for item in self._loader:
+        items = iter(self._loader)
+        self.started()
+        for item in items:
             worker = self._service.last_worker
             assert worker is not None
             yield item, worker, self._service.last_extras.get(worker)

@@ -19,7 +19,7 @@ from torchdata_ais.loaders.engine import Engine, Step, watched
 from torchdata_ais.loaders.engine_options import EngineSettings
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.observe.collect import Report
-from torchdata_ais.observe.flight import ProcessPart
+from torchdata_ais.observe.flight import NOT_ASKED, ProcessPart
 from torchdata_ais.observe.records import Recorded
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.origin import note_place
@@ -122,6 +122,7 @@ class DataLoaderEngine(Engine):
         self._reports.clear()
         with self._settings.listing.on(pipe):  # for the copies that the workers are started with
             self._running = iter(loader)
+        self.started()
         idle = 0
         try:
             for step in self._patiently(self._running, pulses):
@@ -188,9 +189,8 @@ class DataLoaderEngine(Engine):
         running = self._running  # another thread may close it meanwhile
         if running is None:
             return self._last_doing
-        trouble = 'torch\'s workers are not asked: engine="auto" has workers that answer'
         return [
-            ProcessPart(f"worker process {number}", worker.pid, trouble=trouble)
+            ProcessPart(f"worker process {number}", worker.pid, trouble=NOT_ASKED)
             for number, worker in enumerate(running._workers)
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.loaders.instance import InstancePlan
@@ -20,7 +20,18 @@ Step = tuple[Any, int, "bytes | None"]
 
 
 class Engine(ABC):
-    """What runs a pipe."""
+    """What runs a pipe.
+
+    Attributes:
+        on_started: Called when an epoch has started its processes, before its first step.
+    """
+
+    on_started: Callable[[], object] | None = None
+
+    def started(self) -> None:
+        """Say that all processes of the epoch run."""
+        if self.on_started is not None:
+            self.on_started()
 
     @abstractmethod
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:

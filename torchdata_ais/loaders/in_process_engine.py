@@ -36,7 +36,9 @@ class InProcessEngine(Engine):
         begin(pipe, plan)
         with self._settings.listing.on(pipe):
             stall_after = self._settings.options.stall_after
-            for item in watched(pipe, stall_after, "this process", None, self._recorder):
+            items = watched(pipe, stall_after, "this process", None, self._recorder)
+            self.started()
+            for item in items:
                 yield item, 0, pack_or_refuse(pipe) if stateful else None
 
     def reports(self) -> list[Report]:

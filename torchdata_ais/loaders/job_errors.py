@@ -55,20 +55,43 @@ class JobErrors:
             self.check(job)
 
     def check(self, job: JobCounts | None, *, at_end: bool = False) -> None:
-        """Raise if the job has given up more than it may; asks nobody.
+        """Raise if the job has given up more than it may; asks nobody, but at the end where it looks so.
 
         Raises:
             AISError: It has; the text has stage, counts and the first error.
         """
         self._next = time.monotonic() + _EVERY_S
-        counted = self.counted() if job is None else job.job
+        if job is None:
+            self._compare(self.counted(), "all workers", at_end=at_end)
+            return
+        ranks = f"all {job.ranks} ranks"
+        if not at_end:
+            # What this rank has just given up is not compared before the others have told what they saw meanwhile.
+            counted = [
+                Counted(now.items, then.skipped) for now, then in zip(job.job, job.before, strict=True)
+            ]
+            self._compare(counted, ranks)
+        elif self._over(job.job) is not None:
+            job.exchange_again()
+            self._compare(job.job, ranks)
+
+    def _compare(self, counted: list[Counted], whose: str, *, at_end: bool = False) -> None:
+        over = self._over(counted, at_end=at_end)
+        if over is not None:
+            number, policy, (items, skipped) = over
+            raise AISError(
+                f"{self._names[number]}() met {skipped} errors in {items} items of {whose}, over "
+                f"max_errors={policy.max_errors}; the first here: {self._first(number)}"
+            )
+
+    def _over(
+        self, counted: list[Counted], *, at_end: bool = False
+    ) -> tuple[int, ErrorPolicy, Counted] | None:
+        """Return the first stage that has given up more than it may, with its limit and what it counted."""
         for (number, policy), (items, skipped) in zip(self._limits, counted, strict=False):
-            if policy.is_share_over(items, skipped, processes=self._processes, at_end=at_end and job is None):
-                whose = "all workers" if job is None else f"all {job.ranks} ranks"
-                raise AISError(
-                    f"{self._names[number]}() met {skipped} errors in {items} items of {whose}, over "
-                    f"max_errors={policy.max_errors}; the first here: {self._first(number)}"
-                )
+            if policy.is_share_over(items, skipped, processes=self._processes, at_end=at_end):
+                return number, policy, Counted(items, skipped)
+        return None
 
     def _first(self, number: int) -> str:
         examples = (text for stats in _stats_of(number, self._reports()) for text in stats.examples)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torchdata_ais.observe.blame import listed_ranks, verdict_of
 from torchdata_ais.observe.rank_summary import RankSummary
+from torchdata_ais.observe.standing import standing_still
 from torchdata_ais.observe.time_text import time_text
 from torchdata_ais.observe.verdict import Verdict
 from torchdata_ais.tables import text_table
@@ -75,5 +76,7 @@ def readiness_of(summaries: Iterable[RankSummary], notes: Sequence[str] = ()) ->
             f"nothing is known of {listed_ranks(missing)}: not begun yet, gone, or the folder is not shared"
         )
     begun = [one for one in ranks if one.wait.count]
-    verdict = verdict_of(begun) if begun else Verdict("unknown", "no rank has taken a batch yet")
+    verdict = standing_still(ranks)
+    if verdict is None:
+        verdict = verdict_of(begun) if begun else Verdict("unknown", "no rank has taken a batch yet")
     return Readiness(ranks, missing, verdict, said)

@@ -7,6 +7,7 @@ the growth of several.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -16,8 +17,9 @@ from typing import Any
 
 import xxhash
 
-from torchdata_ais.observe.records import BatchRecord, Recorded
+from torchdata_ais.observe.records import BatchRecord, Doing, Recorded
 from torchdata_ais.observe.run_delay import RunDelay
+from torchdata_ais.stage.at_work import stage_at_work
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.meter import meter_of
@@ -34,6 +36,9 @@ MOST_UNSENT = 4096
 
 _SLOW_S, _COUNTED_S = 25e-3, 0.1
 """One batch that takes so long to make is worth a look at the counters; so are faster ones, together."""
+
+_LONG_S = 2.0
+"""Who has been making a batch for so long tells what it does."""
 
 _MOST_FRESH = 64
 """Batches of which records are made together: code that has left the processor's cache takes ten times as long."""
@@ -61,6 +66,8 @@ class BatchRecorder:
         self._ended = self._told = journal().ended
         # The thread that makes batches tells now and then, another one when it is asked.
         self._taking = threading.Lock()
+        self._begun: float | None = None  # the batch that is being made
+        self._thread = 0
         self._iteration = self._number = 0
         self._run_delay = RunDelay()
         self._begin_on(pipe)
@@ -91,17 +98,21 @@ class BatchRecorder:
 
     def watch(self, items: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches, and note each."""
+        self._thread = threading.get_ident()
         while True:
             if not self._uncounted_s:
                 self._delayed_s = self._run_delay.seconds()
-            begun, begin = time.time(), time.perf_counter()
+            begun = time.time()
+            begin = self._begun = time.perf_counter()
             try:
                 item = next(items)
             except StopIteration:
+                self._begun = None
                 self._settle()
                 if self._uncounted_s and self.last:
                     self._count(self.last[-1])
                 return
+            self._begun = None
             self.made(item, begun, time.perf_counter() - begin)
             yield item
             del item
@@ -175,7 +186,17 @@ class BatchRecorder:
                 while True:
                     batches.append(self._unsent.popleft())
             requests, self._told = journal().since(self._told)
-        return Recorded(os.getpid(), self.stages, batches, requests, journal().under_way())
+        return Recorded(os.getpid(), self.stages, batches, requests, journal().under_way(), self._doing())
+
+    def _doing(self) -> Doing | None:
+        """Return what the thread that makes batches does, if it has been at one for long."""
+        begun = self._begun
+        if begun is None or (seconds := time.perf_counter() - begun) < _LONG_S:
+            return None
+        stage = stage_at_work(self.pipe, sys._current_frames().get(self._thread))
+        return (
+            Doing(seconds, "") if stage is None else Doing(seconds, stage_of(stage).describe(), _reads(stage))
+        )
 
     def _counts(self) -> StageStats:
         if len(self._readers) == 1:

@@ -20,6 +20,9 @@ from torchdata_ais.store import RequestRecord, journal
 _VERSION = 1
 _LONG_S = 5.0
 
+NOT_ASKED = 'torch\'s workers are not asked: engine="auto" has workers that answer'
+"""What stands for a worker that knows nothing of records."""
+
 
 class ProcessPart(msgspec.Struct):
     """One process.
@@ -172,7 +175,7 @@ def _stands(stacks: str) -> str:
 
 
 def _conclusion(flight: Flight) -> str:
-    silent = [part for part in flight.processes if part.trouble]
+    silent = [part for part in flight.processes if part.trouble not in ("", NOT_ASKED)]
     if silent:
         return f"look at {silent[0].name} (pid {silent[0].pid}) first: {silent[0].trouble}"
     waiting = [
@@ -185,7 +188,20 @@ def _conclusion(flight: Flight) -> str:
         waited_s, part, request = max(waiting, key=lambda one: one[0])
         return f"look at {request.host} first: {part.name} has waited {time_text(waited_s)} there for {request.name}"
     if flight.rank.waiting_s > 1.0:
-        return (
-            "no request is late: look at the stacks of the workers, where a function of the pipe takes long"
-        )
+        return _late_work(flight)
     return "loading was not waited for: look at the stacks of the main process, and at the other ranks"
+
+
+def _late_work(flight: Flight) -> str:
+    """Return where the work stands that the loop waits for, though no request is late."""
+    at_work = [(one.doing.seconds, one.doing.stage, one.worker) for one in flight.rank.workers if one.doing]
+    workers = {part.name: part for part in flight.processes[1:]}
+    if at_work:
+        seconds, stage, number = max(at_work)
+        name = f"worker process {number}" if workers else "the main process"
+        if stage:
+            return f"no request is late: {name} has been at one batch for {time_text(seconds)}, and stands in {stage}"
+    if any(part.trouble for part in workers.values()):
+        return f"it is not known what the workers did: {NOT_ASKED}"
+    whose = "workers" if workers else "main process"
+    return f"no request is late: look at the stacks of the {whose}, where a function of the pipe takes long"

@@ -8,8 +8,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from torchdata_ais.observe.records import Doing
 from torchdata_ais.observe.sketch import Sketch
 from torchdata_ais.store import RequestRecord
+
+SILENT_S = 30.0
+"""A rank that has not told for so long is silent."""
 
 SHARDS_TOLD = 16
 _SHARDS_KEPT = 2048
@@ -50,6 +54,8 @@ class WorkerSummary(msgspec.Struct):
         delayed_s: Those in which the machine had no processor for it; in none of the others.
         own_s: Stage -> seconds it worked.
         kept_waiting_s: How long the training loop waited for its batches.
+        doing: What it does now, if it has been making a batch for long; None where it does not say.
+        request: Its oldest request under way: without an answer, if there is one.
     """
 
     worker: int
@@ -60,6 +66,8 @@ class WorkerSummary(msgspec.Struct):
     delayed_s: float = 0.0
     own_s: dict[str, float] = {}
     kept_waiting_s: float = 0.0
+    doing: Doing | None = None
+    request: RequestRecord | None = None
 
 
 class RankSummary(msgspec.Struct):
@@ -82,6 +90,7 @@ class RankSummary(msgspec.Struct):
         retries: Requests made again.
         waiting_s: How long the loop has waited for the batch that it waits for now; 0 if it has one.
         ended: How the run ended; empty while it goes on.
+        silent_s: How long ago this was written, as it looks to who reads it; 0 where the run has ended.
     """
 
     rank: Annotated[int, Meta(ge=0, lt=_MOST_RANKS)]
@@ -102,6 +111,7 @@ class RankSummary(msgspec.Struct):
     retries: int = 0
     waiting_s: float = 0.0
     ended: str = ""
+    silent_s: float = 0.0
 
     def worker(self, number: int) -> WorkerSummary:
         """Return what is known of a worker."""

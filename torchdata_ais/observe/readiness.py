@@ -41,7 +41,13 @@ _NO_SPAN = contextlib.nullcontext()
 
 
 class RecordsSource(Protocol):
-    """Who has the records of workers."""
+    """Who has the records of workers.
+
+    Attributes:
+        on_started: Called when an iteration has started its processes, before the first batch.
+    """
+
+    on_started: Callable[[], object] | None
 
     def records(self) -> list[tuple[int, Recorded]]:
         """Return what was noted since this was last asked for, by worker."""
@@ -91,6 +97,9 @@ class RankRecorder:
         self._iteration += 1
         numbers: dict[int, int] = {}
         with contextlib.ExitStack() as looking:
+            work = partial(self._look_round, threading.get_ident())
+            # Not before: no thread of ours is to run while processes are forked.
+            source.on_started = lambda: looking.enter_context(meanwhile(work, "torchdata_ais.trace", 1.0))
             try:
                 while True:
                     begin = self._asked = time.perf_counter()
@@ -102,9 +111,6 @@ class RankRecorder:
                     self._asked = None
                     if step is _END:
                         return
-                    if not numbers:
-                        work = partial(self._look_round, threading.get_ident())
-                        looking.enter_context(meanwhile(work, "torchdata_ais.trace", 1.0))
                     worker = step[1]
                     number = numbers.get(worker, 0)
                     numbers[worker] = number + 1
@@ -121,7 +127,7 @@ class RankRecorder:
                     if len(self._came) >= _MOST_FRESH:
                         self._settle()
             finally:
-                self._asked = self._loop_begun = None
+                self._asked = self._loop_begun = source.on_started = None
                 self.collect()
 
     def _settle(self) -> None:
@@ -146,6 +152,8 @@ class RankRecorder:
             return
         self._settle()
         with self._lock:
+            for one in self.summary.workers:
+                one.doing = one.request = None
             for worker, recorded in self._source.records():
                 self._take(worker, recorded)
 
@@ -164,6 +172,10 @@ class RankRecorder:
             for name, own_s in zip(recorded.stages, batch.own_s, strict=False):
                 told.own_s[name] = told.own_s.get(name, 0.0) + own_s
         self._under_way[worker] = recorded.under_way
+        told.doing = recorded.doing
+        told.request = min(
+            recorded.under_way, key=lambda one: (one.first_byte_s is not None, one.begun), default=None
+        )
         self.requests.extend((worker, request) for request in recorded.requests)
         first = min(recorded.requests, key=lambda request: request.begun, default=None)
         if first is not None and recorded.pid not in self._connected:

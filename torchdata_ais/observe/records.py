@@ -66,6 +66,20 @@ class Taken(msgspec.Struct, array_like=True):
     waited_s: float
 
 
+class Doing(msgspec.Struct, array_like=True):
+    """What a process does that has been making a batch for seconds.
+
+    Attributes:
+        seconds: For how long.
+        stage: The stage it stands in.
+        reads: Whether that stage reads.
+    """
+
+    seconds: float
+    stage: str
+    reads: bool = False
+
+
 class Recorded(msgspec.Struct):
     """What one process noted since it last told.
 
@@ -75,6 +89,7 @@ class Recorded(msgspec.Struct):
         batches: Batches it made.
         requests: Requests that ended.
         under_way: Those that had not, when it last told.
+        doing: What it does, if it has been making a batch for long.
     """
 
     pid: int
@@ -82,6 +97,7 @@ class Recorded(msgspec.Struct):
     batches: list[BatchRecord]
     requests: list[RequestRecord]
     under_way: list[RequestRecord] = []
+    doing: Doing | None = None
 
     @staticmethod
     def joined(parts: Iterable[Recorded | None]) -> Recorded | None:
@@ -92,4 +108,4 @@ class Recorded(msgspec.Struct):
         batches = [batch for part in known for batch in part.batches]
         requests = [request for part in known for request in part.requests]
         last = known[-1]
-        return Recorded(last.pid, last.stages, batches, requests, last.under_way)
+        return Recorded(last.pid, last.stages, batches, requests, last.under_way, last.doing)

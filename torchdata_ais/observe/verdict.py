@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Cause = Literal["shard", "target", "network", "decode", "hand-over", "loop", "none", "unknown"]
+Cause = Literal["shard", "target", "network", "decode", "hand-over", "loop", "silent", "none", "unknown"]
 
 
 @dataclass
@@ -14,8 +14,8 @@ class Verdict:
 
     Attributes:
         cause: ``"shard"``, ``"target"``; ``"network"``: all requests of the rank; ``"decode"``: the work of a stage;
-            ``"hand-over"``: between worker and loop; ``"loop"``; ``"none"``: the data are ready everywhere;
-            ``"unknown"``: nothing is known.
+            ``"hand-over"``: between worker and loop; ``"loop"``; ``"silent"``: the rank tells nothing any more;
+            ``"none"``: the data are ready everywhere; ``"unknown"``: that is not known.
         sentence: The same, in words.
         rank: Which rank; None where it is all of them, or none.
         worker: Which of its workers, where it is one.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,11 +21,14 @@ from typing import NamedTuple
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.meanwhile import meanwhile
 from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.intervals import LEAST_S, interval_of
+from torchdata_ais.ranks.intervals import LEAST_S, interval_of, usual_interval
 from torchdata_ais.ranks.replicas import Replicas
 
 _ITEM_BITS, _SKIP_BITS = 36, 26
 _FAILED = 1 << (_ITEM_BITS + _SKIP_BITS)
+
+_TURN = 1.25
+"""Intervals after which each rank has asked, for none is longer by more than a fifth."""
 
 
 logger = logging.getLogger("torchdata_ais")
@@ -47,6 +51,7 @@ class JobCounts:
 
     Attributes:
         job: The same of all ranks, as of the last request.
+        before: The same as of the one before: the others have told since then what they saw until then.
         ranks: How many there are.
     """
 
@@ -59,13 +64,14 @@ class JobCounts:
         self._replicas = replicas
         things = len(counts())
         self.job = [Counted()] * things
+        self.before = [Counted()] * things
         self._told = [Counted()] * max(1, things)
         self._turns: deque[Callable[[], object]] = deque(
             partial(self._count, n) for n in range(max(1, things))
         )
         if replicas is not None:
             self._turns.append(replicas.exchange)
-        self._gone = False
+        self._gone = self._is_failure_told = False
         self._iterations = 0
         self._turn = threading.Lock()
 
@@ -99,6 +105,15 @@ class JobCounts:
             self._goes_on(self._exchange_all)
         self._ranks.raise_heard()
 
+    def exchange_again(self) -> None:
+        """After `exchange_last`: hear what the others have told since, when each of them has had its turn.
+
+        Raises:
+            LoaderError: Another rank has failed, or was given other batches.
+        """
+        time.sleep(_TURN * usual_interval(self.ranks))
+        self.exchange_last()
+
     def _exchange_all(self) -> None:
         with self._turn:
             for number in range(len(self._told)):
@@ -114,8 +129,10 @@ class JobCounts:
         total = self._ranks.add(f"counted/{number}", items + (skipped << _ITEM_BITS))
         self._told[number] = now
         if total & _FAILED:
+            self._is_failure_told = True
             self._ranks.check()
         if mine:
+            self.before[number] = self.job[number]
             self.job[number] = Counted(
                 total & ((1 << _ITEM_BITS) - 1), (total >> _ITEM_BITS) & ((1 << _SKIP_BITS) - 1)
             )
@@ -123,7 +140,9 @@ class JobCounts:
     def tell_failure(self) -> None:
         """Let the other ranks look why this one has failed, with their next request."""
         with contextlib.suppress(LoaderError):
-            self._ranks.add("counted/0", _FAILED, wait_s=1.0)
+            # A second rank that fails takes the bit away again: it adds twice.
+            while not self._is_failure_told:
+                self._is_failure_told = bool(self._ranks.add("counted/0", _FAILED, wait_s=1.0) & _FAILED)
 
     def _compare_epochs(self, epoch: int) -> None:
         first, rank = self._ranks.first_to_tell(f"iteration/{self._iterations}", str(epoch))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import inspect
 import logging
 import sys
 import tempfile
@@ -12,15 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from traceback import walk_stack
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from torchdata_ais.errors import StallError
 from torchdata_ais.meanwhile import meanwhile
+from torchdata_ais.stage.at_work import stage_at_work
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import IterDataPipe
-from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.upstream import upstream
 
 logger = logging.getLogger("torchdata_ais")
@@ -114,29 +112,14 @@ def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str,
 
     Args:
         pipe: The last stage.
-        frame: The innermost frame of the thread. A stage is at work if the code of its loop is, and so are then
-            the stages below it.
+        frame: The innermost frame of the thread.
     """
-    frames = [] if frame is None else [inner for inner, _ in walk_stack(frame)]
-    codes = [one.f_code for one in reversed(frames)]
-    chain = [] if pipe is None else list(upstream(pipe))
-    found, begin = -1, 0
-    for index, part in enumerate(chain):
-        code = _code_of(part)
-        if code in codes[begin:]:
-            found, begin = index, codes.index(code, begin) + 1
-    if found < 0:
+    stage = None if pipe is None else stage_at_work(pipe, frame)
+    if stage is None:
         return "no stage of the pipe", {}
-    places = (stage_of(part).busy_with() for part in chain[found:])
+    places = (stage_of(part).busy_with() for part in upstream(stage))
     # What a stage that is not ours has in hand came last out of the nearest of ours.
-    return stage_of(chain[found]).describe(), next(filter(None, places), {})
-
-
-def _code_of(pipe: IterDataPipe[Any]) -> CodeType:
-    """Return the code of the generator that iterates a stage; below torch's wrapper, for stages that are not ours."""
-    method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
-    code: CodeType = inspect.unwrap(method).__code__
-    return code
+    return stage_of(stage).describe(), next(filter(None, places), {})
 
 
 def _stacks() -> str:
