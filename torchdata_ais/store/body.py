@@ -32,7 +32,7 @@ from torchdata_ais.store.hashes import Hash, hash_maker
 from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import pace_of
-from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.store.reader import Reader
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, redact
 
@@ -53,30 +53,14 @@ class HTTPReader(Reader):
             compared; None before the end.
     """
 
-    def __init__(
-        self,
-        location: Location,
-        options: StoreOptions,
-        start: int,
-        known: Facts,
-        cancel: Cancel,
-        stats: Stats,
-    ) -> None:
-        super().__init__()
+    def __init__(self, location: Location, options: StoreOptions, start: int, known: Facts) -> None:
+        self._derived = is_derived(location)
+        super().__init__(options, start, Facts() if self._derived else known)
         self._location = location
         self._url = location.url()
-        self._options = options
         self._pace = pace_of(urlsplit(self._url).netloc, options.node_requests, opening=True)
-        self._start = start
-        self._offset = start
-        self._cancel = cancel
-        self._stats = stats
-        self._attempts = Attempts(options.retry, cancel, location.uri, redact(self._url))
-        self._derived = is_derived(location)
+        self._attempts = Attempts(options.retry, self.cancel, location.uri, redact(self._url))
         self._ranges = not self._derived
-        # The middle of an object continues a known version of it, whatever pin says.
-        pinned = (options.pin or start > 0) and not self._derived
-        self.facts = known if pinned else Facts()
         self._begun = False
         # Of the bytes passed on: compared with the checksum at the end, or with a second reading.
         self._new_hash: Callable[[], Hash] | None = None
@@ -92,12 +76,12 @@ class HTTPReader(Reader):
                 with journal().asking(
                     told_name(self._location), self._url, self._offset, attempts.total
                 ) as attempts.record:
-                    with self._cancel.lent():
+                    with self.cancel.lent():
                         response = self._open()
                     try:
                         yield from self._read(response)
                     finally:
-                        self._cancel.watch(None)
+                        self.cancel.watch(None)
                         if not response.closed:
                             response.close()
                         response.release_conn()
@@ -105,7 +89,7 @@ class HTTPReader(Reader):
             except Failed as caught:
                 failed = caught
             attempts.failed(failed, self._offset)
-            self._stats.retries = attempts.retries
+            self.stats.retries = attempts.retries
         self._check_end()
 
     def check_overdue(self) -> None:
@@ -129,13 +113,13 @@ class HTTPReader(Reader):
         with ExitStack() as turn:
             with self._attempts.waiting():
                 # Of a stream only its beginning is bounded: how long its body takes is the reader's affair.
-                turn.enter_context(self._pace.turn(self._cancel, self._attempts.left_s()))
+                turn.enter_context(self._pace.turn(self.cancel, self._attempts.left_s()))
             begin = time.monotonic()
             with self._attempts.waiting():
                 response = send("GET", self._url, options, self._attempts, home=home, headers=headers)
             first_byte_s = self._attempts.record.first_byte_s = time.monotonic() - begin
-            if self._stats.first_byte_s is None:
-                self._stats.first_byte_s = first_byte_s
+            if self.stats.first_byte_s is None:
+                self.stats.first_byte_s = first_byte_s
             try:
                 self._accept(response, ranged)
             except BaseException:
@@ -212,7 +196,7 @@ class HTTPReader(Reader):
             raise self._changed(f"its first {position} bytes are not those read before")
 
     def _read(self, response: BaseHTTPResponse) -> Iterator[bytes]:
-        attempts, stats, block_bytes = self._attempts, self._stats, self._options.block_bytes
+        attempts, stats, block_bytes = self._attempts, self.stats, self._options.block_bytes
         record = attempts.record
         update = self._hash.update if self._hash is not None else None
         plain = plain_body(response)
@@ -250,7 +234,7 @@ class HTTPReader(Reader):
                 says_byte=True,
             ) from error
         except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
-            if self._cancel.cancelled:
+            if self.cancel.cancelled:
                 raise Cancelled from error
             self._attempts.check_interrupted(error)
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
@@ -265,7 +249,7 @@ class HTTPReader(Reader):
         attempts = self._attempts
         attempts.expect(attempts.bound(self._options.stall_timeout))
         try:
-            with self._cancel.lent():
+            with self.cancel.lent():
                 data = response.read1(size)
             attempts.check_interrupted()
             return data
@@ -286,7 +270,7 @@ class HTTPReader(Reader):
             )
         stall_s = self._options.stall_timeout
         if stall_s is None or left < stall_s:
-            self._cancel.set_timeout(left)
+            self.cancel.set_timeout(left)
 
     def _check_end(self) -> None:
         if not self._compare or self._hash is None:

@@ -19,12 +19,11 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.store.attempts import Cancelled
-from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.hashes import Hash, hash_like
 from torchdata_ais.store.journal import journal
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.store.reader import Reader
 from torchdata_ais.urls import ObjectURL
 
 _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
@@ -38,31 +37,18 @@ class FileReader(Reader):
     """
 
     def __init__(
-        self,
-        path: str,
-        options: StoreOptions,
-        start: int,
-        known: Facts,
-        cancel: Cancel,
-        stats: Stats,
-        copy: FileIO | None = None,
+        self, path: str, options: StoreOptions, start: int, known: Facts, copy: FileIO | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(options, start, known)
         self._path = path  # of a copy: the name of the object
         self._name = path if copy is None else f"{path} (in the cache)"
         self._copy = copy
-        self._options = options
-        self._start = start
-        self._offset = start
-        self._cancel = cancel
-        self._stats = stats
-        self.facts = known if options.pin or start > 0 else Facts()
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the bytes from `start` on, in blocks of at most ``block_bytes``."""
         begin = time.monotonic()
         if self._copy is not None:
-            self._stats.first_byte_s = 0.0
+            self.stats.first_byte_s = 0.0
             yield from self._file(self._copy.fileno(), os.fstat(self._copy.fileno()))
             return
         if self._path == "-":
@@ -77,7 +63,7 @@ class FileReader(Reader):
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
                 raise open_error(self._path, IsADirectoryError(21, "is a directory"))
-            self._stats.first_byte_s = time.monotonic() - begin
+            self.stats.first_byte_s = time.monotonic() - begin
             if stat.S_ISREG(status.st_mode):
                 yield from self._file(fd, status)
             else:
@@ -100,7 +86,7 @@ class FileReader(Reader):
         if self._start:
             os.lseek(fd, self._start, os.SEEK_SET)
         with journal().asking(self._name, "file", self._start) as record:
-            record.first_byte_s = self._stats.first_byte_s
+            record.first_byte_s = self.stats.first_byte_s
             while True:
                 begin = time.monotonic()
                 try:
@@ -131,7 +117,7 @@ class FileReader(Reader):
         skip = self._start
         while True:
             while not select.select([fd], [], [], _POLL_S)[0]:
-                if self._cancel.cancelled:
+                if self.cancel.cancelled:
                     raise Cancelled
             try:
                 block = os.read(fd, min(self._options.block_bytes, skip or self._options.block_bytes))
@@ -147,7 +133,7 @@ class FileReader(Reader):
 
     def _passed(self, block: bytes) -> bytes:
         self._offset += len(block)
-        self._stats.bytes += len(block)
+        self.stats.bytes += len(block)
         return block
 
     def _hash(self) -> Hash | None:
