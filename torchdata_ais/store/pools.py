@@ -14,7 +14,6 @@ import logging
 import os
 import socket
 import ssl
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -108,20 +107,6 @@ class _TLSPool(_Pool, HTTPSConnectionPool):
     ConnectionCls = _TLSConnection
 
 
-_managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    """Start a forked process without its parent's connections."""
-    global _lock  # noqa: PLW0603 - the parent may have held the lock while it forked
-    _lock = threading.Lock()
-    _managers.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
 def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
     """Return this process's pool manager for `url`: direct, or through the proxy the environment names.
 
@@ -132,11 +117,15 @@ def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
     proxy = proxy_for(url)
     tls = (options.ca_cert, options.client_cert, options.skip_verify) if parts.scheme == "https" else None
     key = (tls, proxy, options.pool_size, options.idle_timeout)
-    with _lock:
-        manager = _managers.get(key)
-        if manager is None:
-            manager = _managers[key] = _make_manager(tls is not None, proxy, options)
+    manager = _managers.get(key)
+    if manager is None:
+        made = _make_manager(tls is not None, proxy, options)
+        manager = _managers.setdefault(key, made)  # another thread may have been faster
     return manager
+
+
+_managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
+os.register_at_fork(after_in_child=_managers.clear)  # a forked process has no connections of its parent
 
 
 def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib3.PoolManager:
