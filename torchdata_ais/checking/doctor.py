@@ -176,7 +176,7 @@ def _date_of(options: StoreOptions) -> float | None:
     once = replace(options, first_byte_timeout=_TIMEOUT_S)
 
     def ask(attempts: Attempts) -> str | None:
-        answer = send("GET", url, once, attempts, home="", follow=False)
+        answer = send("GET", url, once, attempts, with_token=False, follow=False)
         drain(answer)
         return answer.headers.get("Date")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torchdata_ais.errors import AuthError, UsageError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, retried
 from torchdata_ais.store.batch_archive import Asked, NotAsAskedError, entries_of
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import is_page, not_aistore, refused
+from torchdata_ais.store.exchange import refuse_page, refused
 from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.journal import journal
 from torchdata_ais.store.options import StoreOptions
@@ -160,22 +159,18 @@ def read_batch(
             if pace is not None:
                 turn.enter_context(pace.turn(cancel, attempts.left_s()))
             attempts.record = turn.enter_context(journal().asking(name, url, attempt=attempts.total))
-            begin = time.monotonic()
             response = send(
                 "GET",
                 url,
                 options,
                 attempts,
-                home=options.endpoint,
                 headers={"Content-Type": "application/json", "Content-Length": str(len(body))},
                 body=lambda: iter([body]),
             )
-            attempts.record.first_byte_s = time.monotonic() - begin
             try:
                 if response.status != 200:
                     return _refusal(response, url, options, attempts, missing, absent)
-                if is_page(response.headers.get("Content-Type", "")):
-                    raise not_aistore(url, "it answered with a web page")
+                refuse_page(response, url)
                 last = asked[-1].number
                 for number, data in entries_of(WholeBody(response, options, attempts), asked):
                     if data is None:

@@ -8,7 +8,6 @@ the bytes handed out are then exactly those of the last response.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +24,8 @@ from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import UNREADABLE, is_marked, is_page, not_aistore, refused, root
-from torchdata_ais.store.facts import Facts, facts_of, is_derived
+from torchdata_ais.store.exchange import UNREADABLE, refuse_page, refused, root
+from torchdata_ais.store.facts import Facts, facts_of, is_derived, range_of
 from torchdata_ais.store.framing import StrictResponse, plain_body
 from torchdata_ais.store.hashes import Hash, hash_maker
 from torchdata_ais.store.journal import journal, told_name
@@ -36,7 +35,6 @@ from torchdata_ais.store.reader import Reader
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, redact
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)$")
 _NODE = "look at the node that holds the object"
 
 
@@ -109,17 +107,17 @@ class HTTPReader(Reader):
             # The object was there a moment ago: no cold start to wait for, and its node may have died.
             patience = min(options.stall_timeout, options.first_byte_timeout or options.stall_timeout)
             options = replace(options, first_byte_timeout=patience)
-        home = options.endpoint if self._location.kind == "object" else ""
         with ExitStack() as turn:
             with self._attempts.waiting():
                 # Of a stream only its beginning is bounded: how long its body takes is the reader's affair.
                 turn.enter_context(self._pace.turn(self.cancel, self._attempts.left_s()))
-            begin = time.monotonic()
             with self._attempts.waiting():
-                response = send("GET", self._url, options, self._attempts, home=home, headers=headers)
-            first_byte_s = self._attempts.record.first_byte_s = time.monotonic() - begin
+                to_cluster = self._location.kind == "object"
+                response = send(
+                    "GET", self._url, options, self._attempts, with_token=to_cluster, headers=headers
+                )
             if self.stats.first_byte_s is None:
-                self.stats.first_byte_s = first_byte_s
+                self.stats.first_byte_s = self._attempts.record.first_byte_s
             try:
                 self._accept(response, ranged)
             except BaseException:
@@ -136,17 +134,15 @@ class HTTPReader(Reader):
             raise self._changed(f"it has no byte {self._offset} any more")
         if status not in (200, 206):
             raise refused(response, self._options, self._attempts)
-        plain = self._location.kind == "object" and not self._derived
-        if plain and is_page(response.headers.get("Content-Type", "")) and not is_marked(response):
-            raise not_aistore(self._options.endpoint or self._url, "it answered with a web page")
+        if self._location.kind == "object" and not self._derived:
+            refuse_page(response, self._options.endpoint or self._url)
         Cancel.limit(self._attempts.bound(self._options.stall_timeout))
         found = facts_of(response, self._location)
         if status == 206:
-            given = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-            if not ranged or given is None or int(given[1]) != self._offset:
+            part = range_of(response)
+            if not ranged or part is None or part.first != self._offset:
                 self._ranges = False
                 raise Failed(ReadError, "the server sent a range nobody asked for", _NODE)
-            found.size = None if given[3] == "*" else int(given[3])
         difference = self.facts.difference(found)
         if status == 206 and difference.startswith("checksum"):
             # It may be the checksum of the range (a setting of the bucket): the whole object's decides.

@@ -48,7 +48,6 @@ def ask(url: str, message: object, options: StoreOptions, attempts: Attempts, *,
         url,
         options,
         attempts,
-        home=options.endpoint,
         headers={"Content-Type": "application/json", "Accept": accept, "Content-Length": str(len(text))},
         body=lambda: iter([text]),
     )

@@ -241,6 +241,12 @@ def is_page(content_type: str, body: bytes = b"") -> bool:
     return content_type.lower().startswith("text/html") or body[:256].lstrip()[:1] == b"<"
 
 
+def refuse_page(response: BaseHTTPResponse, url: str) -> None:
+    """Raise `Failed` if somebody else's web page came from the host of `url` where bytes were asked for."""
+    if is_page(response.headers.get("Content-Type", "")) and not is_marked(response):
+        raise not_aistore(url, "it answered with a web page")
+
+
 def not_aistore(url: str, why: str) -> Failed:
     """Return that somebody else answers at the host of `url`."""
     parts = urlsplit(redact(url))

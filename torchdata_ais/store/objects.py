@@ -114,7 +114,7 @@ def target_of(url: str | Location, options: StoreOptions) -> str:
     place, target = _place(url, options)
 
     def ask(attempts: Attempts) -> str:
-        response = send("HEAD", target, options, attempts, home=options.endpoint, follow=False)
+        response = send("HEAD", target, options, attempts, follow=False)
         if response.status >= 400:
             raise refused(response, options, attempts)
         location = urlsplit(urljoin(target, response.headers.get("Location", "")))
@@ -176,7 +176,7 @@ def _answered(
     body: _Body | None = None,
 ) -> BaseHTTPResponse:
     """Return the response to a request, its body read; an error status is `Failed`."""
-    response = send(method, target, options, attempts, home=options.endpoint, headers=headers, body=body)
+    response = send(method, target, options, attempts, headers=headers, body=body)
     if not 200 <= response.status < 300:
         raise refused(response, options, attempts)
     drain(response)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
-import os
-import threading
 import time
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -29,16 +27,6 @@ _MAP_BYTES = 16 << 20
 
 _Origin = tuple[str, str, int]
 _maps: dict[tuple[str, str], tuple[float, frozenset[_Origin]]] = {}
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    """Start a forked process with a lock that nobody holds."""
-    global _lock  # noqa: PLW0603 - the parent may have held the lock while it forked
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 def origin(url: str) -> _Origin | None:
@@ -62,18 +50,15 @@ def origin(url: str) -> _Origin | None:
     return parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def authorization(url: str, home: str, options: StoreOptions) -> dict[str, str]:
-    """Return the header with the token if `url` belongs to the cluster at `home`, else nothing.
+def authorization(url: str, options: StoreOptions) -> dict[str, str]:
+    """Return the header with the token if a request for `url` goes to the cluster of `options`, else nothing.
 
-    Args:
-        url: Where the request goes.
-        home: The endpoint the token was given for; ``""`` if there is none, or the request is none for AIStore.
-        options: Holds the token.
+    That is the endpoint which the token was given for, never the host of a URL itself, which is data.
     """
     target = origin(url)
-    if not options.token or not home or target is None:
+    if not options.token or not options.endpoint or target is None:
         return {}
-    if target == origin(home) or target in _cluster(home, target, options):
+    if target == origin(options.endpoint) or target in _cluster(target, options):
         return {"Authorization": f"Bearer {options.token}"}
     _log.debug("the token is not sent to %s://%s:%s: not a node of the cluster", *target)
     return {}
@@ -98,19 +83,17 @@ def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict
     return url, origin(url), {"Authorization": basic(*login)} if login else {}
 
 
-def _cluster(home: str, wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
+def _cluster(wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
     """Return the addresses of the nodes of the cluster, fetched when first needed."""
-    parts = urlsplit(home)
+    parts = urlsplit(options.endpoint)
     prefix = parts.path.partition("/v1/")[0]
     base = f"{parts.scheme}://{parts.netloc}{prefix}"
     key = (base, options.token or "")
-    with _lock:
-        fetched, nodes = _maps.get(key, (float("-inf"), frozenset()))
+    fetched, nodes = _maps.get(key, (float("-inf"), frozenset()))
     if wanted in nodes or time.monotonic() - fetched < _MAP_AGE_S:
         return nodes
     nodes = _fetch_map(base, options)
-    with _lock:
-        _maps[key] = (time.monotonic(), nodes)
+    _maps[key] = (time.monotonic(), nodes)
     return nodes
 
 
