@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from operator import attrgetter
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -28,6 +28,7 @@ from torchdata_ais.urls import Location, parse_url
 WantedRange = tuple["str | Location", int, int]
 """An object, the first byte, and how many bytes."""
 
+_BUCKET = attrgetter("endpoint", "provider", "namespace", "bucket")
 _PLACES = 4096  # URLs taken apart that are kept
 _UNKNOWN = (400, 404, 405, 501)  # what servers say of a request that they do not know
 
@@ -48,14 +49,6 @@ class _Request(msgspec.Struct):
     # Names with their buckets.
     onob: bool = False
     strm: bool = True
-
-
-class _Place(NamedTuple):
-    endpoint: str
-    provider: str
-    namespace: str
-    bucket: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,7 @@ def batch_group(url: str | Location, options: StoreOptions) -> tuple[str, ...]:
         >>> batch_group("ais://a/1.tar", options) == batch_group("s3://a/1.tar", options)
         False
     """
-    return _group(_place_of(url, options.endpoint))
+    return _group(_BUCKET(_place_of(url, options.endpoint)))
 
 
 def read_batch(
@@ -133,7 +126,7 @@ def read_batch(
     if not places:
         return BatchAnswer()
     first = places[0]
-    if any(_group(place) != _group(first) for place in set(places)):
+    if len({_group(bucket) for bucket in set(map(_BUCKET, places))}) > 1:
         raise UsageError.at(
             "the ranges lie in places that one request cannot name", todo="group them by batch_group first"
         )
@@ -145,7 +138,7 @@ def read_batch(
         del missing[number]
         arrived(number, b"")
     absent: list[int] = []
-    bucket = Location("object", "", first.bucket, first.provider, first.namespace)
+    bucket = replace(first, name="")
     url = f"{first.endpoint}/v1/ml/moss/{first.bucket}?{urlencode(bucket.query)}"
 
     def ask(attempts: Attempts) -> BatchAnswer:
@@ -195,31 +188,24 @@ def read_batch(
     return retried(ask, options.retry, name, bucket.uri, cancel)
 
 
-def _place_of(url: str | Location, endpoint: str) -> _Place:
-    return _place_at(url, endpoint) if isinstance(url, Location) else _place_of_url(url, endpoint)
-
-
 @lru_cache(_PLACES)
-def _place_of_url(url: str, endpoint: str) -> _Place:
-    return _place_at(parse_url(url), endpoint)
-
-
-def _place_at(place: Location, endpoint: str) -> _Place:
-    place = place.at(endpoint)
+def _place_of(url: str | Location, endpoint: str) -> Location:
+    place = parse_url(url).at(endpoint)
     place.require_endpoint()
     if place.kind != "object" or not place.name or place.params:
         raise UsageError.at(
             f"{place.uri} is no object as it is stored", todo="read it by itself", url=place.shown
         )
-    return _Place(place.endpoint, place.provider, place.namespace, place.bucket, place.name)
+    return place
 
 
-def _group(place: _Place) -> tuple[str, ...]:
+def _group(bucket: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a request names once. An entry of its own bucket cannot name a namespace."""
-    return place[:4] if place.namespace else place[:2]
+    _, _, namespace, _ = bucket
+    return bucket if namespace else bucket[:2]
 
 
-def _encoded(asked: Sequence[Asked], places: Sequence[_Place], bucket: str) -> bytes:
+def _encoded(asked: Sequence[Asked], places: Sequence[Location], bucket: str) -> bytes:
     entries = []
     for number, _, start, length in asked:
         place = places[number]

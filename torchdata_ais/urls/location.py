@@ -97,7 +97,7 @@ class Location:
     provider: str = "ais"
     namespace: str = ""
     endpoint: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict, hash=False)
     written: ObjectURL = field(default=ObjectURL(""), repr=False, compare=False)
 
     def __repr__(self) -> str:
