@@ -136,7 +136,7 @@ class HTTPReader(Reader):
             raise refused(response, self._options, self._attempts)
         if self._location.kind == "object" and not self._derived:
             refuse_page(response, self._options.endpoint or self._url)
-        Cancel.limit(self._attempts.bound(self._options.stall_timeout))
+        Cancel.current().set_timeout(self._attempts.bound(self._options.stall_timeout))
         found = facts_of(response, self._location)
         if status == 206:
             part = range_of(response)

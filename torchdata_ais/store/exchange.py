@@ -137,7 +137,7 @@ def _read_small(response: BaseHTTPResponse) -> bytes:
     """Return the body, or as much of it as comes at once."""
     data = b""
     deadline = time.monotonic() + _SOON_S
-    Cancel.limit(_SOON_S)
+    Cancel.current().set_timeout(_SOON_S)
     with suppress(fault.HTTPError, HTTPException, OSError, *UNREADABLE):
         while len(data) < _SMALL and time.monotonic() < deadline:
             more = response.read1(_SMALL - len(data))

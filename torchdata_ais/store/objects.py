@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -194,13 +195,7 @@ def _replayable(
 ) -> tuple[int, str, _Body]:
     """Return length, XXH64 and a function that gives the blocks as often as they are needed."""
     if isinstance(data, bytes | bytearray | memoryview):
-        view = memoryview(data).cast("B")
-
-        def pieces() -> Iterator[bytes]:
-            # urllib3 takes bytes; a copy of a piece at a time is cheaper than one of the whole
-            return (bytes(view[at : at + _CHUNK]) for at in range(0, len(view), _CHUNK))
-
-        return len(view), xxhash.xxh64_hexdigest(view), lambda: _until_answered(pieces())
+        data = io.BytesIO(data)  # without a copy of bytes
     file, begin = _seekable(data, stack)
     length = size or 0
     if not (checksum and size):
@@ -246,6 +241,6 @@ def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[Binar
 def _until_answered(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the pieces, but stop when the server answers before it has them: proxies redirect at once."""
     for piece in pieces:
-        if Cancel.answered():
+        if Cancel.current().answered():
             return
         yield piece

@@ -49,18 +49,18 @@ class _Connection(HTTPConnection):
 
     def _new_conn(self) -> socket.socket:
         sock = super()._new_conn()
-        Cancel.report(sock)  # a proxy may drip its answer to CONNECT
+        Cancel.current().watch(sock)  # a proxy may drip its answer to CONNECT
         return sock
 
     def request(self, *args: Any, **kwargs: Any) -> None:
-        Cancel.report(self.sock)  # None if not connected yet
+        Cancel.current().watch(self.sock)  # None if not connected yet
         super().request(*args, **kwargs)
 
 
 class _TLSConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
-        Cancel.report(self.sock)
+        Cancel.current().watch(self.sock)
         self.is_verified = True  # skip_verify was asked for: no InsecureRequestWarning for each request
 
 
@@ -77,7 +77,7 @@ class _Pool(HTTPConnectionPool):
         return super()._get_conn(timeout)
 
     def _put_conn(self, conn: Any) -> None:
-        Cancel.let_go()
+        Cancel.current().watch(None)
         if conn is not None:
             conn.idle_since = time.monotonic()
         super()._put_conn(conn)
@@ -98,7 +98,7 @@ class _Pool(HTTPConnectionPool):
         try:
             return super()._make_request(conn, method, *args, **named)
         except (ConnectionError, ssl.SSLEOFError) as error:
-            if was_idle and method in _SAFE and not Cancel.was_ended():
+            if was_idle and method in _SAFE and not Cancel.current().ended_it():
                 raise IdleLostError from error
             raise
 

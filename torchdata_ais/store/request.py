@@ -121,7 +121,7 @@ def _joined(url: str, location: str) -> str:
 
 def _sent_in_time(blocks: Iterator[bytes], options: StoreOptions, attempts: Attempts) -> Iterator[bytes]:
     """Yield the blocks of a body to send, and give each one its own time; then the answer has its."""
-    Cancel.limit(attempts.bound(options.stall_timeout))
+    Cancel.current().set_timeout(attempts.bound(options.stall_timeout))
     for block in blocks:
         attempts.expect(attempts.bound(options.stall_timeout))
         yield block

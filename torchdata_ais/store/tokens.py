@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.exceptions import LocationParseError
@@ -85,19 +84,17 @@ def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict
 
 def _cluster(wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
     """Return the addresses of the nodes of the cluster, fetched when first needed."""
-    parts = urlsplit(options.endpoint)
-    prefix = parts.path.partition("/v1/")[0]
-    base = f"{parts.scheme}://{parts.netloc}{prefix}"
-    key = (base, options.token or "")
+    key = (str(options.endpoint), options.token or "")
     fetched, nodes = _maps.get(key, (float("-inf"), frozenset()))
     if wanted in nodes or time.monotonic() - fetched < _MAP_AGE_S:
         return nodes
-    nodes = _fetch_map(base, options)
+    nodes = _fetch_map(options)
     _maps[key] = (time.monotonic(), nodes)
     return nodes
 
 
-def _fetch_map(base: str, options: StoreOptions) -> frozenset[_Origin]:
+def _fetch_map(options: StoreOptions) -> frozenset[_Origin]:
+    base = str(options.endpoint)
     headers = {"Authorization": f"Bearer {options.token}", "Accept-Encoding": "identity"}
     headers.update(login_of(base, options)[2])
     timeout = urllib3.Timeout(connect=options.connect_timeout, read=_MAP_TIMEOUT_S)

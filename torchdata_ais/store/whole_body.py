@@ -50,7 +50,7 @@ class WholeBody:
         # Bytes that must come within the stall timeout; 0: it is not set, below: they came.
         self._expected = 0
         self.size = 0
-        Cancel.limit(self._stall_s)
+        Cancel.current().set_timeout(self._stall_s)
 
     def take(self, size: int) -> bytes:
         """Return the next `size` bytes; fewer if the body ends before, as the server meant it to.
