@@ -117,8 +117,12 @@ class Attempts:
 
     def _too_late(self) -> TransportError:
         what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
-        todo = Remedy(in_programs("raise Retry(deadline=)"), "ask for less at once")
-        return self._error(Failed(StallError, what, todo), "", None)
+        return self._error(self.too_late(what, "ask for less at once"), "", None)
+
+    def too_late(self, what: str, otherwise: str = "look for what slows the network") -> Failed:
+        """Return that the deadline is over: `what` says which, and where that was."""
+        todo = Remedy(in_programs("raise Retry(deadline=)"), otherwise)
+        return Failed(StallError, what, todo, again=False, says_byte=True)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -14,19 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPException
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import xxhash
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.error_text import Remedy, in_programs
-from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
+from torchdata_ais.error_text import Remedy
+from torchdata_ais.errors import AISError, ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import UNREADABLE, refuse_page, refused, root
 from torchdata_ais.store.facts import Facts, facts_of, is_derived, range_of
-from torchdata_ais.store.framing import StrictResponse, plain_body
+from torchdata_ais.store.framing import StrictResponse, let_go, plain_body
 from torchdata_ais.store.hashes import Hash, hash_maker
 from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
@@ -35,6 +36,8 @@ from torchdata_ais.store.reader import Reader
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, redact
 
+_E = TypeVar("_E", bound=AISError)
+_PIN = "; pin=False takes what is there at the start"
 _NODE = "look at the node that holds the object"
 
 
@@ -80,9 +83,7 @@ class HTTPReader(Reader):
                         yield from self._read(response)
                     finally:
                         self.cancel.watch(None)
-                        if not response.closed:
-                            response.close()
-                        response.release_conn()
+                        let_go(response)
                 break
             except Failed as caught:
                 failed = caught
@@ -222,13 +223,9 @@ class HTTPReader(Reader):
                 return body.read_once(size)
             return self._read_framed(body, size)
         except (fault.ReadTimeoutError, TimeoutError) as error:
-            waited = time.monotonic() - begin
-            raise Failed(
-                StallError,
-                f"no byte came for {waited:.1f} s at byte {self._offset}",
-                Remedy("look at the load of the node", "raise stall_timeout="),
-                says_byte=True,
-            ) from error
+            what = f"no byte came for {time.monotonic() - begin:.1f} s at byte {self._offset}"
+            todo = Remedy("look at the load of the node", "raise stall_timeout=")
+            raise Failed(StallError, what, todo, says_byte=True) from error
         except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
             if self.cancel.cancelled:
                 raise Cancelled from error
@@ -257,12 +254,9 @@ class HTTPReader(Reader):
         if left is None:
             return
         if left <= 0:
-            raise Failed(
-                StallError,
-                f"the deadline of {self._options.retry.deadline:g} s has passed at byte {self._offset}",
-                Remedy(in_programs("raise Retry(deadline=)"), "look for what slows the network"),
-                again=False,
-                says_byte=True,
+            deadline_s = self._options.retry.deadline
+            raise self._attempts.too_late(
+                f"the deadline of {deadline_s:g} s has passed at byte {self._offset}"
             )
         stall_s = self._options.stall_timeout
         if stall_s is None or left < stall_s:
@@ -275,23 +269,22 @@ class HTTPReader(Reader):
         checksum = self.facts.checksum
         digest = self._hash.hexdigest()
         if digest != checksum:
-            raise ChecksumError.at(
-                f"{self._location.uri}: the body has the checksum {digest}, the cluster stored {checksum}",
-                todo="read it again; if it fails again the object is damaged or changed under way: store it anew",
-                url=redact(self._url),
-                offset=self._offset,
-                attempt=self._attempts.total,
+            what = f"the body has the checksum {digest}, the cluster stored {checksum}"
+            todo = (
+                "read it again; if it fails again the object is damaged or changed under way: store it anew"
             )
+            raise self._error(ChecksumError, what, todo)
         self.verified = True
 
     def _changed(self, difference: str) -> ObjectChangedError:
         begun = f" after {self._offset} bytes were read" if self._offset > self._start else ""
-        return ObjectChangedError.at(
-            f"{self._location.uri}: the object changed{begun}: {difference}",
-            todo=Remedy(
-                "list again, and write new versions under new names",
-                "; pin=False takes what is there at the start",
-            ),
+        todo = Remedy("list again, and write new versions under new names", _PIN)
+        return self._error(ObjectChangedError, f"the object changed{begun}: {difference}", todo)
+
+    def _error(self, kind: type[_E], what: str, todo: str) -> _E:
+        return kind.at(
+            f"{self._location.uri}: {what}",
+            todo=todo,
             url=redact(self._url),
             offset=self._offset,
             attempt=self._attempts.total,

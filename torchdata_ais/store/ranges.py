@@ -12,7 +12,7 @@ from torchdata_ais.store.attempts import Attempts, Failed, retried
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, refuse_page, refused
 from torchdata_ais.store.facts import Facts, facts_of, range_of
-from torchdata_ais.store.files import file_facts, open_error
+from torchdata_ais.store.files import file_facts, open_error, reading_failed
 from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
@@ -116,10 +116,7 @@ def _of_file(place: Location, start: int, length: int, known: Facts | None) -> b
             raise _changed(place, difference)
         return os.pread(fd, length, start)
     except OSError as error:
-        raise ReadError.at(
-            f"{place.name}: reading failed at byte {start} ({error})",
-            todo="look at the disk or the network file system", url=place.name, offset=start,
-        ) from error  # fmt: skip
+        raise reading_failed(place.name, start, error) from error
     finally:
         os.close(fd)
 

@@ -10,7 +10,6 @@ from io import BytesIO
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
@@ -97,8 +96,7 @@ class WholeBody:
         begin = time.monotonic()
         if begin > self._due + self.size / _MIB:
             what = f"the deadline of {self._deadline_s:g} s has passed after {self.size} bytes"
-            todo = Remedy(in_programs("raise Retry(deadline=)"), "look for what slows the network")
-            raise Failed(StallError, what, todo, again=False)
+            raise attempts.too_late(what)
         if self._expected <= 0:
             if self._expected:
                 attempts.check_interrupted()
