@@ -77,12 +77,7 @@ def send_once(
         raise
     except fault.SSLError as error:
         again = not isinstance(root(error), ssl.SSLCertVerificationError)
-        raise Failed(
-            ConnectError,
-            f"TLS with {host} failed: {root(error)}",
-            CHECK_TLS,
-            again,
-        ) from error
+        raise Failed(ConnectError, f"TLS with {host} failed: {root(error)}", CHECK_TLS, again) from error
     except (fault.NewConnectionError, fault.ConnectTimeoutError, fault.ProxyError) as error:
         raise Failed(
             ConnectError,

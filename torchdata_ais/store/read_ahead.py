@@ -32,13 +32,7 @@ class Channel:
     bytes, the thread reads ahead again.
     """
 
-    def __init__(
-        self,
-        place: Location,
-        options: StoreOptions,
-        reader: Reader,
-        before_its_turn: bool,
-    ) -> None:
+    def __init__(self, place: Location, options: StoreOptions, reader: Reader, before_its_turn: bool) -> None:
         self._place = place
         self.pid = os.getpid()
         self.reader = reader

@@ -38,11 +38,7 @@ class BlockSource:
     """
 
     def __init__(
-        self,
-        place: Location,
-        options: StoreOptions,
-        reader: Reader,
-        before_its_turn: bool = False,
+        self, place: Location, options: StoreOptions, reader: Reader, before_its_turn: bool = False
     ) -> None:
         self._place = place
         self._channel = Channel(place, options, reader, before_its_turn)

@@ -11,7 +11,7 @@ from torchdata_ais.urls.location import (
     shown_url,
 )
 from torchdata_ais.urls.member_path import MemberPath
-from torchdata_ais.urls.object_urls import expand_object_urls, object_url
+from torchdata_ais.urls.object_urls import etl_query, expand_object_urls, object_url
 from torchdata_ais.urls.templates import expand_template
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "MemberPath",
     "ObjectURL",
     "bucket_place",
+    "etl_query",
     "expand_object_urls",
     "expand_template",
     "no_cluster",
