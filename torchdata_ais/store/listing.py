@@ -13,8 +13,9 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import CLASSES_FILE, INDEX_FOLDER, is_shard
 from torchdata_ais.store.nothing_found import described, nothing_found
-from torchdata_ais.store.options import StoreOptions, resolve_options
+from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pages import Entry, list_bucket
+from torchdata_ais.store.resolving import resolve_options
 from torchdata_ais.store.sdk import call_once
 from torchdata_ais.store.sdk_names import etl_config, is_bucket, is_group
 from torchdata_ais.urls import (

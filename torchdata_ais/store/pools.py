@@ -28,8 +28,9 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from torchdata_ais.errors import UsageError
 from torchdata_ais.redaction import RedactingFilter, hide
 from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.endpoint import basic, login_in
 from torchdata_ais.store.framing import StrictResponse
-from torchdata_ais.store.options import StoreOptions, basic, login_in
+from torchdata_ais.store.options import StoreOptions
 
 for _name in ("urllib3.connectionpool", "urllib3.util.retry"):  # they log URLs with their queries
     logging.getLogger(_name).addFilter(RedactingFilter())

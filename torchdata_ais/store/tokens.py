@@ -14,8 +14,9 @@ from urllib3.util import parse_url
 
 from torchdata_ais.redaction import hide
 from torchdata_ais.store.attempts import Failed
+from torchdata_ais.store.endpoint import basic, login_in
 from torchdata_ais.store.exchange import UNREADABLE, refused, send_once
-from torchdata_ais.store.options import StoreOptions, basic, login_in
+from torchdata_ais.store.options import StoreOptions
 
 _log = logging.getLogger("torchdata_ais")
 _MAP_TIMEOUT_S = 10.0
