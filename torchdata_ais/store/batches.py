@@ -21,7 +21,7 @@ from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.journal import journal
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
-from torchdata_ais.store.request import send
+from torchdata_ais.store.request import send_message
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url
 
@@ -146,23 +146,16 @@ def read_batch(
             raise Cancelled
         asked = [one for one in missing.values() if one.number not in absent]
         if not asked:
-            return BatchAnswer(tuple(missing), tuple(absent))
+            return BatchAnswer()
         body = _encoded(asked, places, first.bucket)
         with ExitStack() as turn:
             if pace is not None:
                 turn.enter_context(pace.turn(cancel, attempts.left_s()))
             attempts.record = turn.enter_context(journal().asking(name, url, attempt=attempts.total))
-            response = send(
-                "GET",
-                url,
-                options,
-                attempts,
-                headers={"Content-Type": "application/json", "Content-Length": str(len(body))},
-                body=lambda: iter([body]),
-            )
+            response = send_message(url, body, options, attempts)
             try:
                 if response.status != 200:
-                    return _refusal(response, url, options, attempts, missing, absent)
+                    return _refusal(response, url, options, attempts)
                 refuse_page(response, url)
                 last = asked[-1].number
                 for number, data in entries_of(WholeBody(response, options, attempts), asked):
@@ -176,16 +169,17 @@ def read_batch(
                     if number == last:
                         turn.close()  # targets take 100 ms to end an answer that has nothing more in it
             except NotAsAskedError as error:
-                return BatchAnswer(tuple(missing), tuple(absent), answered_as_asked=False, reason=str(error))
+                return BatchAnswer(answered_as_asked=False, reason=str(error))
             except Failed:
                 if len(missing) > len(absent):
                     raise
             finally:
                 let_go(response)
-        return BatchAnswer(tuple(missing), tuple(absent))
+        return BatchAnswer()
 
     name = f"{bucket.uri} ({len(wanted)} ranges in one request)"
-    return retried(ask, options.retry, name, bucket.uri, cancel)
+    answer = retried(ask, options.retry, name, bucket.uri, cancel)
+    return replace(answer, missing=tuple(missing), absent=tuple(absent))
 
 
 @lru_cache(_PLACES)
@@ -216,14 +210,7 @@ def _encoded(asked: Sequence[Asked], places: Sequence[Location], bucket: str) ->
     return msgspec.json.encode(_Request(entries))
 
 
-def _refusal(
-    response: BaseHTTPResponse,
-    url: str,
-    options: StoreOptions,
-    attempts: Attempts,
-    missing: dict[int, Asked],
-    absent: list[int],
-) -> BatchAnswer:
+def _refusal(response: BaseHTTPResponse, url: str, options: StoreOptions, attempts: Attempts) -> BatchAnswer:
     """Return what an error status means for who asked; raise what it means for any request."""
     redirected = urlsplit(response.geturl() or url).path != urlsplit(url).path
     failed = refused(response, options, attempts)
@@ -231,6 +218,4 @@ def _refusal(
     if failed.again or failed.kind is AuthError or no_bucket or response.status not in _UNKNOWN:
         raise failed
     # A target to which a proxy sent us does know the request, and finds something in it wrong.
-    return BatchAnswer(
-        tuple(missing), tuple(absent), answered_as_asked=False, supported=redirected, reason=failed.what
-    )
+    return BatchAnswer(answered_as_asked=False, supported=redirected, reason=failed.what)

@@ -10,7 +10,7 @@ from collections import deque
 from torchdata_ais.errors import AISError, ReadError, UsageError
 from torchdata_ais.redaction import sealed
 from torchdata_ais.store.attempts import Cancelled
-from torchdata_ais.store.budget import open_share
+from torchdata_ais.store.budget import Share
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.reader import Reader
 from torchdata_ais.urls import Location
@@ -39,7 +39,7 @@ class Channel:
         self._stats = reader.stats
         self._block_bytes = options.block_bytes
         self._stream = reader.blocks()
-        self._share = open_share(options.prefetch_bytes)
+        self._share = Share(options.prefetch_bytes)
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._blocks: deque[bytes] = deque()

@@ -102,6 +102,14 @@ def send(
     )
 
 
+def send_message(
+    url: str, text: bytes, options: StoreOptions, attempts: Attempts, **headers: str
+) -> BaseHTTPResponse:
+    """Send ``GET`` with a message in JSON, as AIStore takes questions, and return the response; see `send`."""
+    headers |= {"Content-Type": "application/json", "Content-Length": str(len(text))}
+    return send("GET", url, options, attempts, headers=headers, body=lambda: iter([text]))
+
+
 def _joined(url: str, location: str) -> str:
     """Return where `location` leads.
 

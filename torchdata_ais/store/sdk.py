@@ -107,8 +107,8 @@ def call(
         attempts.check_interrupted()  # an answer that ends with its connection looks whole
         return result
 
-    with series(options.retry, name, url, host=redact(options.endpoint or "")) as requests:
-        return requests(once)
+    with series(options.retry, name, url, host=redact(options.endpoint or "")) as attempts:
+        return attempts.run(once)
 
 
 def check_new_name(place: Location) -> None:

@@ -34,9 +34,7 @@ class WholeBody:
         strict = strict_body(response)
         self._chunked: ChunkedBody | None = None
         self._read_into: Callable[[memoryview], int]
-        if strict is None:
-            self._read_into = lambda view: _copied(response.read(len(view)), view)
-        elif strict.chunked and strict.fp is not None:
+        if strict.chunked and strict.fp is not None:
             self._chunked = ChunkedBody(strict)
             self._read_into = self._chunked.received
         else:
@@ -110,8 +108,3 @@ class WholeBody:
         self.size += count
         attempts.record.bytes += count
         return count
-
-
-def _copied(data: bytes, view: memoryview) -> int:
-    view[: len(data)] = data
-    return len(data)
