@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import hide
+from torchdata_ais.known_secrets import hide
 from torchdata_ais.urls import redact
 
 

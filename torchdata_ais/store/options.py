@@ -13,7 +13,7 @@ from typing import Any
 from torchdata_ais.arguments import checked_options
 from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import hide
+from torchdata_ais.known_secrets import hide
 from torchdata_ais.store.endpoint import Endpoint, clean_endpoint
 
 

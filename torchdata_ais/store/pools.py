@@ -26,7 +26,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import RedactingFilter, hide
+from torchdata_ais.known_secrets import hide
+from torchdata_ais.redaction import RedactingFilter
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.endpoint import basic, login_in
 from torchdata_ais.store.framing import StrictResponse

@@ -12,7 +12,7 @@ import urllib3
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
-from torchdata_ais.redaction import hide
+from torchdata_ais.known_secrets import hide
 from torchdata_ais.store.attempts import Failed
 from torchdata_ais.store.endpoint import basic, login_in
 from torchdata_ais.store.exchange import UNREADABLE, refused, send_once

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.urls.location import bucket_place, no_cluster
+from torchdata_ais.urls.location import no_cluster
+from torchdata_ais.urls.parsing import bucket_place
 from torchdata_ais.urls.templates import expand_template
 
 
