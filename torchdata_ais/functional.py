@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import inspect
 import sys
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -80,22 +80,11 @@ class _AtImport(MetaPathFinder):
             sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _NamingStages(spec.loader)
+            load = spec.loader.exec_module
+
+            def load_and_name(module: ModuleType) -> None:
+                load(module)
+                _name_stages(module)
+
+            spec.loader.exec_module = load_and_name  # type: ignore[method-assign]
         return spec
-
-
-class _NamingStages(Loader):
-    """Loads a module as `loader` does, and names the stages in it."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader  # as if it had been found without us
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _name_stages(module)

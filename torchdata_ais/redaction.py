@@ -1,26 +1,16 @@
 """What must not be shown: secrets in texts, and characters that a terminal would obey.
 
 Every error of this package and every line of its log passes `clean`. Two things are taken out: what looks like a
-secret (user information of URLs, signed queries, headers), and what is known to be one, told by `hide`, in whatever
-form a server quotes it. The set of known ones is kept for the process: an error is built far from the options.
+secret (user information of URLs, signed queries, headers), and what is known to be one (`known_secrets`).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import string
-from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import quote, unquote
 
-_MASK = "***"
-_KEPT = 256  # known secrets; a token that is renewed every hour fills them in ten days
-_SHORT, _LONG = (
-    4,
-    8,
-)  # shorter than the first is no secret; shorter than the second is one as a whole word only
+from torchdata_ais.known_secrets import MASK, SHORT, pattern_of, without_known
 
 # Names of parameters. The first hold for any name with such a part, the second for names that have it as a word.
 _SECRET_PART = re.compile(
@@ -70,7 +60,6 @@ _HEADERS = (
     re.compile(r"()\beyJ[\w\-]{5,}\.[\w\-]+(?:\.[\w\-]*)*"),
     re.compile(r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
 )
-_UNQUOTED = frozenset(string.ascii_letters + string.digits)
 
 _SUSPECT = re.compile(
     r"[@=?#%]|//|eyJ|AKIA|ASIA|(?i:bearer|basic|authorization|cookie|token|secret|passw|key)"
@@ -82,72 +71,6 @@ _CONTROL = re.compile(
 )
 
 _PLAIN = (str, bytes, int, float, list, type(None))  # lists are notes
-
-_known: dict[str, None] = {}
-_known_forms: re.Pattern[str] | None = None
-
-
-def hide(secret: str | None) -> None:
-    """Have every text from now on shown without `secret`, also where it is base64 or URL-encoded.
-
-    Example:
-        >>> hide("correct-horse")
-        >>> clean("the server said: no user me:correct-horse, bWU6Y29ycmVjdC1ob3JzZQ== or correct%2Dhorse")
-        'the server said: no user me:***, bWU6*** or ***'
-    """
-    global _known_forms  # noqa: PLW0603 - one set for the process, see above
-    if not secret or len(secret) < _SHORT or next(reversed(_known), None) == secret:
-        return
-    _known.pop(secret, None)
-    _known[secret] = None
-    while len(_known) > _KEPT:
-        del _known[next(iter(_known))]
-    _known_forms = _pattern(_known)
-
-
-def _is_word(secret: str) -> bool:
-    """Whether a secret is hidden only where it stands alone: it may be a part of other words."""
-    if len(secret) < _LONG:
-        return len(secret) >= _SHORT and any(c.isdigit() for c in secret)  # "test" is said for other reasons
-    return secret.isalpha() and secret.islower()
-
-
-def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern for all forms of some secrets; the longest first."""
-    encoded: set[str] = set()
-    plain: set[str] = set()
-    words: list[str] = []
-    for secret in secrets:
-        if len(secret) >= _LONG:
-            encoded.update(_base64(secret))
-            plain.update(_forms(secret))
-        if _is_word(secret):
-            plain.discard(secret)
-            words.append(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])")
-    parts = [re.escape(form) + r"[\w+/\-]{0,2}={0,2}" for form in encoded]
-    parts += [re.escape(form) for form in sorted(plain, key=len, reverse=True)]
-    parts += words
-    return re.compile("|".join(parts)) if parts else None
-
-
-def _forms(secret: str) -> Iterator[str]:
-    """Yield a secret as servers and libraries may quote it."""
-    raw = secret.encode("utf-8", "surrogateescape")
-    yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1])
-    yield from (secret.encode("unicode_escape").decode(), raw.hex(), raw.hex().upper())
-    for form in ("%%%02x", "%%%02X"):
-        yield "".join(chr(byte) if chr(byte) in _UNQUOTED else form % byte for byte in raw)
-
-
-def _base64(secret: str) -> Iterator[str]:
-    """Yield a secret in base64: three forms, as it may begin at any byte of three."""
-    raw = secret.encode("utf-8", "surrogateescape")
-    for before in range(3):
-        for encode in (b64encode, urlsafe_b64encode):
-            text = encode(bytes(before) + raw).decode()
-            form = text[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6]
-            if len(form) >= _LONG:
-                yield form
 
 
 def clean(text: str) -> str:
@@ -178,7 +101,7 @@ def redact(url: str) -> str:
         'htps://***@h/s.tar?sv=2024-11-04&sig=***#access_token=***'
     """
     if not _SUSPECT.search(url):
-        return _without_known(url)
+        return without_known(url)
     url = redact_text(url)
     whole = re.sub(r"[\s\"'<>`|]", lambda found: quote(found[0]), url)  # one run, whatever stands in it
     shown = redact_text(whole)
@@ -192,12 +115,12 @@ def redact_text(text: str) -> str:
         >>> redact_text("Max retries exceeded with url: /s.tar?sig=abc (Caused by http://me:pw@h: refused)")
         'Max retries exceeded with url: /s.tar?sig=*** (Caused by http://***@h: refused)'
     """
-    text = _without_known(text)
+    text = without_known(text)
     if not _SUSPECT.search(text):
         return text
     for header in _HEADERS:
-        text = header.sub(rf"\1{_MASK}", text)
-    text = _SPACED_USER.sub(rf"\1{_MASK}@", text)
+        text = header.sub(rf"\1{MASK}", text)
+    text = _SPACED_USER.sub(rf"\1{MASK}@", text)
     return _RUN.sub(_redacted_run, text)
 
 
@@ -214,12 +137,8 @@ def without_values_of(url: str, text: str) -> str:
     _, at, _ = (login := url.partition("//")[2].partition("/")[0]).rpartition("@")
     if at:
         values += [unquote(part) for part in login.rpartition("@")[0].split(":", 1)[-1:]]
-    pattern = _pattern(values)
-    return pattern.sub(_MASK, text) if pattern else text
-
-
-def _without_known(text: str) -> str:
-    return _known_forms.sub(_MASK, text) if _known_forms is not None else text
+    pattern = pattern_of(values)
+    return pattern.sub(MASK, text) if pattern else text
 
 
 def _redacted_run(found: re.Match[str]) -> str:
@@ -234,12 +153,12 @@ def _redacted_run(found: re.Match[str]) -> str:
     end = _TAIL.search(run)
     run, tail = (run[: end.start()], end[0]) if end else (run, "")
     if "//" in run or ":/" in run:
-        run = _BROKEN_USER.sub(rf"\1{_MASK}@", run)
-        run = _USER.sub(rf"\1{_MASK}@", run)
-        run = _USER_ALONE.sub(rf"\1{_MASK}", run)
-        run = _ORACLE.sub(rf"\1{_MASK}\2", run)
+        run = _BROKEN_USER.sub(rf"\1{MASK}@", run)
+        run = _USER.sub(rf"\1{MASK}@", run)
+        run = _USER_ALONE.sub(rf"\1{MASK}", run)
+        run = _ORACLE.sub(rf"\1{MASK}\2", run)
     elif ":" in run and "@" in run:
-        run = _NO_SCHEME.sub(f"{_MASK}@", run)
+        run = _NO_SCHEME.sub(f"{MASK}@", run)
     return _redacted_parameters(run) + tail
 
 
@@ -259,20 +178,20 @@ def _redacted_parameters(run: str) -> str:
         name, equals, value = part.partition("=")
         if equals:
             hidden = _is_secret(name, value)
-            part = f"{name}={_MASK}" if hidden else part  # noqa: PLW2901
+            part = f"{name}={MASK}" if hidden else part  # noqa: PLW2901
         elif part and (hidden or (is_url and mark in "?#" and _KEYLESS.match(part))):
-            part = _MASK  # noqa: PLW2901 - the rest of a value with a # in it, or a query that is nothing but a token
+            part = MASK  # noqa: PLW2901 - the rest of a value with a # in it, or a query that is nothing but a token
         parts += [mark, part]
     return "".join(parts)
 
 
 def _redacted_pair(found: re.Match[str]) -> str:
-    return f"{found[1]}={_MASK}" if _PLAIN_NAME.match(found[1]) else found[0]
+    return f"{found[1]}={MASK}" if _PLAIN_NAME.match(found[1]) else found[0]
 
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether the value of a parameter must not be shown."""
-    if not value or value == _MASK:
+    if not value or value == MASK:
         return False
     word = unquote(name).lower()
     if word == "key" and _FILE_NAME.search(value):
@@ -280,7 +199,7 @@ def _is_secret(name: str, value: str) -> bool:
     if _SECRET_PART.search(word) or _SECRET_WORD.search(word) or _SECRET_VENDOR.search(word):
         return True
     inner = unquote(value)  # a URL, or JSON, as the value
-    return inner != value and len(inner) > _SHORT and redact_text(inner) != inner
+    return inner != value and len(inner) > SHORT and redact_text(inner) != inner
 
 
 def quiet(error: BaseException | None) -> BaseException | None:

@@ -129,12 +129,12 @@ def test_promise_1_a_damaged_file_is_fetched_again_and_counted(
 def test_a_file_that_is_damaged_while_it_is_read_names_the_object_and_is_fetched_next_time(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchdata_ais.store import cache
+    from torchdata_ais.store import cached_file
 
     whole = list(pipe(cluster, tmp_path))
     for file in files(tmp_path):
         flip(file)
-    monkeypatch.setattr(cache, "_damage", lambda *_: "")  # as if they had been sound a moment ago
+    monkeypatch.setattr(cached_file, "_damage", lambda *_: "")  # as if they had been sound a moment ago
     with pytest.raises(
         ChecksumError, match=r"^ais://far/s-0\.tar \(in the cache\): the file has the checksum"
     ) as caught:

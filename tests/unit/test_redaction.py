@@ -9,17 +9,18 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from torchdata_ais import redaction
+from torchdata_ais import known_secrets
 from torchdata_ais.errors import AISError, NotFoundError
-from torchdata_ais.redaction import RedactingFilter, clean, hide, quiet, redact, redact_text
+from torchdata_ais.known_secrets import hide
+from torchdata_ais.redaction import RedactingFilter, clean, quiet, redact, redact_text
 from torchdata_ais.urls import parse_url
 
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
     """What a test hides stays hidden in this test only."""
-    monkeypatch.setattr(redaction, "_known", {})
-    monkeypatch.setattr(redaction, "_known_forms", None)
+    monkeypatch.setattr(known_secrets, "_known", {})
+    monkeypatch.setattr(known_secrets, "_known_forms", None)
 
 
 S = "s3cr3tVALUE"

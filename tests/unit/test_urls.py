@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aistore.sdk import Client
 
-from torchdata_ais.urls import Location, ObjectURL, bucket_place, location, object_url, parse_url
+from torchdata_ais.urls import Location, ObjectURL, bucket_place, object_url, parse_url, parsing
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_what_was_parsed_once_is_handed_down(monkeypatch):
 
     shards = example_shards(counts=(2, 3))
     parsed = []
-    really = location._parse
-    monkeypatch.setattr(location, "_parse", lambda url: parsed.append(url) or really(url))
+    really = parsing._parse
+    monkeypatch.setattr(parsing, "_parse", lambda url: parsed.append(url) or really(url))
     assert len(list(AISFileLoader(shards).group_samples())) == 5
     assert parsed == shards
 

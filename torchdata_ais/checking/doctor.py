@@ -175,7 +175,7 @@ def _date_of(options: StoreOptions) -> float | None:
     url = f"{options.endpoint}/v1/health"
 
     def ask(attempts: Attempts) -> str | None:
-        answer = send("GET", url, options, attempts, home="", follow=False)
+        answer = send("GET", url, options, attempts, with_token=False, follow=False)
         drain(answer)
         return answer.headers.get("Date")
 

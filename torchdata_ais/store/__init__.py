@@ -6,6 +6,7 @@ from torchdata_ais.store.budget import held_now
 from torchdata_ais.store.cache import Kept, ObjectCache
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store.endpoint import Endpoint
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_url
 from torchdata_ais.store.heap import keep_memory
@@ -13,12 +14,13 @@ from torchdata_ais.store.journal import RequestRecord, journal
 from torchdata_ais.store.listing import list_objects, options_with
 from torchdata_ais.store.nearby import with_neighbours
 from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object, target_of
-from torchdata_ais.store.options import Endpoint, Retry, StoreOptions, resolve_options
+from torchdata_ais.store.options import Retry, StoreOptions
 from torchdata_ais.store.pace import Pace, pace_of
 from torchdata_ais.store.packed_urls import PackedURLs
 from torchdata_ais.store.pages import list_buckets
 from torchdata_ais.store.ranges import read_range
 from torchdata_ais.store.reader import Stats
+from torchdata_ais.store.resolving import resolve_options
 from torchdata_ais.store.source import BlockSource, open_blocks
 
 __all__ = [

@@ -55,7 +55,7 @@ class BoundedAdapter(HTTPAdapter):
                 response = super().send(request, *args, **kwargs)
                 break
         try:
-            Cancel.limit(self._options.stall_timeout)
+            Cancel.current().set_timeout(self._options.stall_timeout)
             body = self._body(response)
         except BaseException:
             response.close()

@@ -104,12 +104,31 @@ class Attempts:
         self._bytes += size
         self._failures = 0
 
-    def begin_next(self) -> None:
-        """Begin the next call of a series: its tries count anew, the deadline is that of all."""
+    def run(self, call: Callable[[Attempts], _T]) -> _T:
+        """Return ``call(self)``, called again each time it raises `Failed`.
+
+        Of several calls the tries count anew, the deadline is that of all.
+        """
         self.total = self._failures = 0
         self._calls += 1
         if self._is_over():
             raise self._too_late()
+        while True:
+            self.total += 1
+            try:
+                with self.waiting():
+                    return self._once(call)
+            except Failed as caught:
+                failed = caught
+            self.failed(failed)  # out here: what it raises has no other context than the cause it names
+
+    def _once(self, call: Callable[[Attempts], _T]) -> _T:
+        self._begun = time.monotonic()
+        try:
+            return call(self)
+        finally:
+            self._begun = float("inf")
+            self.expect()
 
     def _is_over(self) -> bool:
         left = self.left_s()
@@ -117,8 +136,12 @@ class Attempts:
 
     def _too_late(self) -> TransportError:
         what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
-        todo = Remedy(in_programs("raise Retry(deadline=)"), "ask for less at once")
-        return self._error(Failed(StallError, what, todo), "", None)
+        return self._error(self.too_late(what, "ask for less at once"), "", None)
+
+    def too_late(self, what: str, otherwise: str = "look for what slows the network") -> Failed:
+        """Return that the deadline is over: `what` says which, and where that was."""
+        todo = Remedy(in_programs("raise Retry(deadline=)"), otherwise)
+        return Failed(StallError, what, todo, again=False, says_byte=True)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -158,10 +181,6 @@ class Attempts:
         for timeout in timeouts:
             due = due + timeout if timeout is not None else float("inf")
         self._due = due
-
-    def asked(self, begun: bool) -> None:
-        """Note that a request begins, or has ended."""
-        self._begun = time.monotonic() if begun else float("inf")
 
     def tell_waiting(self) -> None:
         """Say once a minute that a host gives no answer. Called by another thread."""
@@ -243,39 +262,11 @@ def _watched(attempts: Attempts) -> AbstractContextManager[None]:
     return meanwhile(watch, "torchdata_ais.watch")
 
 
-class Series:
-    """Calls one after the other, each repeated as the retry policy says, all within one deadline."""
-
-    def __init__(self, attempts: Attempts) -> None:
-        self._attempts = attempts
-
-    def __call__(self, call: Callable[[Attempts], _T]) -> _T:
-        """Return ``call(attempts)``, called again each time it raises `Failed`."""
-        attempts = self._attempts
-        attempts.begin_next()
-        while True:
-            attempts.total += 1
-            try:
-                with attempts.waiting():
-                    return self._once(call)
-            except Failed as caught:
-                failed = caught
-            attempts.failed(failed)  # out here: what it raises has no other context than the cause it names
-
-    def _once(self, call: Callable[[Attempts], _T]) -> _T:
-        self._attempts.asked(True)
-        try:
-            return call(self._attempts)
-        finally:
-            self._attempts.asked(False)
-            self._attempts.expect()
-
-
 @contextmanager
 def series(
     retry: Retry, name: str, url: str, cancel: Cancel | None = None, *, host: str = ""
-) -> Iterator[Series]:
-    """Give what makes several calls under one deadline.
+) -> Iterator[Attempts]:
+    """Give what runs several calls, each repeated as the retry policy says, all within one deadline.
 
     Args:
         retry: When to try again.
@@ -287,7 +278,7 @@ def series(
     with cancel or Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url, host)
         with _watched(attempts):
-            yield Series(attempts)
+            yield attempts
 
 
 def retried(
@@ -295,4 +286,4 @@ def retried(
 ) -> _T:
     """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
     with series(retry, name, url, cancel) as one:
-        return one(call)
+        return one.run(call)

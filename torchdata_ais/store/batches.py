@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from operator import attrgetter
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -17,18 +16,19 @@ from torchdata_ais.errors import AuthError, UsageError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, retried
 from torchdata_ais.store.batch_archive import Asked, NotAsAskedError, entries_of
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import is_page, not_aistore, refused
+from torchdata_ais.store.exchange import refuse_page, refused
 from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.journal import journal
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
-from torchdata_ais.store.request import send
+from torchdata_ais.store.request import send_message
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url
 
 WantedRange = tuple["str | Location", int, int]
 """An object, the first byte, and how many bytes."""
 
+_BUCKET = attrgetter("endpoint", "provider", "namespace", "bucket")
 _PLACES = 4096  # URLs taken apart that are kept
 _UNKNOWN = (400, 404, 405, 501)  # what servers say of a request that they do not know
 
@@ -49,14 +49,6 @@ class _Request(msgspec.Struct):
     # Names with their buckets.
     onob: bool = False
     strm: bool = True
-
-
-class _Place(NamedTuple):
-    endpoint: str
-    provider: str
-    namespace: str
-    bucket: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -96,7 +88,7 @@ def batch_group(url: str | Location, options: StoreOptions) -> tuple[str, ...]:
         >>> batch_group("ais://a/1.tar", options) == batch_group("s3://a/1.tar", options)
         False
     """
-    return _group(_place_of(url, options.endpoint))
+    return _group(_BUCKET(_place_of(url, options.endpoint)))
 
 
 def read_batch(
@@ -134,7 +126,7 @@ def read_batch(
     if not places:
         return BatchAnswer()
     first = places[0]
-    if any(_group(place) != _group(first) for place in set(places)):
+    if len({_group(bucket) for bucket in set(map(_BUCKET, places))}) > 1:
         raise UsageError.at(
             "the ranges lie in places that one request cannot name", todo="group them by batch_group first"
         )
@@ -146,7 +138,7 @@ def read_batch(
         del missing[number]
         arrived(number, b"")
     absent: list[int] = []
-    bucket = Location("object", "", first.bucket, first.provider, first.namespace)
+    bucket = replace(first, name="")
     url = f"{first.endpoint}/v1/ml/moss/{first.bucket}?{urlencode(bucket.query)}"
 
     def ask(attempts: Attempts) -> BatchAnswer:
@@ -154,28 +146,17 @@ def read_batch(
             raise Cancelled
         asked = [one for one in missing.values() if one.number not in absent]
         if not asked:
-            return BatchAnswer(tuple(missing), tuple(absent))
+            return BatchAnswer()
         body = _encoded(asked, places, first.bucket)
         with ExitStack() as turn:
             if pace is not None:
                 turn.enter_context(pace.turn(cancel, attempts.left_s()))
             attempts.record = turn.enter_context(journal().asking(name, url, attempt=attempts.total))
-            begin = time.monotonic()
-            response = send(
-                "GET",
-                url,
-                options,
-                attempts,
-                home=options.endpoint,
-                headers={"Content-Type": "application/json", "Content-Length": str(len(body))},
-                body=lambda: iter([body]),
-            )
-            attempts.record.first_byte_s = time.monotonic() - begin
+            response = send_message(url, body, options, attempts)
             try:
                 if response.status != 200:
-                    return _refusal(response, url, options, attempts, missing, absent)
-                if is_page(response.headers.get("Content-Type", "")):
-                    raise not_aistore(url, "it answered with a web page")
+                    return _refusal(response, url, options, attempts)
+                refuse_page(response, url)
                 last = asked[-1].number
                 for number, data in entries_of(WholeBody(response, options, attempts), asked):
                     if data is None:
@@ -188,43 +169,37 @@ def read_batch(
                     if number == last:
                         turn.close()  # targets take 100 ms to end an answer that has nothing more in it
             except NotAsAskedError as error:
-                return BatchAnswer(tuple(missing), tuple(absent), answered_as_asked=False, reason=str(error))
+                return BatchAnswer(answered_as_asked=False, reason=str(error))
             except Failed:
                 if len(missing) > len(absent):
                     raise
             finally:
                 let_go(response)
-        return BatchAnswer(tuple(missing), tuple(absent))
+        return BatchAnswer()
 
     name = f"{bucket.uri} ({len(wanted)} ranges in one request)"
-    return retried(ask, options.retry, name, bucket.uri, cancel)
-
-
-def _place_of(url: str | Location, endpoint: str) -> _Place:
-    return _place_at(url, endpoint) if isinstance(url, Location) else _place_of_url(url, endpoint)
+    answer = retried(ask, options.retry, name, bucket.uri, cancel)
+    return replace(answer, missing=tuple(missing), absent=tuple(absent))
 
 
 @lru_cache(_PLACES)
-def _place_of_url(url: str, endpoint: str) -> _Place:
-    return _place_at(parse_url(url), endpoint)
-
-
-def _place_at(place: Location, endpoint: str) -> _Place:
-    place = place.at(endpoint)
+def _place_of(url: str | Location, endpoint: str) -> Location:
+    place = parse_url(url).at(endpoint)
     place.require_endpoint()
     if place.kind != "object" or not place.name or place.params:
         raise UsageError.at(
             f"{place.uri} is no object as it is stored", todo="read it by itself", url=place.shown
         )
-    return _Place(place.endpoint, place.provider, place.namespace, place.bucket, place.name)
+    return place
 
 
-def _group(place: _Place) -> tuple[str, ...]:
+def _group(bucket: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a request names once. An entry of its own bucket cannot name a namespace."""
-    return place[:4] if place.namespace else place[:2]
+    _, _, namespace, _ = bucket
+    return bucket if namespace else bucket[:2]
 
 
-def _encoded(asked: Sequence[Asked], places: Sequence[_Place], bucket: str) -> bytes:
+def _encoded(asked: Sequence[Asked], places: Sequence[Location], bucket: str) -> bytes:
     entries = []
     for number, _, start, length in asked:
         place = places[number]
@@ -235,14 +210,7 @@ def _encoded(asked: Sequence[Asked], places: Sequence[_Place], bucket: str) -> b
     return msgspec.json.encode(_Request(entries))
 
 
-def _refusal(
-    response: BaseHTTPResponse,
-    url: str,
-    options: StoreOptions,
-    attempts: Attempts,
-    missing: dict[int, Asked],
-    absent: list[int],
-) -> BatchAnswer:
+def _refusal(response: BaseHTTPResponse, url: str, options: StoreOptions, attempts: Attempts) -> BatchAnswer:
     """Return what an error status means for who asked; raise what it means for any request."""
     redirected = urlsplit(response.geturl() or url).path != urlsplit(url).path
     failed = refused(response, options, attempts)
@@ -250,6 +218,4 @@ def _refusal(
     if failed.again or failed.kind is AuthError or no_bucket or response.status not in _UNKNOWN:
         raise failed
     # A target to which a proxy sent us does know the request, and finds something in it wrong.
-    return BatchAnswer(
-        tuple(missing), tuple(absent), answered_as_asked=False, supported=redirected, reason=failed.what
-    )
+    return BatchAnswer(answered_as_asked=False, supported=redirected, reason=failed.what)

@@ -8,35 +8,36 @@ the bytes handed out are then exactly those of the last response.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPException
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import xxhash
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.error_text import Remedy, in_programs
-from torchdata_ais.errors import ChecksumError, ObjectChangedError, ReadError, StallError
+from torchdata_ais.error_text import Remedy
+from torchdata_ais.errors import AISError, ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import UNREADABLE, is_marked, is_page, not_aistore, refused, root
-from torchdata_ais.store.facts import Facts, facts_of, is_derived
-from torchdata_ais.store.framing import StrictResponse, plain_body
+from torchdata_ais.store.exchange import UNREADABLE, refuse_page, refused, root
+from torchdata_ais.store.facts import Facts, facts_of, is_derived, range_of
+from torchdata_ais.store.framing import StrictResponse, let_go, plain_body
 from torchdata_ais.store.hashes import Hash, hash_maker
 from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import pace_of
-from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.store.reader import Reader
 from torchdata_ais.store.request import send
 from torchdata_ais.urls import Location, redact
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)$")
+_E = TypeVar("_E", bound=AISError)
+_PIN = "; pin=False takes what is there at the start"
 _NODE = "look at the node that holds the object"
 
 
@@ -53,30 +54,14 @@ class HTTPReader(Reader):
             compared; None before the end.
     """
 
-    def __init__(
-        self,
-        location: Location,
-        options: StoreOptions,
-        start: int,
-        known: Facts,
-        cancel: Cancel,
-        stats: Stats,
-    ) -> None:
-        super().__init__()
+    def __init__(self, location: Location, options: StoreOptions, start: int, known: Facts) -> None:
+        self._derived = is_derived(location)
+        super().__init__(options, start, Facts() if self._derived else known)
         self._location = location
         self._url = location.url()
-        self._options = options
         self._pace = pace_of(urlsplit(self._url).netloc, options.node_requests, opening=True)
-        self._start = start
-        self._offset = start
-        self._cancel = cancel
-        self._stats = stats
-        self._attempts = Attempts(options.retry, cancel, location.uri, redact(self._url))
-        self._derived = is_derived(location)
+        self._attempts = Attempts(options.retry, self.cancel, location.uri, redact(self._url))
         self._ranges = not self._derived
-        # The middle of an object continues a known version of it, whatever pin says.
-        pinned = (options.pin or start > 0) and not self._derived
-        self.facts = known if pinned else Facts()
         self._begun = False
         # Of the bytes passed on: compared with the checksum at the end, or with a second reading.
         self._new_hash: Callable[[], Hash] | None = None
@@ -92,20 +77,18 @@ class HTTPReader(Reader):
                 with journal().asking(
                     told_name(self._location), self._url, self._offset, attempts.total
                 ) as attempts.record:
-                    with self._cancel.lent():
+                    with self.cancel.lent():
                         response = self._open()
                     try:
                         yield from self._read(response)
                     finally:
-                        self._cancel.watch(None)
-                        if not response.closed:
-                            response.close()
-                        response.release_conn()
+                        self.cancel.watch(None)
+                        let_go(response)
                 break
             except Failed as caught:
                 failed = caught
             attempts.failed(failed, self._offset)
-            self._stats.retries = attempts.retries
+            self.stats.retries = attempts.retries
         self._check_end()
 
     def check_overdue(self) -> None:
@@ -125,17 +108,17 @@ class HTTPReader(Reader):
             # The object was there a moment ago: no cold start to wait for, and its node may have died.
             patience = min(options.stall_timeout, options.first_byte_timeout or options.stall_timeout)
             options = replace(options, first_byte_timeout=patience)
-        home = options.endpoint if self._location.kind == "object" else ""
         with ExitStack() as turn:
             with self._attempts.waiting():
                 # Of a stream only its beginning is bounded: how long its body takes is the reader's affair.
-                turn.enter_context(self._pace.turn(self._cancel, self._attempts.left_s()))
-            begin = time.monotonic()
+                turn.enter_context(self._pace.turn(self.cancel, self._attempts.left_s()))
             with self._attempts.waiting():
-                response = send("GET", self._url, options, self._attempts, home=home, headers=headers)
-            first_byte_s = self._attempts.record.first_byte_s = time.monotonic() - begin
-            if self._stats.first_byte_s is None:
-                self._stats.first_byte_s = first_byte_s
+                to_cluster = self._location.kind == "object"
+                response = send(
+                    "GET", self._url, options, self._attempts, with_token=to_cluster, headers=headers
+                )
+            if self.stats.first_byte_s is None:
+                self.stats.first_byte_s = self._attempts.record.first_byte_s
             try:
                 self._accept(response, ranged)
             except BaseException:
@@ -152,17 +135,15 @@ class HTTPReader(Reader):
             raise self._changed(f"it has no byte {self._offset} any more")
         if status not in (200, 206):
             raise refused(response, self._options, self._attempts)
-        plain = self._location.kind == "object" and not self._derived
-        if plain and is_page(response.headers.get("Content-Type", "")) and not is_marked(response):
-            raise not_aistore(self._options.endpoint or self._url, "it answered with a web page")
-        Cancel.limit(self._attempts.bound(self._options.stall_timeout))
+        if self._location.kind == "object" and not self._derived:
+            refuse_page(response, self._options.endpoint or self._url)
+        Cancel.current().set_timeout(self._attempts.bound(self._options.stall_timeout))
         found = facts_of(response, self._location)
         if status == 206:
-            given = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-            if not ranged or given is None or int(given[1]) != self._offset:
+            part = range_of(response)
+            if not ranged or part is None or part.first != self._offset:
                 self._ranges = False
                 raise Failed(ReadError, "the server sent a range nobody asked for", _NODE)
-            found.size = None if given[3] == "*" else int(given[3])
         difference = self.facts.difference(found)
         if status == 206 and difference.startswith("checksum"):
             # It may be the checksum of the range (a setting of the bucket): the whole object's decides.
@@ -212,7 +193,7 @@ class HTTPReader(Reader):
             raise self._changed(f"its first {position} bytes are not those read before")
 
     def _read(self, response: BaseHTTPResponse) -> Iterator[bytes]:
-        attempts, stats, block_bytes = self._attempts, self._stats, self._options.block_bytes
+        attempts, stats, block_bytes = self._attempts, self.stats, self._options.block_bytes
         record = attempts.record
         update = self._hash.update if self._hash is not None else None
         plain = plain_body(response)
@@ -242,15 +223,11 @@ class HTTPReader(Reader):
                 return body.read_once(size)
             return self._read_framed(body, size)
         except (fault.ReadTimeoutError, TimeoutError) as error:
-            waited = time.monotonic() - begin
-            raise Failed(
-                StallError,
-                f"no byte came for {waited:.1f} s at byte {self._offset}",
-                Remedy("look at the load of the node", "raise stall_timeout="),
-                says_byte=True,
-            ) from error
+            what = f"no byte came for {time.monotonic() - begin:.1f} s at byte {self._offset}"
+            todo = Remedy("look at the load of the node", "raise stall_timeout=")
+            raise Failed(StallError, what, todo, says_byte=True) from error
         except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
-            if self._cancel.cancelled:
+            if self.cancel.cancelled:
                 raise Cancelled from error
             self._attempts.check_interrupted(error)
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
@@ -265,7 +242,7 @@ class HTTPReader(Reader):
         attempts = self._attempts
         attempts.expect(attempts.bound(self._options.stall_timeout))
         try:
-            with self._cancel.lent():
+            with self.cancel.lent():
                 data = response.read1(size)
             attempts.check_interrupted()
             return data
@@ -277,16 +254,13 @@ class HTTPReader(Reader):
         if left is None:
             return
         if left <= 0:
-            raise Failed(
-                StallError,
-                f"the deadline of {self._options.retry.deadline:g} s has passed at byte {self._offset}",
-                Remedy(in_programs("raise Retry(deadline=)"), "look for what slows the network"),
-                again=False,
-                says_byte=True,
+            deadline_s = self._options.retry.deadline
+            raise self._attempts.too_late(
+                f"the deadline of {deadline_s:g} s has passed at byte {self._offset}"
             )
         stall_s = self._options.stall_timeout
         if stall_s is None or left < stall_s:
-            self._cancel.set_timeout(left)
+            self.cancel.set_timeout(left)
 
     def _check_end(self) -> None:
         if not self._compare or self._hash is None:
@@ -295,23 +269,22 @@ class HTTPReader(Reader):
         checksum = self.facts.checksum
         digest = self._hash.hexdigest()
         if digest != checksum:
-            raise ChecksumError.at(
-                f"{self._location.uri}: the body has the checksum {digest}, the cluster stored {checksum}",
-                todo="read it again; if it fails again the object is damaged or changed under way: store it anew",
-                url=redact(self._url),
-                offset=self._offset,
-                attempt=self._attempts.total,
+            what = f"the body has the checksum {digest}, the cluster stored {checksum}"
+            todo = (
+                "read it again; if it fails again the object is damaged or changed under way: store it anew"
             )
+            raise self._error(ChecksumError, what, todo)
         self.verified = True
 
     def _changed(self, difference: str) -> ObjectChangedError:
         begun = f" after {self._offset} bytes were read" if self._offset > self._start else ""
-        return ObjectChangedError.at(
-            f"{self._location.uri}: the object changed{begun}: {difference}",
-            todo=Remedy(
-                "list again, and write new versions under new names",
-                "; pin=False takes what is there at the start",
-            ),
+        todo = Remedy("list again, and write new versions under new names", _PIN)
+        return self._error(ObjectChangedError, f"the object changed{begun}: {difference}", todo)
+
+    def _error(self, kind: type[_E], what: str, todo: str) -> _E:
+        return kind.at(
+            f"{self._location.uri}: {what}",
+            todo=todo,
             url=redact(self._url),
             offset=self._offset,
             attempt=self._attempts.total,

@@ -34,10 +34,13 @@ class Share:
     An object that holds nothing may always take a block: nobody waits for ever. Beyond that it may take
     while all together stay within the limit and itself within ``limit / open objects``, so that an object
     opened ahead of its turn cannot starve the one being read.
+
+    Args:
+        limit: What the process may hold in all.
     """
 
-    def __init__(self, budget: _Budget, limit: int) -> None:
-        self._budget = budget
+    def __init__(self, limit: int) -> None:
+        budget = self._budget = _budget
         self._limit = limit
         self._held = 0
         self._closed = False
@@ -79,11 +82,6 @@ class Share:
                 self._held = 0
                 budget.shares -= 1
                 budget.changed.notify_all()
-
-
-def open_share(limit: int) -> Share:
-    """Return a share of this process's budget, which must not exceed `limit` bytes in all."""
-    return Share(_budget, limit)
 
 
 def held_now() -> tuple[int, int]:

@@ -9,7 +9,6 @@ import errno
 import logging
 import os
 import re
-import shutil
 import stat
 import tempfile
 import time
@@ -26,7 +25,8 @@ from filelock import FileLock, Timeout
 from torchdata_ais.arguments import check_number, checked_options
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, StallError, UsageError
-from torchdata_ais.store.hashes import Hash, hash_like
+from torchdata_ais.store.cached_file import open_sound, remove, sync_folder, write_all
+from torchdata_ais.store.hashes import hash_like
 from torchdata_ais.store.objects import head_object
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.source import open_blocks
@@ -35,9 +35,6 @@ from torchdata_ais.urls import Location, ObjectURL, parse_url
 _log = logging.getLogger("torchdata_ais")
 _STALE_S = 3600.0  # an unfinished download older than this has lost its process
 _OURS = re.compile(r"[0-9a-f]{32}")
-_PIECE = 1 << 20
-# Links, sockets, files without rights, and what the disk does not give: the entry's own fault.
-_DAMAGE = {errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EIO}
 
 
 class Kept(NamedTuple):
@@ -138,21 +135,21 @@ class ObjectCache:
         """Return the file of that identity, downloaded if it is not there or is damaged."""
         name = xxhash.xxh128_hexdigest(identity.encode())
         path = Path(self.folder) / name[:2] / name
-        proven = _digest(known, options) is not None
+        proven = options.verify and hash_like(known.checksum) is not None
         with self._explained(known):
             for folder in (Path(self.folder), path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file, _ = _sound(path, known, options)
+            file, _ = open_sound(path, known, verify=options.verify)
             if file is not None:
                 return Kept(path, known, file, refetched=False, proven=proven)
             with self._locked(path, known):
-                file, damage = _sound(path, known, options)  # somebody may have been quicker
+                # Somebody may have been quicker.
+                file, damage = open_sound(path, known, verify=options.verify)
                 if file is None:
                     if damage:
-                        _log.warning(
-                            "%s: its file in the cache %s: it is fetched again", _name(known), damage
-                        )
-                        _remove(path)
+                        text = "%s: its file in the cache %s: it is fetched again"
+                        _log.warning(text, _name(known), damage)
+                        remove(path)
                     file = self._download(known, path, options)
                     self._evict(keep=path)
         return Kept(path, known, file, refetched=bool(damage), proven=proven)
@@ -196,10 +193,10 @@ class ObjectCache:
         try:
             with open_blocks(url, options) as blocks:
                 for block in blocks:  # to the end: only then size and checksum are checked
-                    _write(file, block)
+                    write_all(file, block)
             os.fsync(handle)  # or after a power cut the name would be there without the bytes
             part.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             file.seek(0)
         except BaseException:
             file.close()
@@ -244,83 +241,3 @@ def delete_oldest(found: Iterable[tuple[Any, int, Path]], most: float, keep: Pat
 
 def _name(url: ObjectURL) -> str:
     return parse_url(url).uri
-
-
-def _sound(path: Path, known: ObjectURL, options: StoreOptions) -> tuple[FileIO | None, str]:
-    """Return the file open at its first byte, and marked as used now; or None and what is wrong with it.
-
-    Returns:
-        ``(None, "")`` if there is nothing.
-    """
-    try:
-        # Whatever was put there is not waited for (a named pipe) and not followed (a link).
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None, ""
-    except OSError as error:
-        if error.errno not in _DAMAGE:
-            raise
-        return None, f"cannot be opened ({error.strerror})"
-    try:
-        damage = _damage(fd, known, options)
-    except OSError as error:
-        os.close(fd)
-        if error.errno not in _DAMAGE:
-            raise
-        return None, f"cannot be read ({error.strerror})"
-    except BaseException:
-        os.close(fd)
-        raise
-    if damage:
-        os.close(fd)
-        return None, damage
-    return FileIO(fd), ""
-
-
-def _digest(known: ObjectURL, options: StoreOptions) -> Hash | None:
-    """Return the hash to compare the bytes by, if there is one."""
-    return hash_like(known.checksum) if options.verify else None
-
-
-def _damage(fd: int, known: ObjectURL, options: StoreOptions) -> str:
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        return "is no file"
-    if known.size is not None and status.st_size != known.size:
-        return f"has {status.st_size} bytes, not {known.size}"
-    digest = _digest(known, options)
-    if digest is not None:
-        while piece := os.read(fd, _PIECE):
-            digest.update(piece)
-        if digest.hexdigest() != (known.checksum or "").lower():
-            return f"has the checksum {digest.hexdigest()}, not {known.checksum}"
-        os.lseek(fd, 0, os.SEEK_SET)
-    # The time of change stays: a reader of the file would take the file for changed.
-    with suppress(PermissionError):  # another user's
-        os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
-    return ""
-
-
-def _write(file: FileIO, block: bytes) -> None:
-    """Write all of `block`: at the end of a disk, a part of it may go."""
-    view = memoryview(block)
-    while view:
-        view = view[file.write(view) :]
-
-
-def _remove(path: Path) -> None:
-    """Delete what stands in the place of a file, whatever it is; links are not followed."""
-    try:
-        path.unlink(missing_ok=True)
-    except (IsADirectoryError, PermissionError):
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            raise
-        shutil.rmtree(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -7,7 +7,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from urllib3.util.wait import wait_for_read
 
@@ -16,8 +15,8 @@ class Cancel:
     """A flag that also wakes a thread which waits for a socket.
 
     A thread enters the flag (``with cancel:``) around its requests, or is `lent` it for some of them; connections
-    report their sockets to the flag of the thread they run in. `cancel` may be called from any thread, at any
-    moment, more than once.
+    have their sockets watched by the `current` flag of the thread they run in. `cancel` may be called from any thread,
+    at any moment, more than once.
 
     Example:
         >>> cancel = Cancel()
@@ -25,8 +24,6 @@ class Cancel:
         >>> cancel.wait(60.0)
         True
     """
-
-    _current = threading.local()
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -69,64 +66,51 @@ class Cancel:
                 _shut(sock)
 
     def __enter__(self) -> Cancel:
-        Cancel._current.flag = self
+        self._before, _thread.flag = _thread.flag, self
         return self
 
     def __exit__(self, *_: object) -> None:
-        Cancel._current.flag = None
+        _thread.flag = self._before
         self.watch(None)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Make this the flag of this thread meanwhile, which goes on with the requests of another."""
-        before = getattr(Cancel._current, "flag", None)
-        Cancel._current.flag = self
+        before, _thread.flag = _thread.flag, self
         try:
             yield
         finally:
-            Cancel._current.flag = before
+            _thread.flag = before
 
-    @classmethod
-    def report(cls, sock: Any) -> None:
-        """Tell the flag of this thread, if there is one, about the socket in use."""
-        flag = getattr(cls._current, "flag", None)
-        if flag is not None and sock is not None:
-            flag.watch(sock)
+    @staticmethod
+    def current() -> Cancel:
+        """Return the flag of this thread: one that nobody sets, if it has entered none."""
+        return _thread.flag
 
-    @classmethod
-    def was_ended(cls) -> bool:
-        """Whether the flag of this thread has ended what its socket was used for."""
-        flag = getattr(cls._current, "flag", None)
-        return flag is not None and (flag.cancelled or flag._interrupted)
+    def ended_it(self) -> bool:
+        """Return whether this has ended what its socket was used for."""
+        return self.cancelled or self._interrupted
 
-    @classmethod
-    def let_go(cls) -> None:
-        """Forget the socket in use in this thread: from now on it may be another thread's."""
-        flag = getattr(cls._current, "flag", None)
-        if flag is not None:
-            flag.watch(None)
-
-    @classmethod
-    def answered(cls) -> bool:
-        """Whether bytes wait to be read from the socket in use in this thread; False if that is unknown."""
-        flag = getattr(cls._current, "flag", None)
-        sock = None if flag is None else flag._socket
+    def answered(self) -> bool:
+        """Return whether bytes wait to be read from the socket in use; False if that is unknown."""
+        sock = self._socket
         if sock is None or isinstance(sock, ssl.SSLSocket):  # TLS has messages of its own
             return False
         return wait_for_read(sock, timeout=0)
 
-    @classmethod
-    def limit(cls, seconds: float | None) -> None:
-        """Set the timeout of the socket in use in this thread: for the body, after the headers have come."""
-        flag = getattr(cls._current, "flag", None)
-        if flag is not None:
-            flag.set_timeout(seconds)
-
     def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout of the socket in use."""
+        """Set the timeout of the socket in use: for the body, after the headers have come."""
         with self._lock, suppress(OSError):
             if self._socket is not None:
                 self._socket.settimeout(seconds)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.flag = Cancel()
+
+
+_thread = _Thread()
 
 
 def _shut(sock: socket.socket | None) -> None:

@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeAlias, TypedDict, runtime_checkable
 from typing_extensions import Unpack
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store.options import StoreOptions, resolve_options
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.resolving import resolve_options
 
 
 @runtime_checkable

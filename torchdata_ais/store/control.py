@@ -10,7 +10,7 @@ from torchdata_ais.store.attempts import Attempts
 from torchdata_ais.store.exchange import is_page, not_aistore, refused
 from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.request import send
+from torchdata_ais.store.request import send_message
 from torchdata_ais.store.whole_body import WholeBody
 
 ANSWER_BYTES = 16 << 20
@@ -42,16 +42,7 @@ def ask(url: str, message: object, options: StoreOptions, attempts: Attempts, *,
     Raises:
         Failed: None came, or it is not AIStore's.
     """
-    text = msgspec.json.encode(message)
-    response = send(
-        "GET",
-        url,
-        options,
-        attempts,
-        home=options.endpoint,
-        headers={"Content-Type": "application/json", "Accept": accept, "Content-Length": str(len(text))},
-        body=lambda: iter([text]),
-    )
+    response = send_message(url, msgspec.json.encode(message), options, attempts, Accept=accept)
     if not 200 <= response.status < 300:
         raise refused(response, options, attempts)
     body = bytearray()

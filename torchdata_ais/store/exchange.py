@@ -77,12 +77,7 @@ def send_once(
         raise
     except fault.SSLError as error:
         again = not isinstance(root(error), ssl.SSLCertVerificationError)
-        raise Failed(
-            ConnectError,
-            f"TLS with {host} failed: {root(error)}",
-            CHECK_TLS,
-            again,
-        ) from error
+        raise Failed(ConnectError, f"TLS with {host} failed: {root(error)}", CHECK_TLS, again) from error
     except (fault.NewConnectionError, fault.ConnectTimeoutError, fault.ProxyError) as error:
         raise Failed(
             ConnectError,
@@ -137,7 +132,7 @@ def _read_small(response: BaseHTTPResponse) -> bytes:
     """Return the body, or as much of it as comes at once."""
     data = b""
     deadline = time.monotonic() + _SOON_S
-    Cancel.limit(_SOON_S)
+    Cancel.current().set_timeout(_SOON_S)
     with suppress(fault.HTTPError, HTTPException, OSError, *UNREADABLE):
         while len(data) < _SMALL and time.monotonic() < deadline:
             more = response.read1(_SMALL - len(data))
@@ -239,6 +234,12 @@ def is_marked(response: BaseHTTPResponse) -> bool:
 def is_page(content_type: str, body: bytes = b"") -> bool:
     """Return whether a successful answer is a web page: AIStore sends none but with redirects and errors."""
     return content_type.lower().startswith("text/html") or body[:256].lstrip()[:1] == b"<"
+
+
+def refuse_page(response: BaseHTTPResponse, url: str) -> None:
+    """Raise `Failed` if somebody else's web page came from the host of `url` where bytes were asked for."""
+    if is_page(response.headers.get("Content-Type", "")) and not is_marked(response):
+        raise not_aistore(url, "it answered with a web page")
 
 
 def not_aistore(url: str, why: str) -> Failed:

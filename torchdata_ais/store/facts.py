@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from urllib3.response import BaseHTTPResponse
 
@@ -11,6 +13,7 @@ from torchdata_ais.store.attempts import Failed
 from torchdata_ais.urls import Location
 
 _DERIVING = ("etl_name", "etl_args", "etl_pipeline", "archpath", "archregx")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,20})-(\d{1,20})/(\d{1,20}|\*)")
 
 
 @dataclass
@@ -54,6 +57,23 @@ class Facts:
             self.checksum, self.hash_name = other.checksum, other.hash_name
 
 
+class ContentRange(NamedTuple):
+    """The bytes that an answer says it has, from `first` to `last`; and those of the whole object, if it tells them."""
+
+    first: int
+    last: int
+    total: int | None
+
+
+def range_of(response: BaseHTTPResponse) -> ContentRange | None:
+    """Return what the ``Content-Range`` says; None if there is none."""
+    found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if found is None:
+        return None
+    first, last, total = found.groups()
+    return ContentRange(int(first), int(last), None if total == "*" else int(total))
+
+
 def length_of(response: BaseHTTPResponse) -> int | None:
     """Return the ``Content-Length``; None if there is none.
 
@@ -80,7 +100,11 @@ def is_derived(location: Location) -> bool:
 def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
     """Return what the headers of a response say about the whole object."""
     headers = response.headers
-    found = Facts(size=length_of(response) if response.status == 200 else None)
+    found = Facts()
+    if response.status == 200:
+        found.size = length_of(response)
+    elif (part := range_of(response)) is not None:
+        found.size = part.total
     if location.kind == "http":
         found.version = headers.get("ETag") or headers.get("Last-Modified")
     elif not is_derived(location):

@@ -19,12 +19,11 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.store.attempts import Cancelled
-from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.hashes import Hash, hash_like
 from torchdata_ais.store.journal import journal
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.store.reader import Reader
 from torchdata_ais.urls import ObjectURL
 
 _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
@@ -38,32 +37,19 @@ class FileReader(Reader):
     """
 
     def __init__(
-        self,
-        path: str,
-        options: StoreOptions,
-        start: int,
-        known: Facts,
-        cancel: Cancel,
-        stats: Stats,
-        copy: FileIO | None = None,
+        self, path: str, options: StoreOptions, start: int, known: Facts, copy: FileIO | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(options, start, known)
         self._path = path  # of a copy: the name of the object
         self._name = path if copy is None else f"{path} (in the cache)"
         self._copy = copy
-        self._options = options
-        self._start = start
-        self._offset = start
-        self._cancel = cancel
-        self._stats = stats
-        self.facts = known if options.pin or start > 0 else Facts()
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the bytes from `start` on, in blocks of at most ``block_bytes``."""
         begin = time.monotonic()
         if self._copy is not None:
-            self._stats.first_byte_s = 0.0
-            yield from self._file(self._copy.fileno(), os.fstat(self._copy.fileno()))
+            self.stats.first_byte_s = 0.0
+            yield from self._file(self._copy.fileno())
             return
         if self._path == "-":
             yield from self._stream(sys.stdin.fileno())
@@ -74,14 +60,11 @@ class FileReader(Reader):
         except OSError as error:
             raise open_error(self._path, error) from error
         try:
-            status = os.fstat(fd)
-            if stat.S_ISDIR(status.st_mode):
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISDIR(mode):
                 raise open_error(self._path, IsADirectoryError(21, "is a directory"))
-            self._stats.first_byte_s = time.monotonic() - begin
-            if stat.S_ISREG(status.st_mode):
-                yield from self._file(fd, status)
-            else:
-                yield from self._stream(fd)
+            self.stats.first_byte_s = time.monotonic() - begin
+            yield from self._file(fd) if stat.S_ISREG(mode) else self._stream(fd)
         finally:
             os.close(fd)
 
@@ -90,8 +73,8 @@ class FileReader(Reader):
         if self._copy is not None:
             self._copy.close()
 
-    def _file(self, fd: int, status: os.stat_result) -> Iterator[bytes]:
-        found = Facts(size=status.st_size, version=_version(status))
+    def _file(self, fd: int) -> Iterator[bytes]:
+        found = file_facts(fd)
         difference = self.facts.difference(found)
         if difference:
             raise self._changed(difference)
@@ -100,18 +83,13 @@ class FileReader(Reader):
         if self._start:
             os.lseek(fd, self._start, os.SEEK_SET)
         with journal().asking(self._name, "file", self._start) as record:
-            record.first_byte_s = self._stats.first_byte_s
+            record.first_byte_s = self.stats.first_byte_s
             while True:
                 begin = time.monotonic()
                 try:
                     block = os.read(fd, self._options.block_bytes)
                 except OSError as error:
-                    raise ReadError.at(
-                        f"{self._path}: reading failed at byte {self._offset} ({error})",
-                        todo="look at the disk or the network file system",
-                        url=self._path,
-                        offset=self._offset,
-                    ) from error
+                    raise reading_failed(self._path, self._offset, error) from error
                 record.read_s += time.monotonic() - begin
                 if not block:
                     break
@@ -119,10 +97,10 @@ class FileReader(Reader):
                 if digest is not None:
                     digest.update(block)
                 yield self._passed(block)
-        after = os.fstat(fd)
-        if self._offset != max(status.st_size, self._start) or _version(after) != found.version:
+        after = file_facts(fd)
+        if self._offset != max(found.size or 0, self._start) or after != found:
             raise self._changed(
-                f"{status.st_size} bytes at the start, {after.st_size} at the end, {self._offset} read"
+                f"{found.size} bytes at the start, {after.size} at the end, {self._offset} read"
             )
         self._check_end(digest)
 
@@ -131,7 +109,7 @@ class FileReader(Reader):
         skip = self._start
         while True:
             while not select.select([fd], [], [], _POLL_S)[0]:
-                if self._cancel.cancelled:
+                if self.cancel.cancelled:
                     raise Cancelled
             try:
                 block = os.read(fd, min(self._options.block_bytes, skip or self._options.block_bytes))
@@ -147,7 +125,7 @@ class FileReader(Reader):
 
     def _passed(self, block: bytes) -> bytes:
         self._offset += len(block)
-        self._stats.bytes += len(block)
+        self.stats.bytes += len(block)
         return block
 
     def _hash(self) -> Hash | None:
@@ -158,22 +136,14 @@ class FileReader(Reader):
     def _check_end(self, digest: Hash | None) -> None:
         self.verified = digest is not None
         if digest is not None and digest.hexdigest() != self.facts.checksum:
+            what = f"{self._name}: the file has the checksum {digest.hexdigest()}, not {self.facts.checksum}"
             todo = "copy it anew" if self._copy is None else "read it again: it is then fetched anew"
-            found = digest.hexdigest()
-            raise ChecksumError.at(
-                f"{self._name}: the file has the checksum {found}, not {self.facts.checksum}",
-                todo=todo,
-                url=self._path,
-                offset=self._offset,
-            )
+            raise ChecksumError.at(what, todo=todo, url=self._path, offset=self._offset)
 
     def _changed(self, difference: str) -> ObjectChangedError:
-        return ObjectChangedError.at(
-            f"{self._name}: the file changed: {difference}",
-            todo="do not write to a file that is being read",
-            url=self._path,
-            offset=self._offset,
-        )
+        what = f"{self._name}: the file changed: {difference}"
+        todo = "do not write to a file that is being read"
+        return ObjectChangedError.at(what, todo=todo, url=self._path, offset=self._offset)
 
 
 def home_todo(path: str) -> str:
@@ -194,6 +164,12 @@ def open_error(path: str, error: OSError) -> NotFoundError | AuthError | UsageEr
     if isinstance(error, PermissionError):
         return AuthError.at(f"{path}: no right to read it", todo="change its mode", url=path)
     return ReadError.at(f"{path}: {error}", todo="look at the file system", url=path)
+
+
+def reading_failed(path: str, offset: int, error: OSError) -> ReadError:
+    """Return what to say of an open file that is not read on."""
+    what = f"{path}: reading failed at byte {offset} ({error})"
+    return ReadError.at(what, todo="look at the disk or the network file system", url=path, offset=offset)
 
 
 def file_facts(fd: int) -> Facts:

@@ -83,14 +83,14 @@ class StrictResponse(HTTPResponse):
         return count
 
 
-def strict_body(response: BaseHTTPResponse) -> StrictResponse | None:
-    """Return what stands under a response, or None if it is none of ours.
+def strict_body(response: BaseHTTPResponse) -> StrictResponse:
+    """Return what stands under a response.
 
     It is read without urllib3's layers, a dozen calls each time. urllib3 does not know that it was read: give the
     response back with `let_go`.
     """
-    plain = getattr(response, "_original_response", None)
-    return plain if isinstance(plain, StrictResponse) else None
+    strict: StrictResponse = response._original_response  # type: ignore[attr-defined]
+    return strict
 
 
 def let_go(response: BaseHTTPResponse) -> None:
@@ -103,6 +103,4 @@ def let_go(response: BaseHTTPResponse) -> None:
 def plain_body(response: BaseHTTPResponse) -> StrictResponse | None:
     """Return the `strict_body` of a response if that is a known number of bytes as they are, else None."""
     plain = strict_body(response)
-    if plain is not None and not plain.chunked and plain.length and plain.fp is not None:
-        return plain
-    return None
+    return plain if not plain.chunked and plain.length and plain.fp is not None else None

@@ -19,16 +19,12 @@ class Hash(Protocol):
         """Return the digest of the bytes so far."""
 
 
-def _sha512() -> Hash:
-    return hashlib.sha512()
-
-
 _HASHES: dict[str, Callable[[], Hash]] = {
     "xxhash2": xxhash.xxh64,
     "xxhash": xxhash.xxh64,
     "md5": lambda: hashlib.md5(usedforsecurity=False),
     "sha256": hashlib.sha256,
-    "sha512": _sha512,
+    "sha512": hashlib.sha512,
 }
 _BY_LENGTH = {16: "xxhash2", 32: "md5", 64: "sha256", 128: "sha512"}
 

@@ -10,14 +10,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import CLASSES_FILE, INDEX_FOLDER, is_shard
-from torchdata_ais.store.files import home_todo
-from torchdata_ais.store.options import StoreOptions, resolve_options
-from torchdata_ais.store.pages import list_bucket
+from torchdata_ais.store.nothing_found import described, nothing_found
+from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.pages import Entry, list_bucket
+from torchdata_ais.store.resolving import resolve_options
 from torchdata_ais.store.sdk import call_once
 from torchdata_ais.store.sdk_names import etl_config, is_bucket, is_group
-from torchdata_ais.urls import Location, ObjectURL, bucket_place, expand_template, parse_url, redact
+from torchdata_ais.urls import (
+    Location,
+    ObjectURL,
+    bucket_place,
+    etl_query,
+    expand_template,
+    parse_url,
+    redact,
+)
 
 _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 
@@ -109,7 +118,7 @@ def list_objects(
         if wanted.takes(name):
             found.append(url)
     if not found and not allow_empty:
-        raise _nothing(source, wanted, regex, listed)
+        raise nothing_found(source, prefix, template, regex, listed)
     return found
 
 
@@ -121,14 +130,16 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
         return itertools.chain.from_iterable(_of_text(part, wanted, options) for part in parts)
     if is_bucket(source):
         return _of_bucket(_place_of(source), wanted, options_with(source.client, options))
-    if is_group(source):
-        return _of_group(source, wanted, options)
-    if not hasattr(source, "list_urls"):
+    in_group = is_group(source)
+    if not in_group and not hasattr(source, "list_urls"):
         raise UsageError.at(
             f"an object of type {type(source).__name__} is no source",
             todo="pass an SDK bucket or object group, ais://bucket/prefix, a brace template, an object URL or a path",
         )
-    return _of_foreign(source, wanted, options)
+    if wanted.template is not None:
+        kind = "an object group" if in_group else f"a {type(source).__name__}"
+        raise UsageError.at(f"template= needs a bucket, not {kind}", todo="leave it out")
+    return _of_group(source, wanted, options) if in_group else _of_foreign(source, wanted, options)
 
 
 def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
@@ -151,7 +162,8 @@ def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[t
         for one in expand_template(path):
             item = replace(place, name=one) if is_uri else parse_url(one + mark + query)
             if item.name.startswith(wanted.prefix):
-                yield item.name, _url(item, wanted, text if one == text.partition("?")[0] else None)
+                known = text if isinstance(text, ObjectURL) and one == path else None
+                yield item.name, _url(item, wanted, known)
     elif place.kind == "file":
         for path in _local(place.name):
             yield path, ObjectURL(path)
@@ -186,10 +198,7 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
             continue  # what lies there is about the shards
         if not wanted.beside and _is_classes(entry.name) and not _is_classes(prefix):
             continue
-        url = _url(replace(place, name=entry.name), wanted)
-        if not wanted.etl_params:
-            url = ObjectURL(url, entry.size, entry.checksum, entry.version)
-        yield entry.name, url
+        yield entry.name, _url(replace(place, name=entry.name), wanted, entry)
 
 
 def _is_classes(name: str) -> bool:
@@ -197,13 +206,11 @@ def _is_classes(name: str) -> bool:
 
 
 def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
-    if wanted.template is not None:
-        raise UsageError.at("template= needs a bucket, not an object group", todo="leave it out")
     place = _place_of(group.bck)
     items = call_once(
         lambda: list(group.list_all_objects_iter(prefix=wanted.prefix, props=None)),
         options_with(group.bck.client, options),
-        _describe(group),
+        described(group),
     )
     for item in items:
         yield item.name, _url(replace(place, name=item.name), wanted)
@@ -211,13 +218,11 @@ def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator
 
 def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
     """Ask a source that only has the SDK's interface."""
-    if wanted.template is not None:
-        raise UsageError.at(f"template= needs a bucket, not a {type(source).__name__}", todo="leave it out")
     etl = wanted.etl
     if etl is None and wanted.etl_params:
         etl = etl_config(wanted.etl_params["etl_name"])
     urls = call_once(
-        lambda: sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str), options, _describe(source)
+        lambda: sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str), options, described(source)
     )
     for url in urls:
         place = parse_url(url).at(options.endpoint)
@@ -242,86 +247,19 @@ def options_with(client: Any, options: StoreOptions) -> StoreOptions:
     )
 
 
-def _url(place: Location, wanted: _Selection, original: str | None = None) -> ObjectURL:
-    """Return the URL of an object, transformed if that is asked for."""
+def _url(place: Location, wanted: _Selection, known: Entry | ObjectURL | None = None) -> ObjectURL:
+    """Return the URL of an object with what is known of it; of one that is to be transformed, nothing is."""
     if wanted.etl_params:
         return ObjectURL(replace(place, params={**place.params, **wanted.etl_params}).url())
-    if isinstance(original, ObjectURL):
-        return original
-    return ObjectURL(place.url())
+    if known is None or isinstance(known, ObjectURL):
+        return known or ObjectURL(place.url())
+    return ObjectURL(place.url(), known.size, known.checksum, known.version)
 
 
 def _etl_params(etl: Any, etl_name: str | None) -> dict[str, str]:
     """Return the query parameters of a transform."""
-    import json
-
     if etl is None:
-        return {"etl_name": etl_name} if etl_name else {}
+        return etl_query(etl_name)
     config = getattr(etl, "name", etl)  # an ETLConfig, an Etl, or a name
-    params = {"etl_name": str(getattr(config, "name", config))}
     pipeline = getattr(config, "pipeline", None) or getattr(etl, "pipeline", None)
-    if pipeline:
-        params["etl_pipeline"] = ",".join(pipeline)
-    arguments = getattr(etl, "args", None)
-    if arguments:
-        params["etl_args"] = (
-            arguments if isinstance(arguments, str) else json.dumps(arguments, separators=(",", ":"))
-        )
-    return params
-
-
-def _describe(source: Any) -> str:
-    if isinstance(source, str):
-        try:
-            return parse_url(source).uri
-        except UsageError:
-            return redact(source)
-    name = getattr(source, "name", None) or getattr(getattr(source, "bck", None), "name", "")
-    return f"{type(source).__name__} {name}".strip()
-
-
-_SLIPS = (
-    (
-        re.compile(r"%0?\d*d"),
-        "names are no pattern of a writer: write train-{000000..000099}.tar, or the prefix alone",
-    ),
-    (
-        re.compile(r"[*?\[]"),
-        "a bucket knows no * ? [: write the prefix that names begin with, or train-{000..099}.tar",
-    ),
-)
-
-
-def _todo(source: Any) -> str:
-    """Return what to do where nothing was found: the slip that the name shows, or where to look."""
-    text = source if isinstance(source, str) else ""
-    slip = next((todo for sign, todo in _SLIPS if sign.search(text)), None)
-    return slip or "check bucket and prefix (AIS_ENDPOINT may name another cluster)"
-
-
-def _nothing(source: Any, wanted: _Selection, regex: str | None, listed: int) -> NotFoundError:
-    if isinstance(source, str | Path) and parse_url(str(source)).kind == "file":
-        if Path(source).is_dir() and not regex:
-            return NotFoundError.at(
-                f"{source}: no file matches: the folder holds no shard (.tar)",
-                todo="check the path; torchdata-ais convert makes shards of folders and tables",
-                url=str(source),
-            )
-        return NotFoundError.at(
-            f"{source}: no file"
-            + (f" matches regex={regex!r}; {listed} were found" if regex and listed else " matches"),
-            todo=home_todo(str(source)) or "check the path and the folder it is relative to",
-            url=str(source),
-        )
-    what = f"{_describe(source)}: no object"
-    if wanted.prefix:
-        what += f" with the prefix {wanted.prefix!r}"
-    if wanted.template is not None:
-        what += f" in the template {wanted.template!r}"
-    if regex and listed:
-        what += f" matches regex={regex!r}; {listed} were listed"
-    return NotFoundError.at(
-        what,
-        todo=_todo(source),
-        url=redact(source) if isinstance(source, str) else None,
-    )
+    return etl_query(str(getattr(config, "name", config)), getattr(etl, "args", None), pipeline)

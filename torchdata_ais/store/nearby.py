@@ -45,18 +45,11 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
         return error  # the cluster lists it and does not give it: that is another matter
     beginning = prefix.rpartition("/")[2]
     there = f"{len(names)} that begin with {beginning!r}" if names else f"none that begins with {beginning!r}"
-    what = f"{uri} does not exist: "
-    what += (
-        f"{named} objects are named by templates, and {where} has {there}"
-        if named
-        else f"{where} has {there}"
-    )
-    todo = (
-        f"name only what is there, {names[0]} to {names[-1]}"
-        if names
-        else "check the spelling of bucket and name"
-    )
-    told = NotFoundError.at(what, todo=todo, **error.place)
+    wanted = f"{named} objects are named by templates, and " if named else ""
+    todo = "check the spelling of bucket and name"
+    if names:
+        todo = f"name only what is there, {names[0]} to {names[-1]}"
+    told = NotFoundError.at(f"{uri} does not exist: {wanted}{where} has {there}", todo=todo, **error.place)
     told.status = error.status
     told.__cause__, told.__suppress_context__ = error.__cause__, True
     return told

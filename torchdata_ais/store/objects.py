@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -114,7 +115,7 @@ def target_of(url: str | Location, options: StoreOptions) -> str:
     place, target = _place(url, options)
 
     def ask(attempts: Attempts) -> str:
-        response = send("HEAD", target, options, attempts, home=options.endpoint, follow=False)
+        response = send("HEAD", target, options, attempts, follow=False)
         if response.status >= 400:
             raise refused(response, options, attempts)
         location = urlsplit(urljoin(target, response.headers.get("Location", "")))
@@ -176,7 +177,7 @@ def _answered(
     body: _Body | None = None,
 ) -> BaseHTTPResponse:
     """Return the response to a request, its body read; an error status is `Failed`."""
-    response = send(method, target, options, attempts, home=options.endpoint, headers=headers, body=body)
+    response = send(method, target, options, attempts, headers=headers, body=body)
     if not 200 <= response.status < 300:
         raise refused(response, options, attempts)
     drain(response)
@@ -194,13 +195,7 @@ def _replayable(
 ) -> tuple[int, str, _Body]:
     """Return length, XXH64 and a function that gives the blocks as often as they are needed."""
     if isinstance(data, bytes | bytearray | memoryview):
-        view = memoryview(data).cast("B")
-
-        def pieces() -> Iterator[bytes]:
-            # urllib3 takes bytes; a copy of a piece at a time is cheaper than one of the whole
-            return (bytes(view[at : at + _CHUNK]) for at in range(0, len(view), _CHUNK))
-
-        return len(view), xxhash.xxh64_hexdigest(view), lambda: _until_answered(pieces())
+        data = io.BytesIO(data)  # without a copy of bytes
     file, begin = _seekable(data, stack)
     length = size or 0
     if not (checksum and size):
@@ -246,6 +241,6 @@ def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[Binar
 def _until_answered(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the pieces, but stop when the server answers before it has them: proxies redirect at once."""
     for piece in pieces:
-        if Cancel.answered():
+        if Cancel.current().answered():
             return
         yield piece

@@ -153,7 +153,6 @@ class Pace:
 
 
 _paces: dict[tuple[str, int, bool], Pace] = {}
-_lock = threading.Lock()
 
 
 def pace_of(endpoint: str, node_requests: int = _MOST, *, opening: bool = False) -> Pace:
@@ -166,18 +165,15 @@ def pace_of(endpoint: str, node_requests: int = _MOST, *, opening: bool = False)
             nothing has to be found out, so as many as may be begin at once, until the cluster says that is too much.
     """
     most = min(_MOST, node_requests)
-    with _lock:
-        pace = _paces.get((endpoint, most, opening))
-        if pace is None:
-            first = most if opening else min(_FIRST, most)
-            pace = _paces[endpoint, most, opening] = Pace(first=first, most=most)
-        return pace
+    pace = _paces.get((endpoint, most, opening))
+    if pace is None:
+        made = Pace(first=most if opening else min(_FIRST, most), most=most)
+        pace = _paces.setdefault((endpoint, most, opening), made)  # another thread may have been faster
+    return pace
 
 
 def _forget() -> None:
-    """Start a forked process with nothing in flight, and with locks that nobody holds."""
-    global _lock  # noqa: PLW0603 - the parent may have held the lock while it forked
-    _lock = threading.Lock()
+    """Start a forked process with nothing in flight."""
     for pace in _paces.values():
         pace.forget()
 

@@ -184,9 +184,9 @@ def list_bucket(
             raise not_aistore(options.endpoint, why)
         return _decoded(_page, answer.body, options)
 
-    with series(options.retry, listing.name, uri, host=redact(options.endpoint)) as requests:
+    with series(options.retry, listing.name, uri, host=redact(options.endpoint)) as attempts:
         while True:
-            found = requests(page)
+            found = attempts.run(page)
             listing.add(found)
             if not found.continuation_token or first_page:
                 return listing.entries()

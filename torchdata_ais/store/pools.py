@@ -14,7 +14,6 @@ import logging
 import os
 import socket
 import ssl
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -27,10 +26,12 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import RedactingFilter, hide
+from torchdata_ais.known_secrets import hide
+from torchdata_ais.redaction import RedactingFilter
 from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.endpoint import basic, login_in
 from torchdata_ais.store.framing import StrictResponse
-from torchdata_ais.store.options import StoreOptions, basic, login_in
+from torchdata_ais.store.options import StoreOptions
 
 for _name in ("urllib3.connectionpool", "urllib3.util.retry"):  # they log URLs with their queries
     logging.getLogger(_name).addFilter(RedactingFilter())
@@ -50,18 +51,18 @@ class _Connection(HTTPConnection):
 
     def _new_conn(self) -> socket.socket:
         sock = super()._new_conn()
-        Cancel.report(sock)  # a proxy may drip its answer to CONNECT
+        Cancel.current().watch(sock)  # a proxy may drip its answer to CONNECT
         return sock
 
     def request(self, *args: Any, **kwargs: Any) -> None:
-        Cancel.report(self.sock)  # None if not connected yet
+        Cancel.current().watch(self.sock)  # None if not connected yet
         super().request(*args, **kwargs)
 
 
 class _TLSConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
-        Cancel.report(self.sock)
+        Cancel.current().watch(self.sock)
         self.is_verified = True  # skip_verify was asked for: no InsecureRequestWarning for each request
 
 
@@ -78,7 +79,7 @@ class _Pool(HTTPConnectionPool):
         return super()._get_conn(timeout)
 
     def _put_conn(self, conn: Any) -> None:
-        Cancel.let_go()
+        Cancel.current().watch(None)
         if conn is not None:
             conn.idle_since = time.monotonic()
         super()._put_conn(conn)
@@ -99,27 +100,13 @@ class _Pool(HTTPConnectionPool):
         try:
             return super()._make_request(conn, method, *args, **named)
         except (ConnectionError, ssl.SSLEOFError) as error:
-            if was_idle and method in _SAFE and not Cancel.was_ended():
+            if was_idle and method in _SAFE and not Cancel.current().ended_it():
                 raise IdleLostError from error
             raise
 
 
 class _TLSPool(_Pool, HTTPSConnectionPool):
     ConnectionCls = _TLSConnection
-
-
-_managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    """Start a forked process without its parent's connections."""
-    global _lock  # noqa: PLW0603 - the parent may have held the lock while it forked
-    _lock = threading.Lock()
-    _managers.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
@@ -132,11 +119,15 @@ def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
     proxy = proxy_for(url)
     tls = (options.ca_cert, options.client_cert, options.skip_verify) if parts.scheme == "https" else None
     key = (tls, proxy, options.pool_size, options.idle_timeout)
-    with _lock:
-        manager = _managers.get(key)
-        if manager is None:
-            manager = _managers[key] = _make_manager(tls is not None, proxy, options)
+    manager = _managers.get(key)
+    if manager is None:
+        made = _make_manager(tls is not None, proxy, options)
+        manager = _managers.setdefault(key, made)  # another thread may have been faster
     return manager
+
+
+_managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
+os.register_at_fork(after_in_child=_managers.clear)  # a forked process has no connections of its parent
 
 
 def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib3.PoolManager:

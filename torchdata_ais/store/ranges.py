@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import time
 from contextlib import nullcontext
 
 from urllib3.response import BaseHTTPResponse
@@ -12,9 +10,9 @@ from urllib3.response import BaseHTTPResponse
 from torchdata_ais.errors import ObjectChangedError, ReadError, UsageError
 from torchdata_ais.store.attempts import Attempts, Failed, retried
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
-from torchdata_ais.store.facts import Facts, facts_of
-from torchdata_ais.store.files import file_facts, open_error
+from torchdata_ais.store.exchange import drain, refuse_page, refused
+from torchdata_ais.store.facts import Facts, facts_of, range_of
+from torchdata_ais.store.files import file_facts, open_error, reading_failed
 from torchdata_ais.store.framing import let_go
 from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
@@ -24,7 +22,6 @@ from torchdata_ais.store.request import send
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url, redact
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _PIECE = 1 << 20
 
 
@@ -78,10 +75,8 @@ def read_range(
 
     def get_now(attempts: Attempts) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}"}
-        home = options.endpoint if place.kind == "object" else ""
-        begin = time.monotonic()
-        response = send("GET", target, options, attempts, home=home, headers=wanted)
-        attempts.record.first_byte_s = time.monotonic() - begin
+        to_cluster = place.kind == "object"
+        response = send("GET", target, options, attempts, with_token=to_cluster, headers=wanted)
         if stats is not None:
             stats.retries += attempts.total > 1
         try:
@@ -90,9 +85,8 @@ def read_range(
                 return b""
             if response.status not in (200, 206):
                 raise refused(response, options, attempts)
-            marked = place.kind != "object" or is_marked(response)
-            if not marked and is_page(response.headers.get("Content-Type", "")):
-                raise not_aistore(options.endpoint or target, "it answered with a web page")
+            if to_cluster:
+                refuse_page(response, options.endpoint or target)
             if known is not None:
                 _check(response, place, known)
             if response.status == 200:  # a server that knows no ranges sends all of it
@@ -122,21 +116,14 @@ def _of_file(place: Location, start: int, length: int, known: Facts | None) -> b
             raise _changed(place, difference)
         return os.pread(fd, length, start)
     except OSError as error:
-        raise ReadError.at(
-            f"{place.name}: reading failed at byte {start} ({error})",
-            todo="look at the disk or the network file system", url=place.name, offset=start,
-        ) from error  # fmt: skip
+        raise reading_failed(place.name, start, error) from error
     finally:
         os.close(fd)
 
 
 def _check(response: BaseHTTPResponse, place: Location, known: Facts) -> None:
     """Raise if the headers say that the object is not the one known, or that all of it comes."""
-    found = facts_of(response, place)
-    total = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if total is not None and total[3] != "*":
-        found.size = int(total[3])
-    difference = known.difference(found)
+    difference = known.difference(facts_of(response, place))
     if difference:
         raise _changed(place, difference)
     if response.status == 200:
@@ -155,14 +142,14 @@ def _changed(place: Location, difference: str) -> ObjectChangedError:
 
 def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
     """Return how many bytes the answer to a range has, as its headers say."""
-    found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if found is None or int(found[1]) != start:
+    found = range_of(response)
+    if found is None or found.first != start:
         raise Failed(ReadError, "the server sent a range nobody asked for", "look at that node")
     last = start + length - 1
-    if found[3] != "*":
-        last = min(last, int(found[3]) - 1)
-    if int(found[2]) != last:
-        what = f"the server sent bytes {found[1]} to {found[2]}, not to {last}"
+    if found.total is not None:
+        last = min(last, found.total - 1)
+    if found.last != last:
+        what = f"the server sent bytes {found.first} to {found.last}, not to {last}"
         raise Failed(ReadError, what, "look at that node")
     return last - start + 1
 

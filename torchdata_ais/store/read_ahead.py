@@ -6,15 +6,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
 from torchdata_ais.redaction import sealed
 from torchdata_ais.store.attempts import Cancelled
-from torchdata_ais.store.budget import open_share
-from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.budget import Share
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.store.reader import Reader, Stats
+from torchdata_ais.store.reader import Reader
 from torchdata_ais.urls import Location
 
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
@@ -34,32 +32,24 @@ class Channel:
     bytes, the thread reads ahead again.
     """
 
-    def __init__(
-        self,
-        place: Location,
-        options: StoreOptions,
-        make_reader: Callable[[Cancel, Stats], Reader],
-        before_its_turn: bool,
-    ) -> None:
+    def __init__(self, place: Location, options: StoreOptions, reader: Reader, before_its_turn: bool) -> None:
         self._place = place
         self.pid = os.getpid()
-        self.stats = Stats()
-        self._cancel = Cancel()
+        self.reader = reader
+        self._stats = reader.stats
         self._block_bytes = options.block_bytes
-        self.reader = make_reader(self._cancel, self.stats)
-        self._stream = self.reader.blocks()
-        self._share = open_share(options.prefetch_bytes)
+        self._stream = reader.blocks()
+        self._share = Share(options.prefetch_bytes)
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._blocks: deque[bytes] = deque()
-        self._error: BaseException | None = None
+        self._done = False  # no block follows those
+        self._error: Exception | None = None  # what comes in place of a block then; None: the object ended
         self._reading = False  # whether somebody is in the stream
         self._ahead = True  # whether the thread reads, or the consumer
         self._one_block = before_its_turn  # the thread reads no more until the consumer comes
         self._alone_since = 0.0  # when the consumer began to read for itself; 0: never
         self._lost_s = 0.0  # what it has waited for bytes since
-        self._done = False
-        self._closed = False
         self._thread = threading.Thread(target=self._fetch, name="torchdata_ais.fetch", daemon=True)
 
     def start(self) -> None:
@@ -67,12 +57,9 @@ class Channel:
         self._thread.start()
 
     def _fetch(self) -> None:
-        with self._cancel:
+        with self.reader.cancel:
             while self._has_turn():
                 self._read_ahead()
-        with self._lock:
-            self._done = True
-            self._ready.notify_all()
         self._stream.close()  # type: ignore[attr-defined]  # a generator
         self.reader.close()
 
@@ -80,51 +67,62 @@ class Channel:
         """Wait until the thread is to read and may hold a block more; return False at the end."""
         while True:
             with self._lock:
-                while self._reading or not (self._may_read() or self._done or self._closed):
+                while not self._may_read():
+                    if self._done and not self._reading:
+                        return False
                     self._ready.wait(_LIVENESS_S)
                     self.reader.check_overdue()  # if it is the consumer who is stuck
-                if self._done or self._closed:
-                    return False
             if not self._share.take(self._block_bytes):
                 continue
             with self._lock:
-                if self._may_read() and not (self._reading or self._done or self._closed):
+                if self._may_read():
                     self._reading = True
                     return True
             self._share.give(self._block_bytes)  # the consumer was faster
 
     def _may_read(self) -> bool:
-        return self._ahead and not (self._one_block and self._blocks)
+        """Return whether it is the thread's turn. Called with the lock held."""
+        if self._reading or self._done or not self._ahead:
+            return False
+        return not (self._one_block and self._blocks)
 
     def _read_ahead(self) -> None:
         """Read the next block and keep it for the consumer. `_has_turn` has set `_reading`."""
         block = self._next_block()
+        self._share.give(self._block_bytes - len(block or b""))
         with self._lock:
             self._reading = False
-            self._share.give(self._block_bytes - len(block or b""))
-            if block is not None:
+            if block is not None and not self._done:  # else it was closed
                 self._keep(block)
             self._ready.notify_all()
 
     def _next_block(self) -> bytes | None:
-        """Take a block from the stream; note it if that was the last, or what went wrong."""
-        block: bytes | None = None
-        error: BaseException | None = None
+        """Take a block from the stream; None if there is none more, which is noted with what went wrong."""
+        error: Exception | None = None
         try:
             block = next(self._stream, None)
+            if block is not None:
+                return block
         except Cancelled:
             pass
         except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
             error = sealed(caught)
-        if block is None:
-            with self._lock:
+            if not isinstance(caught, AISError | MemoryError):
+                error = ReadError.at(f"{type(caught).__name__}: {caught}", url=self._place.shown)
+                error.__cause__ = caught
+        self._end(error)
+        return None
+
+    def _end(self, error: Exception | None) -> None:
+        """Note that nobody is in the stream any more, and what comes when the blocks have been taken."""
+        with self._lock:
+            self._reading = False
+            if not self._done:
                 self._done, self._error = True, error
-        return block
+            self._ready.notify_all()
 
     def _keep(self, block: bytes) -> None:
         """Put a block where the consumer takes it. Called with the lock held."""
-        if self._closed:
-            return
         if self._blocks and len(self._blocks[-1]) + len(block) <= min(_SMALL, self._block_bytes):
             self._blocks[-1] += block
         else:
@@ -137,7 +135,7 @@ class Channel:
         try:
             while True:
                 with self._lock:
-                    if self._one_block or self._blocks or self._done or self._closed:
+                    if self._one_block or self._blocks or self._done:
                         block = self._there()
                         if block is not None:
                             break
@@ -146,18 +144,16 @@ class Channel:
                         continue
                     self._reading = mine = True
                 block = self._next_block()
-                self._reading = False
                 if block is not None:
+                    self._reading = False
                     self._weigh(begin, len(block))
                     return block
                 mine = False
-                with self._lock:
-                    self._ready.notify_all()
         except BaseException:
             if mine:  # Ctrl-C, and nobody knows where: a block may be lost, so that none must follow it
-                self._break_off()
+                self._end(ReadError.at(_INTERRUPTED, todo="open it again", url=self._place.shown))
             raise
-        self.stats.wait_s += time.monotonic() - begin
+        self._stats.wait_s += time.monotonic() - begin
         self._share.give(len(block))
         return block
 
@@ -165,12 +161,15 @@ class Channel:
         """Return a block that is there; None to wait. Called with the lock held."""
         if self._one_block:
             self._one_block = self._ahead = False
-        if self._closed:
-            raise UsageError.at("the source was closed", todo="open it again", url=self._place.shown)
         if self._blocks:
             return self._blocks.popleft()
         if self._done:
-            raise self._end()
+            self._share.close()
+            if self.reader.cancel.cancelled:
+                raise UsageError.at("the source was closed", todo="open it again", url=self._place.shown)
+            if self._error is None:
+                raise StopIteration
+            raise self._error
         return None
 
     def _await_thread(self) -> None:
@@ -184,19 +183,11 @@ class Channel:
         self.reader.check_overdue()
         self._ready.wait(_LIVENESS_S)
 
-    def _break_off(self) -> None:
-        with self._lock:
-            self._reading = False
-            if not self._done:
-                self._done = True
-                self._error = ReadError.at(_INTERRUPTED, todo="open it again", url=self._place.shown)
-            self._ready.notify_all()
-
     def _weigh(self, begin: float, size: int) -> None:
         """See whether it pays that the consumer reads for itself: a block of `size` bytes was asked for at `begin`."""
         now = time.monotonic()
         took_s = now - begin
-        self.stats.wait_s += took_s
+        self._stats.wait_s += took_s
         self._alone_since = self._alone_since or begin
         lost_s = took_s - _CALL_S - size / _COPY_BYTES_S
         if lost_s > 0.0:
@@ -211,27 +202,16 @@ class Channel:
         """Whether nothing is under way any more, and nothing will be."""
         return self._done and not self._blocks
 
-    def _end(self) -> BaseException:
-        self._share.close()
-        error = self._error
-        if error is None:
-            return StopIteration()
-        if isinstance(error, AISError | MemoryError) or not isinstance(error, Exception):
-            return error
-        unexpected = ReadError.at(f"{type(error).__name__}: {error}", url=self._place.shown)
-        unexpected.__cause__ = error
-        return unexpected
-
     def cancel(self) -> None:
         """Let everybody go who waits. Called by the garbage collector, too: it waits for nobody."""
         if self.pid != os.getpid():
             return  # the thread, its socket and its locks are the parent's
-        self._closed = True
-        self._cancel.cancel()
-        self._share.close()
         with self._lock:
+            self._done = True
             self._blocks.clear()
             self._ready.notify_all()
+        self.reader.cancel.cancel()
+        self._share.close()
 
     def join(self) -> None:
         """Wait a moment for the thread."""

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts
+from torchdata_ais.store.options import StoreOptions
 
 
 @dataclass
@@ -31,14 +33,26 @@ class Reader(ABC):
 
     The thread that reads ahead and the consumer may take turns in `blocks`; never both at once.
 
+    Args:
+        options: Where and how.
+        start: The first byte wanted.
+        known: What the object must be.
+
     Attributes:
-        facts: What is known about the object.
+        facts: What is known about the object, more once it is open.
         verified: Whether the whole body was compared with a checksum; None before its end.
+        cancel: Ends the reading.
+        stats: What was measured so far.
     """
 
-    def __init__(self) -> None:
-        self.facts = Facts()
+    def __init__(self, options: StoreOptions, start: int, known: Facts) -> None:
+        self._options = options
+        self._start = self._offset = start
+        # The middle of an object continues a known version of it, whatever pin says.
+        self.facts = known if options.pin or start > 0 else Facts()
         self.verified: bool | None = None
+        self.cancel = Cancel()
+        self.stats = Stats()
 
     @abstractmethod
     def blocks(self) -> Iterator[bytes]:

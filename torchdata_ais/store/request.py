@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from urllib.parse import urljoin, urlsplit
@@ -30,7 +31,7 @@ def send(
     options: StoreOptions,
     attempts: Attempts,
     *,
-    home: str,
+    with_token: bool = True,
     headers: Mapping[str, str] | None = None,
     body: Callable[[], Iterator[bytes]] | None = None,
     follow: bool = True,
@@ -45,7 +46,7 @@ def send(
         url: The address.
         options: Token, TLS, timeouts.
         attempts: Bounds the timeouts by its deadline.
-        home: The endpoint the token belongs to; ``""`` sends none. Never the host of a URL itself, which is data.
+        with_token: Whether the cluster may see the token: not where the URL is none of AIStore.
         headers: Further headers.
         body: Gives the blocks of the body, once for each address that a redirect names.
         follow: Whether to follow redirects.
@@ -56,6 +57,7 @@ def send(
     url, login_origin, login = tokens.login_of(url, options)
     if login_origin is None:
         raise UsageError.at("no usable address", todo="correct the URL", url=url)
+    begin = time.monotonic()
     sender = ""  # the node that sent us on
     for _ in range(_REDIRECTS):
         connect_s = attempts.bound(options.connect_timeout)
@@ -63,7 +65,8 @@ def send(
         attempts.expect(connect_s, answer_s)  # the cluster map may have to be asked for
         attempts.record.host = urlsplit(url).netloc.rpartition("@")[2]
         sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
-        sent.update(tokens.authorization(url, home, options))
+        if with_token:
+            sent.update(tokens.authorization(url, options))
         if login and tokens.origin(url) == login_origin:
             sent.update(login)
         kept = options.token is not None and "Authorization" not in sent
@@ -89,6 +92,7 @@ def send(
             raise Failed(ReadError, f"redirected by {sender}: {error.args[0]}", _NODE) from error
         location = response.headers.get("Location")
         if not follow or response.status not in _MOVED or not location:
+            attempts.record.first_byte_s = time.monotonic() - begin
             return response
         drain(response)
         sender = urlsplit(url).netloc.rpartition("@")[2]
@@ -96,6 +100,14 @@ def send(
     raise Failed(
         ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)[:_SHOWN]}", again=False
     )
+
+
+def send_message(
+    url: str, text: bytes, options: StoreOptions, attempts: Attempts, **headers: str
+) -> BaseHTTPResponse:
+    """Send ``GET`` with a message in JSON, as AIStore takes questions, and return the response; see `send`."""
+    headers |= {"Content-Type": "application/json", "Content-Length": str(len(text))}
+    return send("GET", url, options, attempts, headers=headers, body=lambda: iter([text]))
 
 
 def _joined(url: str, location: str) -> str:
@@ -117,7 +129,7 @@ def _joined(url: str, location: str) -> str:
 
 def _sent_in_time(blocks: Iterator[bytes], options: StoreOptions, attempts: Attempts) -> Iterator[bytes]:
     """Yield the blocks of a body to send, and give each one its own time; then the answer has its."""
-    Cancel.limit(attempts.bound(options.stall_timeout))
+    Cancel.current().set_timeout(attempts.bound(options.stall_timeout))
     for block in blocks:
         attempts.expect(attempts.bound(options.stall_timeout))
         yield block

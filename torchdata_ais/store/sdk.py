@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError, UsageError
 from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, series
+from torchdata_ais.store.endpoint import basic
 from torchdata_ais.store.exchange import CHECK_TLS, UNREADABLE, message_in, not_aistore, refusal, root
-from torchdata_ais.store.options import StoreOptions, basic
+from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import proxy_for
 from torchdata_ais.store.sdk_names import api_error, client_of, namespace_of, session_of, set_token
 from torchdata_ais.urls import Location, redact
@@ -106,8 +107,8 @@ def call(
         attempts.check_interrupted()  # an answer that ends with its connection looks whole
         return result
 
-    with series(options.retry, name, url, host=redact(options.endpoint or "")) as requests:
-        return requests(once)
+    with series(options.retry, name, url, host=redact(options.endpoint or "")) as attempts:
+        return attempts.run(once)
 
 
 def check_new_name(place: Location) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
 from io import FileIO
 
 from typing_extensions import Self
@@ -16,7 +15,6 @@ from typing_extensions import Self
 from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store.body import HTTPReader
-from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import FileReader
 from torchdata_ais.store.heap import keep_memory
@@ -40,21 +38,17 @@ class BlockSource:
     """
 
     def __init__(
-        self,
-        place: Location,
-        options: StoreOptions,
-        make_reader: Callable[[Cancel, Stats], Reader],
-        before_its_turn: bool = False,
+        self, place: Location, options: StoreOptions, reader: Reader, before_its_turn: bool = False
     ) -> None:
         self._place = place
-        self._channel = Channel(place, options, make_reader, before_its_turn)
+        self._channel = Channel(place, options, reader, before_its_turn)
         self._finalizer = weakref.finalize(self, Channel.cancel, self._channel)
         self._channel.start()
 
     @property
     def stats(self) -> Stats:
         """Measurements so far."""
-        return self._channel.stats
+        return self._channel.reader.stats
 
     @property
     def size(self) -> int | None:
@@ -165,13 +159,12 @@ def open_blocks(
         version=None if copy is not None else known.version,
         checksum=known.checksum.lower() if known.checksum else None,
     )
-
-    def make_reader(cancel: Cancel, stats: Stats) -> Reader:
-        if copy is not None:
-            return FileReader(place.uri, options, start, facts, cancel, stats, copy)
-        if place.kind in ("file", "stdin"):
-            return FileReader(place.name, options, start, facts, cancel, stats)
-        return HTTPReader(place, options, start, facts, cancel, stats)
-
+    reader: Reader
+    if copy is not None:
+        reader = FileReader(place.uri, options, start, facts, copy)
+    elif place.kind in ("file", "stdin"):
+        reader = FileReader(place.name, options, start, facts)
+    else:
+        reader = HTTPReader(place, options, start, facts)
     keep_memory()
-    return BlockSource(place, options, make_reader, before_its_turn)
+    return BlockSource(place, options, reader, before_its_turn)

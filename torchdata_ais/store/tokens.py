@@ -5,20 +5,18 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
-import os
-import threading
 import time
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
-from torchdata_ais.redaction import hide
+from torchdata_ais.known_secrets import hide
 from torchdata_ais.store.attempts import Failed
+from torchdata_ais.store.endpoint import basic, login_in
 from torchdata_ais.store.exchange import UNREADABLE, refused, send_once
-from torchdata_ais.store.options import StoreOptions, basic, login_in
+from torchdata_ais.store.options import StoreOptions
 
 _log = logging.getLogger("torchdata_ais")
 _MAP_TIMEOUT_S = 10.0
@@ -29,16 +27,6 @@ _MAP_BYTES = 16 << 20
 
 _Origin = tuple[str, str, int]
 _maps: dict[tuple[str, str], tuple[float, frozenset[_Origin]]] = {}
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    """Start a forked process with a lock that nobody holds."""
-    global _lock  # noqa: PLW0603 - the parent may have held the lock while it forked
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 def origin(url: str) -> _Origin | None:
@@ -62,18 +50,15 @@ def origin(url: str) -> _Origin | None:
     return parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def authorization(url: str, home: str, options: StoreOptions) -> dict[str, str]:
-    """Return the header with the token if `url` belongs to the cluster at `home`, else nothing.
+def authorization(url: str, options: StoreOptions) -> dict[str, str]:
+    """Return the header with the token if a request for `url` goes to the cluster of `options`, else nothing.
 
-    Args:
-        url: Where the request goes.
-        home: The endpoint the token was given for; ``""`` if there is none, or the request is none for AIStore.
-        options: Holds the token.
+    That is the endpoint which the token was given for, never the host of a URL itself, which is data.
     """
     target = origin(url)
-    if not options.token or not home or target is None:
+    if not options.token or not options.endpoint or target is None:
         return {}
-    if target == origin(home) or target in _cluster(home, target, options):
+    if target == origin(options.endpoint) or target in _cluster(target, options):
         return {"Authorization": f"Bearer {options.token}"}
     _log.debug("the token is not sent to %s://%s:%s: not a node of the cluster", *target)
     return {}
@@ -98,23 +83,19 @@ def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict
     return url, origin(url), {"Authorization": basic(*login)} if login else {}
 
 
-def _cluster(home: str, wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
+def _cluster(wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
     """Return the addresses of the nodes of the cluster, fetched when first needed."""
-    parts = urlsplit(home)
-    prefix = parts.path.partition("/v1/")[0]
-    base = f"{parts.scheme}://{parts.netloc}{prefix}"
-    key = (base, options.token or "")
-    with _lock:
-        fetched, nodes = _maps.get(key, (float("-inf"), frozenset()))
+    key = (str(options.endpoint), options.token or "")
+    fetched, nodes = _maps.get(key, (float("-inf"), frozenset()))
     if wanted in nodes or time.monotonic() - fetched < _MAP_AGE_S:
         return nodes
-    nodes = _fetch_map(base, options)
-    with _lock:
-        _maps[key] = (time.monotonic(), nodes)
+    nodes = _fetch_map(options)
+    _maps[key] = (time.monotonic(), nodes)
     return nodes
 
 
-def _fetch_map(base: str, options: StoreOptions) -> frozenset[_Origin]:
+def _fetch_map(options: StoreOptions) -> frozenset[_Origin]:
+    base = str(options.endpoint)
     headers = {"Authorization": f"Bearer {options.token}", "Accept-Encoding": "identity"}
     headers.update(login_of(base, options)[2])
     timeout = urllib3.Timeout(connect=options.connect_timeout, read=_MAP_TIMEOUT_S)

@@ -10,7 +10,6 @@ from io import BytesIO
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
@@ -35,9 +34,7 @@ class WholeBody:
         strict = strict_body(response)
         self._chunked: ChunkedBody | None = None
         self._read_into: Callable[[memoryview], int]
-        if strict is None:
-            self._read_into = lambda view: _copied(response.read(len(view)), view)
-        elif strict.chunked and strict.fp is not None:
+        if strict.chunked and strict.fp is not None:
             self._chunked = ChunkedBody(strict)
             self._read_into = self._chunked.received
         else:
@@ -50,7 +47,7 @@ class WholeBody:
         # Bytes that must come within the stall timeout; 0: it is not set, below: they came.
         self._expected = 0
         self.size = 0
-        Cancel.limit(self._stall_s)
+        Cancel.current().set_timeout(self._stall_s)
 
     def take(self, size: int) -> bytes:
         """Return the next `size` bytes; fewer if the body ends before, as the server meant it to.
@@ -97,8 +94,7 @@ class WholeBody:
         begin = time.monotonic()
         if begin > self._due + self.size / _MIB:
             what = f"the deadline of {self._deadline_s:g} s has passed after {self.size} bytes"
-            todo = Remedy(in_programs("raise Retry(deadline=)"), "look for what slows the network")
-            raise Failed(StallError, what, todo, again=False)
+            raise attempts.too_late(what)
         if self._expected <= 0:
             if self._expected:
                 attempts.check_interrupted()
@@ -112,8 +108,3 @@ class WholeBody:
         self.size += count
         attempts.record.bytes += count
         return count
-
-
-def _copied(data: bytes, view: memoryview) -> int:
-    view[: len(data)] = data
-    return len(data)

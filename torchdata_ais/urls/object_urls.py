@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.urls.location import bucket_place, no_cluster
+from torchdata_ais.urls.location import no_cluster
+from torchdata_ais.urls.parsing import bucket_place
 from torchdata_ais.urls.templates import expand_template
 
 
@@ -43,15 +44,26 @@ def object_url(
     """
     if not isinstance(name, str):
         raise UsageError.at(f"an object has a name, not {name!r:.40}", todo="pass text")
-    params: dict[str, str] = {}
-    if etl_name:
-        params["etl_name"] = etl_name
-    if etl_args:
-        params["etl_args"] = (
-            etl_args if isinstance(etl_args, str) else json.dumps(etl_args, separators=(",", ":"))
-        )
     place = bucket_place(bucket, provider, namespace)
+    params = etl_query(etl_name, etl_args)
     return replace(place, name=name, endpoint=_endpoint_of(cluster), params=params).url()
+
+
+def etl_query(
+    name: str | None, args: str | Mapping[str, Any] | None = None, pipeline: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Return what says in a request for an object which transform is to make what comes, and which ones after it.
+
+    Example:
+        >>> etl_query("crop", {"size": 8})
+        {'etl_name': 'crop', 'etl_args': '{"size":8}'}
+    """
+    query = {"etl_name": name} if name else {}
+    if pipeline:
+        query["etl_pipeline"] = ",".join(pipeline)
+    if args:
+        query["etl_args"] = args if isinstance(args, str) else json.dumps(args, separators=(",", ":"))
+    return query
 
 
 def expand_object_urls(
