@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     if not name.startswith("_") and name not in __all__:
         if _find_spec(f"{__name__}.{name}") is not None:  # a room, as in torchdata_ais.urls.split_url
             return _importlib.import_module(f"{__name__}.{name}")
-        from torchdata_ais.arguments import did_you_mean
+        from torchdata_ais.argument_names import did_you_mean
 
         if hint := did_you_mean(name, __all__):
             raise AttributeError(f"module {__name__!r} has no {name!r}. {hint}")

@@ -5,67 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import ParamSpec, is_typeddict
 
+from torchdata_ais.argument_names import ELSEWHERE, did_you_mean
 from torchdata_ais.argument_types import check_kinds
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-_PART = 4  # letters of a name that may be a part of the one that is meant
-
-
-def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return a question that offers what of `known` looks like `name`, whatever the case; "" if nothing does.
-
-    Args:
-        name: What was written.
-        known: What could have been.
-        otherwise: What to say where nothing looks like it, but it is a part of some.
-
-    Example:
-        >>> did_you_mean("sise", ["size", "threads"]), did_you_mean("PIL", ["l", "pil"]), did_you_mean("x", ["size"])
-        ('Did you mean size?', 'Did you mean pil?', '')
-        >>> did_you_mean("timeout", ["rank_timeout_s"]), did_you_mean("timeout", ["rank_timeout_s"], "see stall_after")
-        ('Did you mean rank_timeout_s?', 'see stall_after')
-    """
-    lower = {one.lower(): one for one in known}
-    exact = name.lower() in lower
-    near = [name.lower()] if exact else get_close_matches(name.lower(), lower, n=3, cutoff=0.7)
-    if not near and not otherwise and len(name) >= _PART:  # "size" for "batchsize"
-        near = [one for one in lower if name.lower() in one][:3]
-    return f"Did you mean {' or '.join(lower[one] for one in near)}?" if near else otherwise
-
-
-_ELSEWHERE = {
-    "batch_size": "batches are made in the pipe: end it with .batched(32)",
-    "shuffle": "shuffle in the pipe: .shuffle() before .load_tar() for shards, .shuffled(1000) behind .group_samples()",
-    "collate_fn": "batches are made in the pipe: .batched(32, collation_fn=...)",
-    "drop_last": ".batched(32, partial=False) drops a last batch that is smaller",
-    "droplast": ".batched(32, partial=False) drops a last batch that is smaller",
-    "sampler": "the pipe says which samples come: split shards, or .select(...)",
-    "prefetch_factor": "it is called prefetch",
-    "timeout": "it is called stall_after",
-    "persistent_workers": "workers live on between epochs by themselves",
-    "worker_init_fn": "put what a worker needs into a stage, or use MultiProcessingReadingService(worker_init_fn=)",
-    "handler": "it is called on_error",
-    "num_workers": "workers are the loader's: ais_loader(pipe, num_workers=4), or those of its reading service: "
-    "DataLoader2(pipe, reading_service=MultiProcessingReadingService(4))",
-    "transform": "write it behind decode: .map_dict(jpg=transform), or .map_tuple(transform, None) behind to_tuple",
-    "start": "write .slice_samples(start, stop)",
-    "stop": "write .slice_samples(start, stop)",
-    "weights": "they are called probs",
-    "device": "workers make batches on the CPU; ais_loader(device='cuda') copies each to the GPU",
-}
-"""What to write instead of options that torch's and webdataset's loaders have."""
-
 
 _OWNERS = frozenset(["self", "cls"])
 
@@ -159,7 +110,7 @@ def check_call(
     known += getattr(kind, "__annotations__", ())
     unknown = [] if collects and kind is None else [one for one in named if one not in known]
     if unknown:
-        todo = did_you_mean(unknown[0], known, _ELSEWHERE.get(unknown[0], ""))
+        todo = did_you_mean(unknown[0], known, ELSEWHERE.get(unknown[0], ""))
         options = (
             f"its options are {', '.join(known)}" if known else "it takes values, and no options by name"
         )

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from torchdata_ais.arguments import check_number, did_you_mean
+from torchdata_ais.argument_names import did_you_mean
+from torchdata_ais.arguments import check_number
 from torchdata_ais.codecs import jpeg, pillow
 from torchdata_ais.codecs.crop import Crop, Frame, Resized
 from torchdata_ais.codecs.handlers import ends_with, extension, names

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchdata_ais.arguments import check_text, did_you_mean
+from torchdata_ais.argument_names import did_you_mean
+from torchdata_ais.arguments import check_text
 from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import MissingFieldError, UsageError

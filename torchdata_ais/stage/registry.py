@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torchdata_ais.arguments import did_you_mean
+from torchdata_ais.argument_names import did_you_mean
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.datapipes import IterDataPipe

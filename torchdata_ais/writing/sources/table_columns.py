@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from torchdata_ais.arguments import did_you_mean
+from torchdata_ais.argument_names import did_you_mean
 from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.codecs.fields import FIELD_KINDS
 from torchdata_ais.codecs.signs import ending_by_sign
