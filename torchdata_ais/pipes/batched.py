@@ -132,7 +132,7 @@ class Batcher(SlotBatcher):
         filled = self._live
         batch = collate_columns(rows, self._ragged, None if filled is None else filled.whole)
         if filled is not None:
-            filled.end_batch(len(rows))
+            filled.end_batch()
         kind = _KINDS.get(type(batch))
         return batch if kind is None else kind(batch)
 

@@ -56,10 +56,13 @@ class BatchRows:
         return lambda field, shape: self._row(block, number, field, shape)
 
     def whole(self, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """Return the batch of which `values` are the first rows, in order, once; None if they are not."""
+        """Return the batch of which `values` are all rows, in order, once; None if they are not.
+
+        A smaller one is copied: whoever stores it would store the memory behind it, too, which nobody has written to.
+        """
         start, shape = values[0].data_ptr(), values[0].shape
         memory = self._by_address.get(start)
-        if memory is None or len(values) > self._size:
+        if memory is None or len(values) != self._size:
             return None
         step = memory.nbytes // self._size
         for number, value in enumerate(values):
@@ -67,11 +70,11 @@ class BatchRows:
                 return None
         self._was_whole = True
         del self._by_address[start]
-        return torch.from_numpy(memory).view(self._size, *shape)[: len(values)]
+        return torch.from_numpy(memory).view(self._size, *shape)
 
-    def end_batch(self, count: int) -> None:
-        """Take note that `count` values were put together: the next is the first of a batch."""
-        if count < self._size or not self._was_whole:
+    def end_batch(self) -> None:
+        """Take note that a batch was put together: the next sample is the first of one."""
+        if not self._was_whole:
             self._restart()
         self._was_whole = False
 
