@@ -17,7 +17,7 @@ from PIL import Image
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.pipes import Batcher, SampleDecoder, SampleMapper, TupleMaker
 from torchdata_ais.stage.rows import BatchRows
-from torchdata_ais.workers.memory import Lender, borrow, give_back_done
+from torchdata_ais.workers.memory import Lender, _File, borrow, give_back_done
 from torchdata_ais.workers.pickling import pack, unpack
 
 SIZE = 16
@@ -275,14 +275,27 @@ def test_a_child_that_was_forked_keeps_what_it_sees() -> None:
     os.close(write)
 
 
-def test_without_descriptors_memory_is_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: Any) -> int:
-        raise OSError(24, "Too many open files")
+def none_left(*_: Any) -> Any:
+    raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(os, "memfd_create", none_left)
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda patch: patch.setattr(os, "memfd_create", none_left),
+        lambda patch: patch.delattr(os, "memfd_create"),
+        lambda patch: patch.setattr(_File, "map", none_left),
+    ],
+    ids=["descriptors", "memfd", "mappings"],
+)
+def test_without_what_it_needs_memory_is_ordinary(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
     memory = _Memory()
     tensor = memory.made(3)
     assert tensor.eq(3).all()
+    assert memory.lender.lend(tensor.data_ptr(), tensor.nbytes) is None
     monkeypatch.undo()
     assert memory.sent(tensor).eq(3).all()
 

@@ -121,15 +121,18 @@ class Lender:
     def block(self, size: int) -> NDArray[np.uint8]:
         """Return memory for what is to be sent: the first message that has it takes it along as it is.
 
-        Where descriptors have run out, it is memory like any other.
+        Where descriptors or mappings have run out, it is memory like any other; so it is where it would lie in a file
+        of a disk, which may be full when it is written to.
         """
+        if not hasattr(os, "memfd_create"):
+            return np.empty(size, np.uint8)
         with self._lock:
             try:
                 file = self._take(size)
+                self._files.append(file)
+                content = file.map(size)
             except OSError:
                 return np.empty(size, np.uint8)
-            self._files.append(file)
-            content = file.map(size)
             self._blocks[content.ctypes.data] = file
         return content
 
