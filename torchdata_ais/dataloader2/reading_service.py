@@ -31,6 +31,7 @@ from torchdata_ais.dataloader2.own.seeding import set_graph_random_seed
 from torchdata_ais.dataloader2.part import Reset, ServicePart
 from torchdata_ais.dataloader2.torchdata_names import WorkerInfo, WorkersReadingService
 from torchdata_ais.errors import LoaderError, UsageError
+from torchdata_ais.lifetime import close_at_exit
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.flight import ProcessPart
 from torchdata_ais.observe.records import Recorded
@@ -222,6 +223,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             raise LoaderError.at("this reading service was shut down", todo="make a new loader")
         self._owner_pid = os.getpid()
         _STARTED.add(self)
+        close_at_exit(self, "finalize")
         self._join(datapipe)
         parts = cut(datapipe) if self.num_workers else Parts(datapipe, None, None)
         refuse_second_sharding(parts)
@@ -317,7 +319,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
 
     def finalize(self) -> None:
         """End the processes, from any state: at once, or after the item under way, or by force after two seconds."""
-        if self._owner_pid != os.getpid():
+        if self._finalized or self._owner_pid != os.getpid():
             return
         self._finalized = True
         if self._ranks is not None:

@@ -16,6 +16,7 @@ from torchdata_ais.codecs import Normalize
 from torchdata_ais.dataloader2.own.pin_memory import pin_memory_fn
 from torchdata_ais.device import gpu_named, needs_gpu
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
+from torchdata_ais.lifetime import close_at_exit
 from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, PassOptions, StepsName
 from torchdata_ais.loaders.first_look import oddities
 from torchdata_ais.loaders.given import LoaderNames, check_pipe, passes_over
@@ -197,6 +198,7 @@ class AISLoader:
         self._run += 1
         self._newest = self._run
         items = self._epoch_items(self._run)
+        close_at_exit(items)
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
     def _epoch_items(self, run: int) -> Iterator[Any]:

@@ -12,6 +12,8 @@ from itertools import chain, islice
 from time import perf_counter
 from typing import Any, TypeVar
 
+from torchdata_ais.lifetime import close_at_exit
+
 T = TypeVar("T")
 
 _PAYS_AT_S = 3e-3
@@ -30,9 +32,6 @@ class Meter:
         timed: How many were timed.
         items_before: Items given in iterations that are over.
     """
-
-    _clock = staticmethod(perf_counter)
-    """An iterator may be closed when the interpreter ends, and has emptied this module."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -66,7 +65,7 @@ class Meter:
     def end(self, run: int) -> None:
         """Stop the clock of that iteration, if it is the one that runs."""
         if run == self._run and self._since is not None:
-            self._over_s += self._clock() - self._since
+            self._over_s += perf_counter() - self._since
             self._since = None
 
     def add(self, took_s: float, skipped: int) -> int:
@@ -98,6 +97,7 @@ def metered(iterator: Iterator[T], meter: Meter) -> Iterator[T]:
     blocks = _blocks(iterator, meter)
     items = _Items.from_iterable(blocks)
     items.parts = (blocks, iterator)  # type: ignore[attr-defined]
+    close_at_exit(items)
     return items
 
 

@@ -7,10 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+from torchdata_ais.lifetime import close_at_exit
 from torchdata_ais.stage.datapipes import IterDataPipe
 
 _LOOK_ROUND_S = 1.0
 """How often who waits looks whether the thread lives."""
+
+_EXIT_S = 2.0
+"""Seconds to wait for the item under way when the interpreter exits."""
 
 
 class LookAhead:
@@ -35,6 +39,7 @@ class LookAhead:
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        close_at_exit(self, "end")
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the next item.
@@ -73,9 +78,15 @@ class LookAhead:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread; return whether it has ended."""
-        if threading.current_thread() is not self._thread:
+        # The first test needs no name of this module, which may be empty when a generator ends at exit.
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def end(self) -> None:
+        """End the thread when the interpreter exits; an item that takes longer is left."""
+        self.close()
+        self.join(_EXIT_S)
 
     def _wait_for(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         waited_s = 0.0
