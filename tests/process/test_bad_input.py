@@ -176,11 +176,11 @@ def test_a_lambda_under_worker_processes_says_what_to_do(
     with pytest.raises(UsageError, match="The pipe cannot be sent to worker processes: ") as caught:
         with ais_loader(pipe, num_workers=2, multiprocessing_context="spawn") as loader:
             list(loader)
-    assert 'pip install "torchdata-ais[lambda]"' in str(caught.value)
+    assert "pip install dill" in str(caught.value)
 
 
 @pytest.mark.ci
 def test_a_lambda_in_a_program_says_what_to_do() -> None:
     done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=50)
     assert done.stdout.startswith("The pipe cannot be sent to worker processes: "), done.stderr
-    assert 'pip install "torchdata-ais[lambda]"' in done.stdout
+    assert "pip install dill" in done.stdout

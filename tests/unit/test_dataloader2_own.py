@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import pickle
 import queue
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.datapipes.map import SequenceWrapper
 from waiting import until
 
+import torchdata_ais.dataloader2
 from torchdata_ais.dataloader2 import communication
 from torchdata_ais.dataloader2.own.adapter import CacheTimeout, Shuffle
 from torchdata_ais.dataloader2.own.branches import find_dispatched, find_replicable_branches
@@ -54,6 +58,16 @@ class Counted(IterDataPipe[int]):
             if item == self.bad:
                 raise KeyError(item)
             yield item
+
+
+class Creates:
+    """Creates a folder when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
 
 
 def plus_one(item: int) -> int:
@@ -225,14 +239,35 @@ class TestLoader:
     )
     def test_what_is_no_state_is_a_state_error(self, state: Any) -> None:
         with pytest.raises(StateError, match=r"no state of a DataLoader2"):
-            DataLoader2(None).load_state_dict(state)
+            DataLoader2(None).load_state_dict(state, trust=True)
+
+    @pytest.mark.parametrize("kind", [DataLoader2, torchdata_ais.dataloader2.DataLoader2])
+    @pytest.mark.parametrize("field", ["serialized_datapipe", "randomness_state"])
+    def test_promise_8_a_state_runs_no_code_unless_it_is_trusted(
+        self, kind: Any, field: str, tmp_path: Path
+    ) -> None:
+        ran = tmp_path / "ran"
+        code = pickle.dumps(Creates(str(ran)))
+        state = kind(IterableWrapper([1])).state_dict()
+        state[field] = code if field == "serialized_datapipe" else (0, True, code, pickle.dumps(None))
+        for load in (
+            lambda **named: kind(None).load_state_dict(state, **named),
+            lambda **named: kind.from_state(state, None, **named),
+        ):
+            for named in ({}, {"trust": False}, {"trust": 1}):
+                with pytest.raises(StateError, match="unpickling can run any code"):
+                    load(**named)
+            assert not ran.exists()
+        with contextlib.suppress(StateError):
+            kind(None).load_state_dict(state, trust=True)
+        assert ran.exists()  # the state is one that runs code
 
     def test_a_state_cannot_be_loaded_into_a_running_loader(self) -> None:
         loader = DataLoader2(IterableWrapper([1]))
         state = loader.state_dict()
         iter(loader)
         with pytest.raises(LoaderError, match="begun an epoch"):
-            loader.load_state_dict(state)
+            loader.load_state_dict(state, trust=True)
 
     def test_the_states_of_services_come_back(self) -> None:
         service = SequentialReadingService(Counts(), InProcessReadingService())
@@ -240,11 +275,11 @@ class TestLoader:
         list(loader)
         with pytest.warns(UserWarning, match="no checkpoint"):
             state = loader.state_dict()
-        again = DataLoader2.from_state(state, service)
+        again = DataLoader2.from_state(state, service, trust=True)
         with pytest.warns(UserWarning, match="no checkpoint"):
             assert list(again) == [1, 2]
         assert again.reading_service.reading_services[0].epochs == 2
-        without = DataLoader2.from_state(state, InProcessReadingService())
+        without = DataLoader2.from_state(state, InProcessReadingService(), trust=True)
         with pytest.raises(StateError, match="InProcessReadingService has none"):
             iter(without)
         empty = DataLoader2(None)

@@ -58,6 +58,7 @@ def run(
         command += [
             "-p",
             "no:cacheprovider",
+            "--rootdir=.",  # ids that do not depend on the folders above the checkout
             "--timeout",
             str(timeout),
             "--tb=short",

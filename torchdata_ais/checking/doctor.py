@@ -102,22 +102,21 @@ def _codecs() -> Check:
     from torchdata_ais.codecs import build_decoder
 
     build_decoder()
-    rows = {"simplejpeg": "fast", "soundfile": "audio", "av": "video", "cbor2": "formats", ZSTD: "formats"}
-    troubles = {name: _trouble(name, extra) for name, extra in rows.items()}
+    troubles = {name: _trouble(name) for name in ("simplejpeg", "soundfile", "av", "cbor2", ZSTD)}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
     missing = [f"{name} ({trouble})" for name, trouble in troubles.items() if trouble]
-    text = ", ".join(there) + (f"; not there: {', '.join(missing)}" if missing else "")
+    text = ", ".join(there) + (f"; cannot be used: {', '.join(missing)}" if missing else "")
     if troubles["simplejpeg"]:
-        return Check("codecs", "note", text, 'pip install "torchdata-ais[fast]" decodes JPEG faster')
+        return Check("codecs", "note", text, "pip install simplejpeg decodes JPEG faster")
     return Check("codecs", "ok", text)
 
 
-def _trouble(name: str, extra: str) -> str:
+def _trouble(name: str) -> str:
     """Return why a library cannot be imported; empty if it can."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError:
-        return f"extra [{extra}]"
+        return "not installed"
     except Exception as error:  # noqa: BLE001 - see above
         return f"broken: {_first(error)}"
     return ""

@@ -16,7 +16,7 @@ AUDIO_EXTENSIONS = frozenset(names("flac mp3 sox wav m4a ogg wma opus aif aiff a
 
 def require_audio() -> None:
     """Raise `MissingLibraryError` if audio cannot be decoded here."""
-    require("soundfile", "audio", "decoding audio")
+    require("soundfile", "decoding audio")
 
 
 def torch_audio(name: str, data: bytes) -> tuple[torch.Tensor, int] | None:
@@ -31,6 +31,6 @@ def torch_audio(name: str, data: bytes) -> tuple[torch.Tensor, int] | None:
         return None
     import torch
 
-    soundfile = require("soundfile", "audio", "decoding audio")
+    soundfile = require("soundfile", "decoding audio")
     frames, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     return torch.from_numpy(frames).T.contiguous(), int(rate)

@@ -236,7 +236,7 @@ def _msgpack(value: Any, _: FieldEncoder) -> bytes:
 
 
 def _cbor(value: Any, _: FieldEncoder) -> bytes:
-    data: bytes = require("cbor2", "formats", "a cbor field").dumps(
+    data: bytes = require("cbor2", "a cbor field").dumps(
         value, default=lambda encoder, item: encoder.encode(_plain(item))
     )
     return data

@@ -1,4 +1,4 @@
-"""Libraries that are extras: imported when asked for, missed with the command that installs them."""
+"""Import of optional libraries, with an error that has the command to install them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torchdata_ais.errors import MissingLibraryError
 __all__ = ["MissingLibraryError", "require"]
 
 
-def require(module: str, extra: str, purpose: str) -> Any:
+def require(module: str, purpose: str, *, package: str = "") -> Any:
     """Import and return `module`.
 
     Args:
         module: The name to import.
-        extra: The extra of this package that installs it.
         purpose: What needs it, for the message.
+        package: What pip installs, where that is not `module`.
 
     Raises:
         MissingLibraryError: It is not installed; the message has the command. (Also an ImportError.)
@@ -26,5 +26,5 @@ def require(module: str, extra: str, purpose: str) -> Any:
     except ImportError as error:
         raise MissingLibraryError.at(
             f"{purpose} needs the library {module}, which cannot be imported: {error}",
-            todo=f'install it: pip install "torchdata-ais[{extra}]"',
+            todo=f'install it: pip install "{package or module}"',
         ) from error

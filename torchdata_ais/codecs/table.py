@@ -126,7 +126,7 @@ def _msgpack(data: bytes, _: FieldTable) -> Any:
 
 
 def _cbor(data: bytes, _: FieldTable) -> Any:
-    return require("cbor2", "formats", "a cbor field").loads(data)
+    return require("cbor2", "a cbor field").loads(data)
 
 
 def _torch(data: bytes, table: FieldTable) -> Any:

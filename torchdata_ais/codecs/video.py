@@ -17,7 +17,7 @@ VIDEO_EXTENSIONS = frozenset(names("mp4 m4v mkv ogv mjpeg avi mov h264 mpg mpeg 
 
 def require_video() -> None:
     """Raise `MissingLibraryError` if video cannot be decoded here."""
-    require("av", "video", "decoding video")
+    require("av", "decoding video")
 
 
 def torch_video(name: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]] | None:
@@ -43,7 +43,7 @@ def torch_video(name: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dic
 def _read(data: bytes) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[str, float]]:
     import torch
 
-    av = require("av", "video", "decoding video")
+    av = require("av", "decoding video")
     frames: list[torch.Tensor] = []
     sound: list[torch.Tensor] = []
     info: dict[str, float] = {}

@@ -1,11 +1,14 @@
-"""torchdata's `DataLoader2`, which says what to do about pipes that it cannot copy."""
+"""torchdata's `DataLoader2` with checked arguments and states."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import Self
+
 from torchdata_ais.arguments import checked
 from torchdata_ais.dataloader2 import torchdata_names
+from torchdata_ais.dataloader2.own.loader import check_trust
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.sending import explained
 
@@ -30,3 +33,27 @@ class DataLoader2(torchdata_names.DataLoader2[Any]):  # type: ignore[misc]
             )
         with explained():
             super().__init__(datapipe, datapipe_adapter_fn, reading_service)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], reading_service: Any, *, trust: bool = False) -> Self:
+        """Return a loader with the pipe and the seeds of `state`; see `load_state_dict`."""
+        check_trust(trust)
+        loader = cls(None, reading_service=reading_service)
+        loader.load_state_dict(state, trust=trust)
+        return loader
+
+    def load_state_dict(self, state_dict: dict[str, Any], *, trust: bool = False) -> None:
+        """Use the pipe and the seeds of a state from the first epoch on.
+
+        Args:
+            state_dict: A state that `state_dict` returned. Unlike torchdata, this loader refuses it by default.
+            trust: Whether to unpickle the state, which runs the code that it names.
+
+        Raises:
+            StateError: `trust` is not True.
+        """
+        check_trust(trust)
+        if torchdata_names.OWN:
+            super().load_state_dict(state_dict, trust=trust)
+        else:
+            super().load_state_dict(state_dict)

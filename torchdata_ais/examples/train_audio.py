@@ -1,4 +1,4 @@
-"""Learn to tell sounds apart by their spectra. Needs ``torchdata-ais[audio]``.
+"""Learn to tell sounds apart by their spectra. Needs soundfile.
 
 ::
 
@@ -42,7 +42,7 @@ def make_tones(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     Raises:
         MissingLibraryError: soundfile is not there.
     """
-    soundfile = require("soundfile", "audio", "writing audio")
+    soundfile = require("soundfile", "writing audio")
     for index in range(count):
         rng = random.Random(f"tones/{seed}/{index}")
         shape = rng.randrange(len(SOUNDS))

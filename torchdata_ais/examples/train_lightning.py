@@ -1,4 +1,4 @@
-"""Train the small network with Lightning: fit, checkpoint in mid-epoch, resume. Needs ``torchdata-ais[lightning]``.
+"""Train the small network with Lightning: fit, checkpoint in mid-epoch, resume. Needs lightning.
 
 ::
 

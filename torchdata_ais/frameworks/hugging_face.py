@@ -45,7 +45,7 @@ def to_hf(pipe: IterDataPipe[Any], *, parts: int | None = None, seed: int = 0) -
         dataset = to_hf(AISSourceLister("ais://pets/train-").load_tar().group_samples().decode())
         next(iter(dataset))["cls"]
     """
-    datasets = require("datasets", "hf", "to_hf()")
+    datasets = require("datasets", "to_hf()")
     if check_planned(pipe) is not None:
         raise UsageError.at(
             "to_hf() of a pipe that reads by index",

@@ -42,7 +42,7 @@ def lightning_data(
         data = lightning_data(train_pipe, val_pipe, epoch_steps=1000, num_workers=4)
         Trainer(use_distributed_sampler=False).fit(model, datamodule=data, ckpt_path="last")
     """
-    lightning = require("lightning", "lightning", "lightning_data()")
+    lightning = require("lightning", "lightning_data()")
 
     class Data(lightning.LightningDataModule):  # type: ignore[name-defined,misc]
         """The loaders, each made once: Lightning asks for them again only when told to."""

@@ -100,7 +100,7 @@ class OpenTelemetryStats:
     """
 
     def __init__(self, meter: Any = None, **attributes: str) -> None:
-        self._metrics = require("opentelemetry.metrics", "metrics", "OpenTelemetryStats()")
+        self._metrics = require("opentelemetry.metrics", "OpenTelemetryStats()", package="opentelemetry-api")
         self._attributes = attributes
         self._report: Stats | None = None
         meter = self._metrics.get_meter("torchdata_ais") if meter is None else meter

@@ -35,7 +35,7 @@ def as_node(pipe: IterDataPipe[Any] | AISLoader, **options: Any) -> Any:
         loader = Loader(Prefetcher(as_node(pipe, num_workers=4), prefetch_factor=2))
         state = loader.state_dict()
     """
-    base = require("torchdata.nodes", "nodes", "as_node()").BaseNode
+    base = require("torchdata.nodes", "as_node()", package="torchdata>=0.10").BaseNode
     loader = pipe if isinstance(pipe, AISLoader) else ais_loader(pipe, **options)
 
     class LoaderNode(base):  # type: ignore[valid-type,misc]

@@ -37,7 +37,7 @@ def trainer_callback(loader: AISLoader, resume_from: str | Path | None = None) -
         trainer = MyTrainer(model, arguments, callbacks=[callback])
         trainer.train(resume_from_checkpoint=checkpoint)
     """
-    base = require("transformers", "hf", "trainer_callback()").TrainerCallback
+    base = require("transformers", "trainer_callback()").TrainerCallback
     if resume_from is not None:
         loader.load_state_dict(_state_in(Path(resume_from)))
 

@@ -102,7 +102,7 @@ def _knob(stage: StageReport, stages: Sequence[StageReport], more: str) -> str:
         before = any(other.name == "decode" for other in stages[: _index(stages, stage)])
         return f"use {more}" + (", or put it before decode, where items are small" if before else "")
     threads = "" if "threads=" in stage.text else "decode(threads=2) or "
-    fast = "" if find_spec("simplejpeg") else "; the extra [fast] decodes JPEG faster"
+    fast = "" if find_spec("simplejpeg") else "; pip install simplejpeg decodes JPEG faster"
     return _KNOBS.get(stage.name, _FUNCTION).format(more=more, threads=threads, fast=fast)
 
 

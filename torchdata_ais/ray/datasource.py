@@ -152,7 +152,7 @@ class IndexDatasource(_SampleDatasource):
 def check_ray() -> None:
     """Raise `MissingLibraryError` if Ray is not installed."""
     if ReadTask is None:
-        raise MissingLibraryError.at("Ray Data is not installed", todo='pip install "torchdata-ais[ray]"')
+        raise MissingLibraryError.at("Ray Data is not installed", todo='install it: pip install "ray[data]"')
 
 
 def _cut(items: Sequence[Any], parts: int) -> Iterator[Any]:

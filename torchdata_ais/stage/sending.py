@@ -13,7 +13,7 @@ from torchdata_ais.stage.upstream import members
 
 _TODO = (
     "use functions defined at the top level of a module, functools.partial, or"
-    ' pip install "torchdata-ais[lambda]" for lambdas'
+    " pip install dill for lambdas"
 )
 
 

@@ -37,6 +37,15 @@ READING_SERVICE_STATE_KEY_NAME = "reading_service_state"
 RANDOMNESS_STATE_KEY_NAME = "randomness_state"
 
 
+def check_trust(trust: bool) -> None:
+    """Raise `StateError` unless the caller trusts a state, which holds pickles, as it trusts a program."""
+    if trust is not True:
+        raise StateError.at(
+            "a state of DataLoader2 holds a pickled pipe, and unpickling can run any code",
+            todo="for a state that you saved yourself pass trust=True; the states of ais_loader hold no code",
+        )
+
+
 class PauseIteration(StopIteration):
     """Raised by a pipe: nothing more for now, and the epoch is not over."""
 
@@ -270,21 +279,27 @@ class DataLoader2(Generic[T_co]):
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], reading_service: ReadingServiceInterface) -> DataLoader2[Any]:
+    def from_state(
+        cls, state: dict[str, Any], reading_service: ReadingServiceInterface, *, trust: bool = False
+    ) -> DataLoader2[Any]:
         """Return a loader with the pipe and the seeds of `state`; see `load_state_dict`."""
+        check_trust(trust)
         loader: DataLoader2[Any] = cls(None, reading_service=reading_service)
-        loader.load_state_dict(state)
+        loader.load_state_dict(state, trust=trust)
         return loader
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over pipe and seeds of a state, before the first epoch.
+    def load_state_dict(self, state_dict: dict[str, Any], *, trust: bool = False) -> None:
+        """Use the pipe and the seeds of a state from the first epoch on.
 
-        The pipe is unpickled: load only what you trust as you trust a program.
+        Args:
+            state_dict: A state that `state_dict` returned. Unlike torchdata, this loader refuses it by default.
+            trust: Whether to unpickle the state, which runs the code that it names.
 
         Raises:
-            LoaderError: An epoch was begun.
-            StateError: It is no state of a `DataLoader2`.
+            LoaderError: An epoch has started.
+            StateError: `trust` is not True, or `state_dict` is not a state of a `DataLoader2`.
         """
+        check_trust(trust)
         if self._datapipe_iter is not None:
             raise LoaderError.at("the loader has begun an epoch", todo="load the state into a new loader")
         try:

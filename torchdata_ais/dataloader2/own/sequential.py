@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from torchdata_ais.dataloader2.own.interface import (
     CheckpointableReadingServiceInterface,
@@ -60,11 +61,11 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
             else:
                 states.append(b"")
                 warnings.warn(f"{type(service).__name__} has no checkpoint: it begins anew", stacklevel=2)
-        return pickle.dumps(states)
+        return msgspec.msgpack.encode(states)
 
     def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
         """Return the pipe, with each service standing where its state was taken."""
-        states = pickle.loads(serialized_state)  # noqa: S301 - of `checkpoint`; see DataLoader2.load_state_dict
+        states = msgspec.msgpack.decode(serialized_state, type=list[bytes])
         for service, state in zip(self.reading_services, states, strict=True):
             if isinstance(service, CheckpointableReadingServiceInterface):
                 datapipe = service.restore(datapipe, state)
