@@ -394,7 +394,8 @@ def main(words=None):
     left_out = {name: module for name, module in NEEDS.items() if not is_there(module)}
     for name, module in left_out.items():
         print(
-            f"{name} is left out: {module} is not there. install the extra [bench] of this checkout", file=sys.stderr
+            f"{name} is left out: {module} is not there. install the extra [bench] of this checkout",
+            file=sys.stderr,
         )
     everything = {
         "surroundings": surroundings(),

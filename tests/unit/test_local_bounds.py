@@ -119,6 +119,19 @@ def test_a_full_disk_is_507_with_the_systems_number_and_leaves_nothing(limited: 
     assert time.monotonic() - begun < 30  # not the SDK's minute and a half of retries
 
 
+def test_an_object_larger_than_the_disk_is_507_before_its_body_is_read(limited: LocalCluster) -> None:
+    for url in (limited.endpoint, limited.target_urls[0]):
+        parts = urlsplit(url)
+        with socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=20) as sock:
+            length = 9 * 10**17
+            sock.sendall(b"PUT /v1/objects/b/o HTTP/1.1\r\nHost: %s\r\n" % parts.netloc.encode())
+            sock.sendall(b"Content-Length: %d\r\n\r\n" % length)
+            answer = b"".join(iter(lambda: sock.recv(65536), b""))  # until the server closes
+        assert answer.startswith(b"HTTP/1.1 507 ")
+        assert b"ENOSPC" in answer
+    assert data_files(limited) == 0
+
+
 def test_what_cannot_be_written_down_has_not_happened(tmp_path: Path) -> None:
     with LocalCluster(targets=1, root=tmp_path) as cluster:
         bucket = cluster.client().bucket("b").create()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import warnings
@@ -128,6 +129,40 @@ def test_a_cluster_that_was_killed_says_so() -> None:
     assert root.exists()
     cluster.stop()
     assert not root.exists()
+
+
+def test_a_temporary_folder_whose_server_and_owner_were_killed_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, young, foreign = (tmp_path / f"ais-local-{name}" for name in ("left", "young", "foreign"))
+    for folder in (left, young):
+        (folder / "data").mkdir(parents=True)
+        (folder / "lock").touch()
+    foreign.symlink_to(tmp_path)
+    os.utime(left / "lock", (0, 0))
+    with LocalCluster() as running:
+        os.utime(running.root / "lock", (0, 0))  # held, so it stays
+        with LocalCluster():
+            assert running.root.exists()
+        assert not left.exists()
+        assert young.exists()
+        assert foreign.is_symlink()
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_data_are_of_the_user_alone(made: bool, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    if made:
+        root.mkdir(0o755)
+    with LocalCluster(targets=1, root=root) as cluster:
+        bucket = cluster.client().bucket("b").create()
+        bucket.object("o").get_writer().put_content(b"private")
+        bucket.object("o").multipart_upload().create().add_part(1).put_content(b"private")
+        open_to_others = [
+            str(path.relative_to(root)) for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077
+        ]
+        assert open_to_others == (["."] if made else [])
 
 
 OWNER = """

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import os
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,9 @@ from .server_process import Secret, ServerProcess
 
 _START_DEADLINE_S = 30.0
 _COMMAND_DEADLINE_S = 60.0
+_PREFIX = "ais-local-"
+_LEFT_AFTER_S = 60.0
+"""A temporary folder of this age has a lock that its server holds, or is left over."""
 
 
 class Faults:
@@ -125,9 +131,11 @@ class LocalCluster:
         if self.running:
             return self
         self.stop()  # what is left of one that has ended by itself
-        self._folder = root = self._root or Path(tempfile.mkdtemp(prefix="ais-local-"))
+        if self._root is None:
+            _remove_leftovers(Path(tempfile.gettempdir()))
+        self._folder = root = self._root or Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError.at(
                 f"the folder {root} for the data cannot be made: {error.strerror or error}",
@@ -285,6 +293,22 @@ class LocalCluster:
 
     def _ask(self, what: str, **arguments: Any) -> Any:
         return self._running().ask({"do": what, **arguments}, _COMMAND_DEADLINE_S)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary folders of servers that were killed together with their owners."""
+    for root in folder.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # of another user, or removed meanwhile
+            status = root.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue
+            lock = os.open(root / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if time.time() - os.fstat(lock).st_mtime > _LEFT_AFTER_S:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(root, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _stop_at_exit(reference: weakref.ref[LocalCluster]) -> None:

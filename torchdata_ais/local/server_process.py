@@ -42,7 +42,9 @@ class ServerProcess:
         self._log = log
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        with log.open("wb") as stderr:
+        with os.fdopen(
+            os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
+        ) as stderr:
             self._process = subprocess.Popen(  # noqa: S603  our own file under our own interpreter
                 [sys.executable, str(_SERVER)],
                 stdin=subprocess.PIPE,

@@ -12,8 +12,7 @@ from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.stage.upstream import members
 
 _TODO = (
-    "use functions defined at the top level of a module, functools.partial, or"
-    " pip install dill for lambdas"
+    "use functions defined at the top level of a module, functools.partial, or pip install dill for lambdas"
 )
 
 

@@ -25,5 +25,5 @@ def load_zstd() -> Any:
     except ImportError:
         raise MissingLibraryError.at(
             "the shard is compressed with Zstandard, and no library for it is installed",
-            todo='install one: pip install backports.zstd',
+            todo="install one: pip install backports.zstd",
         ) from None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import sys
 import time
 import traceback
@@ -14,7 +17,7 @@ import msgspec
 from .access import check_sender
 from .actions import Busy, DeadRedirect, Delay, Status
 from .api_objects import redirect
-from .messages import BadRequestError, HangupError
+from .messages import BLOCK_BYTES, BadRequestError, HangupError
 from .names import check_bucket_name, check_object_name
 from .nodes import HOST
 from .problem import ReplyError, of_the_machine
@@ -49,6 +52,7 @@ def answer(call: Call) -> Reply:
 
 def _dispatch(call: Call) -> Reply:
     check_sender(call.request, call.cluster.ports)
+    _check_space(call)
     resource, key = _resolve(call)
     if call.cluster.faults:
         _meet_faults(call, resource, key)
@@ -78,6 +82,15 @@ def _meet_faults(call: Call, resource: str, key: str) -> None:
 def _refused(call: Call, code: int, retry_after: float | None) -> ReplyError:
     headers = None if retry_after is None else {"Retry-After": f"{retry_after:g}"}
     return ReplyError(code, f"{call.node.tag}: injected fault", headers=headers)
+
+
+def _check_space(call: Call) -> None:
+    """Refuse a body that announces more bytes than the disk has; the connection ends with the answer."""
+    announced = call.request.body.announced
+    if announced > BLOCK_BYTES and announced > shutil.disk_usage(call.cluster.root).free:
+        problem = of_the_machine(call.node.tag, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        problem.headers["Connection"] = "close"  # nothing reads the body
+        raise problem
 
 
 def _resolve(call: Call) -> tuple[str, str]:

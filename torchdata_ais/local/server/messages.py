@@ -58,6 +58,11 @@ class Body:
         self._asked = asked
 
     @property
+    def announced(self) -> int:
+        """Bytes that the head announces and that were not read; 0 for a body in chunks."""
+        return self._left
+
+    @property
     def pending(self) -> bool:
         """Whether bytes of this body may still be on the way."""
         return self._chunked or self._left > 0

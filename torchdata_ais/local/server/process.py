@@ -33,6 +33,7 @@ class RootInUseError(OSError):
 
 def main() -> None:
     """Run until told to stop, or until the parent has gone."""
+    os.umask(0o077)  # objects may be private
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops this process itself
     threading.stack_size(512 * 1024)
     config = json.loads(sys.stdin.readline())

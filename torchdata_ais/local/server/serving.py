@@ -103,7 +103,8 @@ class _Served:
             reply = answer(call)
         except BadRequestError as error:
             return self._refuse(error)
-        goes_on = request.keep_alive and request.body.can_be_drained
+        closes = reply.headers.get("Connection") == "close"
+        goes_on = request.keep_alive and request.body.can_be_drained and not closes
         if not goes_on:
             reply.headers["Connection"] = "close"
         # Counted before it goes out, so that a client that has its answer finds it counted.
