@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import pickle
 import random
 from typing import Any
@@ -12,13 +13,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from torchvision_values import FILE, digest, pixels
 
 from torchdata_ais import CenterCrop, Decoder, RandomResizedCrop, ResizeCrop
 from torchdata_ais.codecs import imagehandler, jpeg
 from torchdata_ais.codecs.crop import Crop, Frame, Part
 from torchdata_ais.errors import DecodeError, UsageError
 
-SHAPES = [(375, 500), (500, 375), (60, 40), (1, 50), (50, 1), (1, 1), (17, 400), (33, 31), (224, 224)]
+STORED = json.loads(FILE.read_text())
+"""Values of torchvision; see torchvision_values.py."""
 
 
 @pytest.fixture(params=["simplejpeg", "pillow"])
@@ -78,57 +81,31 @@ class Replayed(random.Random):
         return value
 
 
-@pytest.mark.ci
-def test_a_random_crop_is_torchvisions_for_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    v2 = pytest.importorskip("torchvision.transforms.v2")
-    numbers: list[float] = []
-    uniform, randint = torch.Tensor.uniform_, torch.randint
-
-    def kept_uniform(self: Any, *given: Any, **named: Any) -> Any:
-        numbers.append(uniform(self, *given, **named).item())
-        return self
-
-    def kept_randint(*given: Any, **named: Any) -> Any:
-        value = randint(*given, **named)
-        numbers.append(value.item())
-        return value
-
-    monkeypatch.setattr(torch.Tensor, "uniform_", kept_uniform)
-    monkeypatch.setattr(torch, "randint", kept_randint)
-    torch.manual_seed(3)
-    for scale, ratio in (((0.08, 1.0), (3 / 4, 4 / 3)), ((0.5, 1.0), (1.0, 1.0)), ((0.9, 1.0), (2.0, 3.0))):
-        theirs = v2.RandomResizedCrop(224, scale=scale, ratio=ratio, antialias=True)
-        ours = RandomResizedCrop(224, scale=scale, ratio=ratio)
-        for height, width in SHAPES[:-1]:
-            for _ in range(10):
-                numbers.clear()
-                made = theirs.make_params([torch.empty((3, height, width))])
-                cut = cut_of(ours.frame(height, width, Replayed(numbers)), height, width)
-                theirs_is = made["top"], made["left"], made["height"], made["width"]
-                # Of a picture of one pixel torchvision may take none.
-                assert tuple(cut) == theirs_is or (0 in theirs_is and 1 in (cut.height, cut.width))
-                assert not numbers, "torchvision has drawn more"
+def test_a_random_crop_is_torchvisions_for_the_same_numbers() -> None:
+    for row in STORED["random"]:
+        crop = RandomResizedCrop(224, scale=tuple(row["scale"]), ratio=tuple(row["ratio"]))
+        height, width = row["shape"]
+        numbers = list(row["drawn"])
+        assert [*cut_of(crop.frame(height, width, Replayed(numbers)), height, width)] == row["cut"], row
+        assert not numbers, "torchvision has drawn more"
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("size", [224, (32, 300), 1, (3, 2)])
-def test_the_middle_is_torchvisions(size: Any) -> None:
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
-    for height, width in SHAPES:
-        image = picture(height, width)
-        ours = Decoder("torchrgb8", center_crop=size)({"png": file_of(image, "png")})["png"]
-        assert torch.equal(ours, functional.center_crop(planes_of(image), size)), (height, width)
+def sized(size: Any) -> Any:
+    return tuple(size) if isinstance(size, list) else size
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("shorter", "size"), [(256, 224), (33, (33, 20)), (7, 1), (40, (60, 30))])
-def test_resize_and_middle_are_torchvisions(shorter: int, size: Any) -> None:
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
-    for height, width in SHAPES[1:-1]:
-        image = picture(height, width)
-        ours = Decoder("torchrgb8", resize_crop=(shorter, size))({"png": file_of(image, "png")})["png"]
-        resized = functional.resize(planes_of(image), [shorter], antialias=True)
-        assert torch.equal(ours, functional.center_crop(resized, size)), (height, width)
+@pytest.mark.parametrize("row", STORED["middle"], ids=str)
+def test_the_middle_is_torchvisions(row: Any) -> None:
+    data = file_of(Image.fromarray(pixels(*row["shape"])), "png")
+    ours = Decoder("torchrgb8", center_crop=sized(row["size"]))({"png": data})["png"]
+    assert digest(ours) == row["digest"]
+
+
+@pytest.mark.parametrize("row", STORED["resized"], ids=str)
+def test_resize_and_middle_are_torchvisions(row: Any) -> None:
+    data = file_of(Image.fromarray(pixels(*row["shape"])), "png")
+    ours = Decoder("torchrgb8", resize_crop=(row["shorter"], sized(row["size"])))({"png": data})["png"]
+    assert digest(ours) == row["digest"]
 
 
 def test_a_crop_is_always_within_the_picture() -> None:
