@@ -7,4 +7,4 @@ from hypothesis import settings
 
 def examples(number: int) -> int:
     """Return a fifth of `number` in the README's command; all, and fresh ones, in ``.ci/run``."""
-    return max(number // 5, 2) if settings.get_current_profile_name() == "same" else number
+    return max(number // 5, 2) if settings().derandomize else number

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from forked_ranks import run_forked
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from torchdata_ais import AISSampleReader, AISSourceLister, Mixture, SampleIndex, ais_loader
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders import as_dataset, load_state_dict, state_dict
 from torchdata_ais.stage.slots import plan_of
 from torchdata_ais.testing import example_shards
+
+StatefulDataLoader = pytest.importorskip(
+    "torchdata.stateful_dataloader", reason="torchdata has it from 0.8 on"
+).StatefulDataLoader
 
 pytestmark = [
     pytest.mark.timeout(180),
