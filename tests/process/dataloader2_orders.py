@@ -115,11 +115,11 @@ def states() -> list[Any]:
     found = [list(loader)]
     running = iter(loader)
     first = [next(running) for _ in range(4)]
-    again = DataLoader2.from_state(loader.state_dict(), service)
+    again = DataLoader2.from_state(loader.state_dict(), service, trust=True)
     again._restore_checkpoint_beginning_of_epoch()
     found += [first, [item[0] for item in again]]
     loaded = DataLoader2(None, reading_service=service)
-    loaded.load_state_dict(loader.state_dict())
+    loaded.load_state_dict(loader.state_dict(), trust=True)
     found.append([item[0] for item in loaded])
     for one in (loader, again, loaded):
         one.shutdown()

@@ -131,7 +131,7 @@ def test_torchdatas_state_dict_starts_the_epoch_again() -> None:
         head = next(items)
         state = loader.state_dict()
         whole = [head, *items]
-    with DataLoader2.from_state(state, MultiProcessingReadingService(2)) as again:
+    with DataLoader2.from_state(state, MultiProcessingReadingService(2), trust=True) as again:
         again._restore_checkpoint_beginning_of_epoch()
         assert [number for number, _ in again] == [number for number, _ in whole]
 
