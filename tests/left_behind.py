@@ -12,16 +12,24 @@ Runs in the process that runs no tests itself: with ``-n 0`` there is none, and 
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing.util
 import os
 import re
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed
+
+from torchdata_ais.local import LocalCluster
 
 PATIENCE_S = 30
 """How long processes that were told to end may take to do so, on a machine that is busy."""
@@ -102,6 +110,56 @@ def _folder_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     else:
         with contextlib.suppress(OSError):  # not empty: the session tells
             Path(made).rmdir()
+
+
+@pytest.fixture(scope="session")
+def ais_local_cluster(ais_local_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The session's embedded cluster, whose buckets `_state_of_the_module` watches."""
+    _watched.append(ais_local_cluster)
+    yield ais_local_cluster
+    _watched.clear()
+
+
+_watched: list[LocalCluster] = []
+
+
+def _buckets() -> set[str]:
+    return {bucket.name for cluster in _watched for bucket in cluster.client().cluster().list_buckets()}
+
+
+def _settings() -> dict[str, Any]:
+    """Return what a test may set for its process, and must set back."""
+    return {
+        "working folder": Path.cwd(),
+        "environment": {name: value for name, value in os.environ.items() if name not in _SET_BY_OTHERS},
+        "import path": list(sys.path),
+        "signal handlers": {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
+        "threads of torch": torch.get_num_threads(),
+        "default type of torch": torch.get_default_dtype(),
+        "process group": torch.distributed.is_initialized(),
+        "levels of loggers": {
+            name: logger.level
+            for name, logger in logging.root.manager.loggerDict.items()
+            if name.startswith("torchdata_ais") and isinstance(logger, logging.Logger) and logger.level
+        },
+    }
+
+
+_SET_BY_OTHERS = ("PYTEST_CURRENT_TEST", "TMPDIR", "COLUMNS")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _state_of_the_module() -> Iterator[None]:
+    """Fail where the tests of a file leave buckets or settings to those of the next one."""
+    buckets, settings = _buckets(), _settings()
+    yield
+    left = _buckets() - buckets
+    for cluster in _watched:
+        for name in left:
+            cluster.client().bucket(name).delete(missing_ok=True)
+    changed = {name: (value, settings[name]) for name, value in _settings().items() if value != settings[name]}
+    assert not left, f"buckets were left in the cluster of the session: {sorted(left)}"
+    assert not changed, f"settings were left: {changed}"
 
 
 def names(folder: Path) -> list[str]:
