@@ -41,7 +41,7 @@ class StreamPasses(Passes):
         ahead: Whether an item is asked for before the one before it was given out.
     """
 
-    ahead: ClassVar = False
+    ahead: ClassVar[bool] = False
 
     def __init__(
         self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
