@@ -41,10 +41,6 @@ _PIN = "; pin=False takes what is there at the start"
 _NODE = "look at the node that holds the object"
 
 
-def _broken_off(where: str) -> Failed:
-    return Failed(ReadError, f"the body broke off at byte {where}", _NODE, says_byte=True)
-
-
 class HTTPReader(Reader):
     """Reads one object or web file, for one thread at a time.
 
@@ -185,7 +181,7 @@ class HTTPReader(Reader):
             edge = self._start if position < self._start else self._offset
             data = self._read1(response, min(self._options.block_bytes, edge - position))
             if not data:
-                raise _broken_off(f"{position}")
+                raise self._broken_off(f"{position}", position)
             if again is not None and position >= self._start:
                 again.update(data)
             position += len(data)
@@ -210,9 +206,16 @@ class HTTPReader(Reader):
             attempts.progress(size)
             yield data
         if self.facts.size is not None and self._offset < self.facts.size:
-            raise _broken_off(f"{self._offset} of {self.facts.size}")
+            raise self._broken_off(f"{self._offset} of {self.facts.size}")
         if plain is not None:
             plain.close()  # or urllib3, which does not know that it was read, would take it for broken off
+
+    def _broken_off(self, where: str, byte: int | None = None) -> Failed:
+        failed = self._attempts.broke_off(
+            f"the body broke off at byte {where}", self._offset if byte is None else byte
+        )
+        failed.says_byte = True
+        return failed
 
     def _read1(self, body: BaseHTTPResponse | StrictResponse, size: int) -> bytes:
         """Return the next bytes, at most `size`; ``b""`` at the end of the body."""
@@ -231,7 +234,7 @@ class HTTPReader(Reader):
                 raise Cancelled from error
             self._attempts.check_interrupted(error)
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
-            raise _broken_off(f"{self._offset}{size_text} ({root(error)})") from error
+            raise self._broken_off(f"{self._offset}{size_text} ({root(error)})") from error
         finally:
             took_s = time.monotonic() - begin
             self._attempts.record.read_s += took_s

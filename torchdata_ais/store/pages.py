@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
 _MSGPACK = "application/msgpack"
 _PAGE_NAMES = 0  # as many as the cluster gives
-_PROPS = "name,size,checksum,version"
+_PROPS = "name,size,checksum,version,flags"
 _PROXY = "look at the log of the proxy, or name the objects with a template: then nothing is listed"
 _NAMED = (
     "list by a narrower prefix, or name the objects with a template; if the bucket has such an object, remove it "
@@ -39,6 +39,7 @@ _BARREN_PAGES = (
 )
 _MOST = 10_000_000
 _IS_DIRECTORY = 1 << 8
+_IS_CHUNKED = 1 << 13
 
 
 class _Object(msgspec.Struct):
@@ -72,12 +73,17 @@ class _Bucket(msgspec.Struct):
 
 
 class Entry(NamedTuple):
-    """What the listing says about one object."""
+    """What the listing says about one object.
+
+    Attributes:
+        chunked: Whether the cluster stores it in parts (of a multipart upload, or of a bucket that splits objects).
+    """
 
     name: str
     size: int
     checksum: str | None
     version: str | None
+    chunked: bool = False
 
 
 class _Listing:
@@ -102,7 +108,10 @@ class _Listing:
                 )
                 continue
             self._check(entry.n, entry.s)
-            self._found.setdefault(entry.n, Entry(entry.n, entry.s, entry.cs or None, entry.v or None))
+            chunked = bool(entry.f & _IS_CHUNKED)
+            found = Entry(entry.n, entry.s, entry.cs or None, entry.v or None, chunked)
+            if self._found.setdefault(entry.n, found).chunked < chunked:
+                self._found[entry.n] = found  # listed twice: a node that stores parts decides
         if len(self._found) > _MOST:
             raise ReadError.at(f"{self.name}: more than {_MOST:,} objects", todo="list by narrower prefixes")
         self._barren = self._barren + 1 if len(self._found) == before else 0

@@ -94,7 +94,7 @@ def read_range(
             expected = _extent(response, start, length)
             data = _body(response, 0, expected, attempts, options)
             if len(data) != expected:
-                raise Failed(ReadError, f"{len(data)} bytes came of {expected}", "look at that node")
+                raise attempts.broke_off(f"{len(data)} bytes came of {expected}", len(data))
             return data
         finally:
             let_go(response)
