@@ -181,7 +181,7 @@ def test_a_body_that_always_ends_at_one_byte_is_explained(cluster: LocalCluster)
     options = StoreOptions(endpoint=cluster.endpoint, retry=Retry(attempts=3, backoff=0.01))
     with pytest.raises(ReadError, match=f"the body broke off at byte {THIRD} of {len(SHARD)}") as caught:
         list(AISFileLoader(["ais://b/s-0.tar"], cluster=options))
-    assert "if it always ends at this byte, store the object again" in caught.value.todo
+    assert "if it always ends at this byte, remove the object and store it again" in caught.value.todo
     with pytest.raises(ReadError, match="broke off after 0 bytes") as caught:
         read_range("ais://b/s-0.tar", 0, 10, options)
     assert "if it always ends at this byte" in caught.value.todo

@@ -28,7 +28,7 @@ _QUIET_S = 60.0
 _MOST_SAID = 1000
 _NODE = "look at the node that holds the object"
 PARTS_LOST = (
-    "store the object again: the cluster has no more of it than this. AIStore's shard index job leaves only the first "
+    "remove the object and store it again: the cluster has no more of it than this. AIStore's shard index job leaves only the first "
     "part of an object that was uploaded in parts"
 )
 """Advice for an object that such a job has damaged."""
@@ -84,6 +84,7 @@ class Attempts:
     Attributes:
         total: Tries begun so far.
         retries: Pauses made so far.
+        answered_by: The address that the last response came from, after redirects.
         token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
         record: What is noted of the request under way.
     """
@@ -103,6 +104,7 @@ class Attempts:
         self._breaks: tuple[int, int] = (-1, 0)
         self.total = 0
         self.retries = 0
+        self.answered_by = ""
         self.token_kept_from = ""
         self.record = RequestRecord("", "", 0.0)
 

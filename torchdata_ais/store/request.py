@@ -93,6 +93,7 @@ def send(
         location = response.headers.get("Location")
         if not follow or response.status not in _MOVED or not location:
             attempts.record.first_byte_s = time.monotonic() - begin
+            attempts.answered_by = url
             return response
         drain(response)
         sender = urlsplit(url).netloc.rpartition("@")[2]

@@ -64,6 +64,12 @@ def authorization(url: str, options: StoreOptions) -> dict[str, str]:
     return {}
 
 
+def is_node(url: str, options: StoreOptions) -> bool:
+    """Return whether the host of `url` is a node on the map of the cluster of `options`."""
+    target = origin(url)
+    return bool(options.endpoint) and target is not None and target in _cluster(target, options)
+
+
 def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict[str, str]]:
     """Return `url` without user name and password, and the header with them for its origin.
 
@@ -96,7 +102,9 @@ def _cluster(wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
 
 def _fetch_map(options: StoreOptions) -> frozenset[_Origin]:
     base = str(options.endpoint)
-    headers = {"Authorization": f"Bearer {options.token}", "Accept-Encoding": "identity"}
+    headers = {"Accept-Encoding": "identity"}
+    if options.token:
+        headers["Authorization"] = f"Bearer {options.token}"
     headers.update(login_of(base, options)[2])
     timeout = urllib3.Timeout(connect=options.connect_timeout, read=_MAP_TIMEOUT_S)
     nodes: set[_Origin] = set()

@@ -185,7 +185,10 @@ def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, dict[str,
 
 @route("target", "PUT", "object", sdk="ObjectWriter.put_content, .put_file")
 def put(call: Call) -> Reply:
-    """Store the body. A checksum that the client sent is compared with the one computed on the way."""
+    """Store the body. A checksum that the client sent is compared with the one computed on the way.
+
+    If it is that of the object that is there, nothing is stored, and the answer is bare, as of a real node.
+    """
     if call.cluster.owner(call.bucket, call.name) is not call.node:
         raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
     kind = call.request.headers.get("ais-checksum-type", "xxhash2")
@@ -193,6 +196,11 @@ def put(call: Call) -> Reply:
         raise not_implemented(f"checksum type {kind!r}")
     expected = call.request.headers.get("ais-checksum-value", "")
     own = call.source.checksum
+    there = call.source.objects.get(call.name)
+    if there and expected and (kind, expected) == (there.kind, there.checksum) and not there.reloaded:
+        for _ in call.request.body.blocks():
+            pass
+        return Reply()
     with call.store.new_file() as (number, path):
         size, checksum = append_blocks(path, call.request.body.blocks(), kind)
         if expected not in ("", checksum):

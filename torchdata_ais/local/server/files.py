@@ -19,7 +19,7 @@ _CASTAGNOLI = 0x82F63B78
 class Digest(Protocol):
     """A running hash."""
 
-    def update(self, data: bytes, /) -> object:
+    def update(self, data: bytes | memoryview, /) -> object:
         """Add bytes."""
 
     def hexdigest(self) -> str:
