@@ -28,8 +28,8 @@ _QUIET_S = 60.0
 _MOST_SAID = 1000
 _NODE = "look at the node that holds the object"
 PARTS_LOST = (
-    "remove the object and store it again: the cluster has no more of it than this. AIStore's shard index job leaves only the first "
-    "part of an object that was uploaded in parts"
+    "remove the object and store it again: the cluster has no more of it than this. AIStore's shard index job leaves "
+    "only the first part of an object that was uploaded in parts"
 )
 """Advice for an object that such a job has damaged."""
 

@@ -25,7 +25,7 @@ from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import UNREADABLE, refuse_page, refused, root
+from torchdata_ais.store.exchange import UNREADABLE, refuse_page, root
 from torchdata_ais.store.facts import Facts, facts_of, is_derived, range_of
 from torchdata_ais.store.framing import StrictResponse, let_go, plain_body
 from torchdata_ais.store.hashes import Hash, hash_maker
@@ -33,7 +33,7 @@ from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import pace_of
 from torchdata_ais.store.reader import Reader
-from torchdata_ais.store.request import send
+from torchdata_ais.store.request import refused_read, send
 from torchdata_ais.urls import Location, redact
 
 _E = TypeVar("_E", bound=AISError)
@@ -130,7 +130,7 @@ class HTTPReader(Reader):
         if status == 416 and self.facts.size is not None and self._offset < self.facts.size:
             raise self._changed(f"it has no byte {self._offset} any more")
         if status not in (200, 206):
-            raise refused(response, self._options, self._attempts)
+            raise refused_read(response, self._location, self._options, self._attempts)
         if self._location.kind == "object" and not self._derived:
             refuse_page(response, self._options.endpoint or self._url)
         Cancel.current().set_timeout(self._attempts.bound(self._options.stall_timeout))

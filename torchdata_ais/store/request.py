@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
@@ -14,15 +15,16 @@ from torchdata_ais.errors import ConnectError, ReadError, UsageError
 from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import drain, send_once
+from torchdata_ais.store.exchange import drain, refusal, refused, send_once
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import IdleLostError
-from torchdata_ais.urls import redact
+from torchdata_ais.urls import Location, redact
 
 _REDIRECTS = 8
 _SHOWN = 200  # letters of an address that the server made up
 _NODE = "look at the node that sent it"
 _MOVED = (301, 302, 303, 307, 308)
+_BAD_REQUEST, _NOT_FOUND = 400, 404
 
 
 def send(
@@ -101,6 +103,29 @@ def send(
     raise Failed(
         ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)[:_SHOWN]}", again=False
     )
+
+
+def refused_read(
+    response: BaseHTTPResponse, place: Location, options: StoreOptions, attempts: Attempts
+) -> Failed:
+    """Return the meaning of an error status in response to a GET of an object.
+
+    In a bucket with erasure coding, AIStore answers 400 for an object that is not there, since it cannot be recovered
+    from slices either. A HEAD then decides between a missing object and a broken one.
+    """
+    failed = refused(response, options, attempts)
+    if failed.status != _BAD_REQUEST or failed.again or place.kind != "object":
+        return failed
+    with suppress(Failed):  # the first answer is reported then
+        head = send("HEAD", replace(place, params={}).url(), options, attempts)
+        drain(head)
+        if head.status == _NOT_FOUND:
+            return refusal(_NOT_FOUND, f"to HEAD, after {failed.what}", options)
+        if head.status < _BAD_REQUEST and "EC-recover" in failed.what:
+            failed.todo = (
+                "look at the storage targets: too many slices of the object are missing; or store it again"
+            )
+    return failed
 
 
 def send_message(

@@ -12,7 +12,7 @@ from .api_etl import get_transformed
 from .faults import Plan
 from .files import DIGESTS, FileSlice, append_blocks, checksum_of, file_blocks
 from .names import check_bucket_name, check_object_name, parse_uname
-from .problem import ReplyError, not_implemented, object_missing, parts_lost
+from .problem import ReplyError, not_implemented, not_recovered, object_missing, parts_lost
 from .reply import Reply
 from .routes import Call, route
 from .store import Object
@@ -38,6 +38,8 @@ def lookup(call: Call) -> Object:
     """Return the object, or the target's 404: also when another target has it, as this one lacks it."""
     entry = call.source.objects.get(call.name)
     if entry is None or call.cluster.holder(call.bucket, call.name) is not call.node:
+        if call.source.ec and call.request.method == "GET":
+            raise not_recovered(call.node.tag, call.bucket, call.name)
         raise object_missing(call.node.tag, call.bucket, call.name)
     return entry
 
