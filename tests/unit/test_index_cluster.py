@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 import webdataset as wds
 import xxhash
 
@@ -128,6 +129,67 @@ def test_promise_3_the_cluster_finds_the_samples_that_reading_finds(
         data = SHARDS[one.shard.name.rpartition("/")[2]][one.start : one.start + one.size]
         assert all(value in data for name, value in sample.items() if isinstance(value, bytes))
     by_cluster.verify()
+
+
+BUCKETS: dict[str, dict[str, object]] = {
+    **{
+        kind: {"checksum": {"type": kind}}
+        for kind in ("xxhash2", "xxhash", "md5", "sha512", "crc32c", "none")
+    },
+    "ec": {"ec": {"enabled": True}},
+}
+
+
+@pytest.mark.parametrize("setting", BUCKETS)
+def test_an_index_of_the_cluster_is_that_of_reading_in_every_bucket(made: LocalCluster, setting: str) -> None:
+    made.reset()
+    message = {"action": "create-bck", "name": "", "value": BUCKETS[setting]}
+    requests.post(
+        f"{made.endpoint}/v1/buckets/pets?provider=ais", json=message, timeout=10
+    ).raise_for_status()
+    names = [
+        ("k\u00e4tzchen/\u732b.jpg", b"1" * 700),
+        ("k\u00e4tzchen/\u732b.cls", b"2"),
+        (f"{LONG}z.jpg", b"3"),
+    ]
+    links = [("a.jpg", b"4"), ("a.png", "a.jpg"), ("b.png", "~a.jpg"), ("b.cls", b"5"), ("b.jpg", "a.jpg")]
+    shards = {
+        f"n-{kind}.tar": tar_of([*names, *links], kind) for kind in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)
+    }
+    shards["n-last.tar"] = tar_of(links)
+    shards["n-twice.tar"] = tar_of([("a.jpg", b"1"), ("a.jpg", b"2"), ("b.jpg", b"3")])
+    store(made, SHARDS | shards)
+    by_cluster, by_reading = (build(made, method, "ais://pets/") for method in ("cluster", "read"))
+    assert [row[:6] for row in by_cluster.shards] == [
+        row[:6] for row in by_reading.shards
+    ]  # all but its block
+    for found, read in zip(by_cluster, by_reading, strict=True):
+        place = (read.key, read.start, read.size, read.fields, read.sizes)
+        assert (found.key, found.start, found.size, found.fields, found.sizes) == place
+        assert found.shard.name == read.shard.name
+    assert by_cluster.digest == by_reading.digest
+    assert by_cluster.proof == (
+        "bytes" if setting == "none" else "headers"
+    )  # an index without a checksum may be stale
+    by_cluster.save(where="ais://pets/by-cluster")
+    assert SampleIndex.open("ais://pets/by-cluster", endpoint=made.endpoint).digest == by_reading.digest
+
+
+def test_gaps_are_read_by_few_ranges(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
+    big = [(f"\u00fc{n}.jpg", bytes(300_000)) for n in range(8)]
+    store(cluster, {"g-few.tar": tar_of(big, tarfile.PAX_FORMAT)})
+    cluster.reset_stats()
+    index = build(cluster, "cluster", "ais://pets/g-few.tar")
+    ranges = [one for one in cluster.requests() if "g-few.tar" in one.url and one.status == 206]
+    assert len(index) == 8
+    assert 1 <= len(ranges) <= 10
+    assert sum(one.bytes_sent for one in ranges) < 60_000
+    store(
+        cluster, {"h.tar": tar_of([(f"\u00e4{n}.jpg", bytes(70_000)) for n in range(40)], tarfile.PAX_FORMAT)}
+    )
+    with caplog.at_level(logging.WARNING):
+        assert build(cluster, "cluster", "ais://pets/h.tar").proof == "bytes"
+    assert "extension headers or links stand at too many places in it" in caplog.text
 
 
 def test_shards_without_a_valid_index_are_named_and_read(

@@ -18,7 +18,7 @@ from torchdata_ais.indexing.reading import indexed_by_reading
 from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
 from torchdata_ais.jobs import JobError
 from torchdata_ais.shard_names import common_beginning
-from torchdata_ais.store import StoreOptions, read_range, target_of
+from torchdata_ais.store import Facts, StoreOptions, read_range, target_of
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
 _AT_ONCE = 8  # small objects fetched at the same time
@@ -140,5 +140,12 @@ def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShar
     found = parse_shard_index(read_range(idx, 0, _MOST_BYTES, options))
     if found.size != url.size or (url.checksum and found.checksum != url.checksum):
         raise UnusableError("its index is stale: it is of another version of the shard")
-    name = parse_url(url).uri
-    return ShardEntry(name, url.size, found.checksum, url.version), samples_in(found, name)
+    if not found.checksum:
+        raise UnusableError("there are no checksums in its bucket, by which a stale index is known")
+    place = parse_url(url).at(options.endpoint)
+    known = Facts(url.size, url.version, url.checksum)
+
+    def read(start: int, length: int) -> bytes:
+        return read_range(place, start, length, options, known=known)
+
+    return ShardEntry(place.uri, url.size, found.checksum, url.version), samples_in(found, place.uri, read)
