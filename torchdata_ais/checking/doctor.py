@@ -30,6 +30,7 @@ from torchdata_ais.store import (
 )
 from torchdata_ais.store.attempts import Attempts, retried
 from torchdata_ais.store.exchange import drain
+from torchdata_ais.store.hashes import INSTALL_CRC32C, hash_maker
 from torchdata_ais.store.pages import Entry, list_bucket
 from torchdata_ais.store.request import send
 from torchdata_ais.tar.zstd import ZSTD
@@ -126,6 +127,13 @@ def _codecs() -> Check:
     return Check("codecs", "ok", text)
 
 
+def _checksums() -> Check:
+    if hash_maker("", "crc32c") is None:
+        text = "not verified: crc32c, which objects have that were uploaded in parts"
+        return Check("checksum", "note", text, INSTALL_CRC32C)
+    return Check("checksum", "ok", "xxhash, md5, sha256, sha512 and crc32c are verified")
+
+
 def _trouble(name: str, extra: str) -> str:
     """Return why a library cannot be imported; empty if it can."""
     try:
@@ -158,6 +166,7 @@ _LOCAL: dict[str, Callable[[], Check]] = {
     "torch": _torch,
     "loaders": _loaders,
     "codecs": _codecs,
+    "checksum": _checksums,
     "machine": _machine,
 }
 

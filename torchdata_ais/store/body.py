@@ -169,6 +169,7 @@ class HTTPReader(Reader):
         if self._options.verify and self._start == 0 and facts.checksum:
             self._new_hash = hash_maker(facts.checksum, facts.hash_name)
             self._compare = self._new_hash is not None
+        self._note_unverified(self._location.uri)
         if self._new_hash is None and not (facts.identifying and self._ranges):
             self._new_hash = xxhash.xxh64
         self._hash = None if self._new_hash is None else self._new_hash()
