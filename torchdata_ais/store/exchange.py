@@ -42,6 +42,12 @@ _PERMANENT_5XX = {501, 505, _NO_SPACE}
 _BETWEEN_NODES = re.compile(
     r'[A-Z][a-z]+ "https?://[^"]*": '
 )  # as Go writes that a request of its own failed
+_EXPIRED = re.compile(r"\bexpired\b", re.IGNORECASE)
+_EXPIRED_TODO = Remedy(
+    "the token has expired: get a new one",
+    in_programs("pass a function or the pathlib.Path of a file as token=, which is read again after a 401"),
+    in_commands("set AIS_AUTHN_TOKEN_FILE to a file that is kept up to date"),
+)
 _DAMAGED = "ErrLmetaCorrupted"
 _SIZE_DIFFERS = re.compile(
     r"errsize \(\d{1,20} != \d{1,20}\)"
@@ -207,7 +213,9 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
         return Failed(NotFoundError, what, "check the spelling of bucket and object", again=False)
     if status in (401, 403):
         todo = (
-            "check that the token is valid and may do this"
+            _EXPIRED_TODO
+            if status == 401 and _EXPIRED.search(message)
+            else "check that the token is valid and may do this"
             if options.token
             else Remedy("set AIS_AUTHN_TOKEN", _PASS_TOKEN)
             if options.endpoint

@@ -24,7 +24,7 @@ _REDIRECTS = 8
 _SHOWN = 200  # letters of an address that the server made up
 _NODE = "look at the node that sent it"
 _MOVED = (301, 302, 303, 307, 308)
-_BAD_REQUEST, _NOT_FOUND = 400, 404
+_BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 400, 401, 404
 
 
 def send(
@@ -40,7 +40,8 @@ def send(
 ) -> BaseHTTPResponse:
     """Send a request, follow its redirects, and return the response with its body unread.
 
-    The token goes to the cluster only (see `tokens`). A redirect is followed for this request alone: the
+    The token goes to the cluster only (see `tokens`). One of a function or a file is read again once after a 401. A
+    redirect is followed for this request alone: the
     next one asks the proxy again, so that a dead target is routed around.
 
     Args:
@@ -56,6 +57,24 @@ def send(
     Raises:
         Failed: No response. A response with an error status is returned.
     """
+    token = options.bearer if with_token else None
+    response = _sent(method, url, options, attempts, with_token, headers, body, follow)
+    if response.status == _UNAUTHORIZED and options.renew(token):
+        drain(response)
+        response = _sent(method, url, options, attempts, with_token, headers, body, follow)
+    return response
+
+
+def _sent(
+    method: str,
+    url: str,
+    options: StoreOptions,
+    attempts: Attempts,
+    with_token: bool,
+    headers: Mapping[str, str] | None,
+    body: Callable[[], Iterator[bytes]] | None,
+    follow: bool,
+) -> BaseHTTPResponse:
     url, login_origin, login = tokens.login_of(url, options)
     if login_origin is None:
         raise UsageError.at("no usable address", todo="correct the URL", url=url)
