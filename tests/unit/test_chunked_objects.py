@@ -15,10 +15,12 @@ from torchdata_ais.checking import diagnose, lint_shards
 from torchdata_ais.errors import ReadError
 from torchdata_ais.indexing import cluster as by_cluster
 from torchdata_ais.indexing.job import run_index_job
+from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.jobs import JobError
 from torchdata_ais.local import Cut, Fault, LocalCluster
 from torchdata_ais.store import Retry, StoreOptions, read_range
 from torchdata_ais.testing import shard_bytes
+from torchdata_ais.urls import ObjectURL
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -133,9 +135,28 @@ def test_promise_8_the_job_is_not_started_where_the_listing_lacks_a_shard(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(cluster, "s-0.tar")
-    monkeypatch.setattr("torchdata_ais.indexing.job.list_bucket", lambda *_: [])
+    monkeypatch.setattr("torchdata_ais.indexing.job.list_bucket", lambda *_, **__: [])
     with pytest.raises(JobError, match=r"isting of ais://b/s-0.tar lacks the shard s-0.tar"):
         build(cluster, "ais://b/s-", method="cluster")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ais://#ml/b/s-0.tar", "its bucket is in the namespace .*#ml"),
+        ("s3://b/s-0.tar", "its bucket belongs to the provider aws"),
+        (
+            "http://h:1/v1/objects/b/s-0.tar?provider=ais&etl_name=x",
+            "its URL asks for a derived object .*etl_name",
+        ),
+        ("/data/s-0.tar", "it is not an object of a cluster"),
+    ],
+)
+def test_what_the_job_cannot_index_is_an_error_with_the_cause(url: str, why: str) -> None:
+    how = Indexing(StoreOptions(endpoint="http://127.0.0.1:9"), "cluster")
+    with pytest.raises(JobError, match=rf"method=\"cluster\" cannot index .*: {why}") as caught:
+        list(by_cluster.indexed_by_cluster([ObjectURL(url)], how))
+    assert 'method="read"' in caught.value.todo
 
 
 def damage(cluster: LocalCluster, name: str = "s-0.tar") -> StoreOptions:
@@ -150,10 +171,9 @@ def test_without_the_check_the_job_destroys_the_object(
 ) -> None:
     upload(cluster, "s-0.tar")
     monkeypatch.setattr(by_cluster, "check_unchunked", lambda *_: None)
-    build(cluster, "ais://b/s-", method="cluster")
+    with pytest.raises(ReadError, match="errsize"):
+        build(cluster, "ais://b/s-", method="cluster")
     assert flags(cluster)["s-0.tar"] == 64
-    with pytest.raises(requests.RequestException):
-        bytes_of(cluster, "s-0.tar")
     answer = requests.get(f"{cluster.endpoint}/v1/objects/b/s-0.tar?provider=ais", timeout=10)
     assert (answer.status_code, answer.json()["tcode"]) == (500, "ErrLmetaCorrupted")
     assert answer.json()["message"] == f"errsize ({len(SHARD)} != {THIRD})"
@@ -162,6 +182,7 @@ def test_without_the_check_the_job_destroys_the_object(
 @pytest.mark.parametrize("noticed", [False, True], ids=["breaks off", "ErrLmetaCorrupted"])
 def test_a_damaged_shard_is_explained(cluster: LocalCluster, noticed: bool) -> None:
     options = damage(cluster)
+    assert flags(cluster)["s-0.tar"] == 64
     if noticed:
         with pytest.raises(requests.RequestException):
             bytes_of(cluster, "s-0.tar")

@@ -31,7 +31,8 @@ def check_unchunked(bucket: str, prefix: str, names: Iterable[str], options: Sto
         names: The shards to index; the listing must contain them.
         options: Endpoint, token, retries.
     """
-    listed = list_bucket(Location("object", prefix, bucket, endpoint=options.endpoint), prefix, options)
+    place = Location("object", prefix, bucket, endpoint=options.endpoint)
+    listed = list_bucket(place, prefix, options, whole=True)
     for entry in listed:
         if entry.chunked:
             raise JobError.at(

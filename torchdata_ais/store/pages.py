@@ -89,8 +89,9 @@ class Entry(NamedTuple):
 class _Listing:
     """What has been listed so far; refuses what no cluster lists."""
 
-    def __init__(self, name: str, prefix: str) -> None:
+    def __init__(self, name: str, prefix: str, *, whole: bool = False) -> None:
         self.name = name
+        self._whole = whole
         self._prefix = prefix
         self._found: dict[str, Entry] = {}
         self._tokens: set[int] = set()
@@ -115,6 +116,11 @@ class _Listing:
         if len(self._found) > _MOST:
             raise ReadError.at(f"{self.name}: more than {_MOST:,} objects", todo="list by narrower prefixes")
         self._barren = self._barren + 1 if len(self._found) == before else 0
+        if page.flags and self._whole:
+            raise ReadError.at(
+                f"{self.name} may be incomplete: the cluster is moving objects between its nodes (rebalance)",
+                todo="wait until that has ended",
+            )
         if page.flags and not self._moving:
             self._moving = True
             _log.warning(
@@ -158,7 +164,7 @@ class _Listing:
 
 
 def list_bucket(
-    place: Location, prefix: str, options: StoreOptions, *, first_page: bool = False
+    place: Location, prefix: str, options: StoreOptions, *, first_page: bool = False, whole: bool = False
 ) -> list[Entry]:
     """Return the objects of a bucket whose names begin with `prefix`, by name.
 
@@ -167,6 +173,7 @@ def list_bucket(
         prefix: The beginning of the names wanted.
         options: Retry policy and timeouts. Its deadline is that of the whole listing.
         first_page: Ask for no further page.
+        whole: Raise `ReadError` for a listing that may be incomplete; else that is logged.
 
     Raises:
         ConnectError, AuthError, NotFoundError, StallError: The cluster cannot be asked, or not within the deadline.
@@ -183,7 +190,7 @@ def list_bucket(
         "continuation_token": "",
     }
     wanted |= {"flags": "0", "target": ""}
-    listing = _Listing(f"listing {uri}", prefix)
+    listing = _Listing(f"listing {uri}", prefix, whole=whole)
 
     def page(attempts: Attempts) -> _Page:
         answer = ask(url, _message(wanted), options, attempts, accept=_MSGPACK)
