@@ -95,15 +95,15 @@ def test_an_index_that_is_stored_beside_its_shards_lists_them_once_beyond_what_i
     ais_local_cluster: LocalCluster, folder: Path
 ) -> None:
     """What refuses a part listed the prefix, and what tells the home of the index listed it again."""
-    ais_local_cluster.client().bucket("listed").create(exist_ok=True)
+    ais_local_cluster.client().bucket("listed-once").create(exist_ok=True)
     options = StoreOptions(ais_local_cluster.endpoint)
     for shard in sorted(folder.iterdir()):
-        put_object(f"ais://listed/t/{shard.name}", shard.read_bytes(), options)
-    whole, place = "ais://listed/t/s-{0..3}.tar", "ais://listed/.index/t/s-"
+        put_object(f"ais://listed-once/t/{shard.name}", shard.read_bytes(), options)
+    whole, place = "ais://listed-once/t/s-{0..3}.tar", "ais://listed-once/.index/t/s-"
 
     def listings() -> int:
         return sum(
-            record.method == "GET" and record.url.startswith("/v1/buckets/listed")
+            record.method == "GET" and record.url.startswith("/v1/buckets/listed-once")
             for record in ais_local_cluster.requests()
         )
 
@@ -114,6 +114,7 @@ def test_an_index_that_is_stored_beside_its_shards_lists_them_once_beyond_what_i
     index.save()
     assert len(SampleIndex.open(whole, cluster=ais_local_cluster)) == SHARDS * SAMPLES
     assert listings() == before, "the home is known"
+    ais_local_cluster.client().bucket("listed-once").delete()
 
 
 def test_lint_refuses_the_index_of_a_part_before_it_reads(folder: Path) -> None:

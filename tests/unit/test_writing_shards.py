@@ -439,3 +439,4 @@ def test_a_bucket_that_is_missing_is_told_with_the_first_sample(ais_local_cluste
             writer.write({"__key__": str(number), "cls": 1})
     lists = [one for one in ais_local_cluster.requests()[before:] if "/v1/buckets/" in one.url]
     assert len(lists) == 1
+    ais_local_cluster.client().bucket("not-made").delete()

@@ -198,7 +198,7 @@ def _merged(gaps: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
         else:
             merged.append((begin, end))
     if len(merged) > _RANGES + size // _READ or sum(b - a for a, b in merged) > max(_READ, size // 4):
-        raise UnusableError("extension headers or links stand at too many places in it")
+        raise UnusableError("too many places in it have extension headers or links")
     return merged
 
 
@@ -212,7 +212,7 @@ def _in_gap(data: bytes, start: int, url: str, *, ends: bool) -> Iterator[Placed
     except ShardError as error:
         raise UnusableError(f"{error.what}") from error
     if not reader.seekable:
-        raise UnusableError("a global PAX header stands in it")
+        raise UnusableError("it has a global PAX header")
 
 
 class _Gap(PassableBlocks):

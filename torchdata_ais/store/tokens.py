@@ -121,5 +121,6 @@ def _fetch_map(options: StoreOptions) -> frozenset[_Origin]:
                 if node_origin is not None:
                     nodes.add(node_origin)
     except (Failed, urllib3.exceptions.HTTPError, OSError, *UNREADABLE) as error:
-        _log.warning("the cluster map of %s cannot be read (%s): redirects get no token", base, error)
+        if options.token:
+            _log.warning("the cluster map of %s cannot be read (%s): redirects get no token", base, error)
     return frozenset(nodes)
