@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import xxhash
 from store_rawserver import RawServer, Request
 
 from torchdata_ais.errors import ReadError
@@ -102,8 +103,9 @@ def test_a_bare_answer_of_a_host_that_no_map_names_is_looked_into(head: str, say
         put_object("ais://b/o", BODY, options(raw.endpoint))
 
 
-def test_a_bare_answer_is_believed_if_the_object_is_there() -> None:
-    import xxhash
-
-    with server(f"Ais-Checksum-Value: {xxhash.xxh64_hexdigest(BODY)}\r\nAis-Present: true\r\n") as raw:
+@pytest.mark.parametrize(
+    "checksum", [xxhash.xxh64_hexdigest(BODY), "ab" * 32], ids=["the same", "another kind"]
+)
+def test_a_bare_answer_is_believed_if_the_object_is_there(checksum: str) -> None:
+    with server(f"Ais-Checksum-Value: {checksum}\r\nAis-Present: true\r\n") as raw:
         assert put_object("ais://b/o", BODY, options(raw.endpoint)).size == len(BODY)

@@ -84,6 +84,8 @@ def test_parts_are_listed_as_such_and_give_a_crc32c_if_they_came_in_another_orde
             f"{cluster.endpoint}/v1/objects/b/{name}?provider=ais", allow_redirects=True, timeout=10
         )
         assert answer.headers["Ais-Checksum-Type"] == kind
+        chunked = requests.head(f"{answer.url}&props=chunked", timeout=10).headers.get("Ais-Chunks-Count")
+        assert chunked == (None if name == "one.tar" else "3")
         assert bytes_of(cluster, name) == SHARD
 
 

@@ -112,7 +112,7 @@ LONG_KEYS = {"n": "name", "f": "flags", **{key: prop for prop, (key, _) in PROPS
 
 def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:
     wanted = ((key, tell(call, entry)) for prop, (key, tell) in PROPS.items() if prop in props)
-    flags = ENTRY_CACHED | (ENTRY_CHUNKED if entry.first else 0)
+    flags = ENTRY_CACHED | (ENTRY_CHUNKED if entry.parts else 0)
     return {"n": entry.name, **{key: value for key, value in wanted if value}, "f": flags}
 
 

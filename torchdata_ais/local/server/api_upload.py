@@ -111,10 +111,10 @@ def complete_parts(call: Call) -> Reply:
         raise ReplyError(400, f"partial completion is not allowed: {asked}")
     blocks = (block for number in numbers for block in file_blocks(parts[number]))
     kind = call.source.checksum if list(parts) == numbers else "crc32c"
-    first = parts[numbers[0]].stat().st_size if numbers else 0
+    sizes = [parts[number].stat().st_size for number in numbers]
     with call.store.new_file() as (number, path):
         size, checksum = append_blocks(path, blocks, kind)
-        call.store.commit(call.bucket, call.name, number, size, checksum, kind=kind, first=first)
+        call.store.commit(call.bucket, call.name, number, size, checksum, kind=kind, parts=sizes)
     _forget(call)
     return Reply()
 

@@ -32,7 +32,7 @@ class Object(msgspec.Struct):
 
     Attributes:
         kind: The kind of its checksum.
-        first: Bytes of its first part, of an object that was uploaded in parts; else 0.
+        parts: Bytes of each part of an object that was uploaded in parts; else none.
         left: Bytes that a job has left of it, which lost its other parts; else -1.
         reloaded: Whether its node has noticed that since.
     """
@@ -45,7 +45,7 @@ class Object(msgspec.Struct):
     atime_ns: int
     custom: dict[str, str] = {}
     kind: str = "xxhash2"
-    first: int = 0
+    parts: list[int] = []
     left: int = -1
     reloaded: bool = False
 
@@ -197,13 +197,15 @@ class Store:
         custom: dict[str, str] | None = None,
         *,
         kind: str = "xxhash2",
-        first: int = 0,
+        parts: list[int] | None = None,
     ) -> Object:
         """Make the written file `number` the newest version of an object."""
         with self._lock:
             old = self.bucket(bucket).objects.get(name)
             version = old.version + 1 if old else 1
-            entry = Object(name, number, size, checksum, version, time.time_ns(), custom or {}, kind, first)
+            entry = Object(
+                name, number, size, checksum, version, time.time_ns(), custom or {}, kind, parts or []
+            )
             self._log("put", bucket, entry)
             self.buckets[bucket].put(entry)
         if old is not None:
@@ -225,11 +227,11 @@ class Store:
 
     def store_as_one_piece(self, bucket: str, entry: Object) -> None:
         """Store the metadata of an object as if it were in one piece; its parts after the first are lost then."""
-        if not entry.first:
+        if not entry.parts:
             return
         with self._lock:
-            os.truncate(self.path(entry), entry.first)
-            entry.left, entry.first = entry.first, 0
+            entry.left, entry.parts = entry.parts[0], []
+            os.truncate(self.path(entry), entry.left)
             self._log("put", bucket, entry)
 
     def delete(self, bucket: str, name: str) -> bool:
