@@ -141,7 +141,7 @@ def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShar
     if found.size != url.size or (url.checksum and found.checksum != url.checksum):
         raise UnusableError("its index is stale: it is of another version of the shard")
     if not found.checksum:
-        raise UnusableError("there are no checksums in its bucket, by which a stale index is known")
+        raise UnusableError("its bucket has no checksums, by which a stale index is known")
     place = parse_url(url).at(options.endpoint)
     known = Facts(url.size, url.version, url.checksum)
 

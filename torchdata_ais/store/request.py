@@ -57,7 +57,7 @@ def send(
     Raises:
         Failed: No response. A response with an error status is returned.
     """
-    token = options.bearer if with_token else None
+    token = options.bearer if with_token and options.endpoint else None
     response = _sent(method, url, options, attempts, with_token, headers, body, follow)
     if response.status == _UNAUTHORIZED and options.renew(token):
         drain(response)
