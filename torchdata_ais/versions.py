@@ -12,6 +12,7 @@ _PACKAGES = (
     *(
         "webdataset",
         "simplejpeg",
+        "google-crc32c",
         "backports.zstd",
         "soundfile",
         "av",

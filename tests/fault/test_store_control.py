@@ -284,7 +284,7 @@ def test_listings_ask_as_the_sdk_does() -> None:
         client = aistore.sdk.Client(server.endpoint)
         space = aistore.sdk.types.Namespace(uuid="u1", name="n 1")
         bucket = client.bucket("b", provider="aws", namespace=space)
-        bucket.list_all_objects(prefix="p/\u00fc", props="name,size,checksum,version")
+        bucket.list_all_objects(prefix="p/\u00fc", props="name,size,checksum,version,flags")
         client.cluster().list_buckets(provider="")
         client.cluster().list_buckets(provider="gcp")
         theirs, asked = asked, []

@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import run
 from PIL import Image
 
 from torchdata_ais.indexing import SampleIndex
+from torchdata_ais.indexing.shard_idx import samples_in
+from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes
 
 
@@ -182,3 +186,36 @@ def test_an_index_shows_itself_in_a_notebook(tmp_path: Path) -> None:
     assert "<b>s.tar" in seen.text
     assert "i" not in seen.tags
     assert "0 samples" in Seen(index.select([])._repr_html_()).text
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["exact", "reaching into the next sample"])
+def test_names_outside_ascii_are_no_damage(
+    ais_local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, wide: bool
+) -> None:
+    from torchdata_ais.indexing import cluster as by_cluster
+
+    if wide:  # as indexes of other tools, which name no extension headers
+        monkeypatch.setattr(by_cluster, "samples_in", lambda found, url, _: samples_in(found, url))
+    monkeypatch.setenv("AIS_ENDPOINT", ais_local_cluster.endpoint)
+    members = {
+        f"k\u00e4tzchen-{n}.{ext}": data
+        for n in range(3)
+        for ext, data in (("jpg", jpeg(8, 8)), ("cls", b"1"))
+    }
+    with temporary_bucket(ais_local_cluster) as bucket:
+        bucket.object("s-0.tar").get_writer().put_content(shard_bytes(members))
+        url = f"ais://{bucket.name}/s-"
+        made = SampleIndex.build(url, method="cluster").save()
+        assert made.proof == "headers"
+        result = run("info", "--json", url)
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["looked"], told["classes"]) == (3, {"1": 3})
+    assert told["pictures"] == [{"width": 8, "height": 8, "count": 3}]
+
+
+@contextmanager
+def temporary_bucket(cluster: LocalCluster) -> Iterator[Any]:
+    bucket = cluster.client().bucket("info-names").create()
+    yield bucket
+    bucket.delete()

@@ -130,6 +130,16 @@ def test_cp_keeps_names_from_the_last_slash_on(run: Run, pets: str) -> None:
     assert run("cp", "--overwrite", f"{pets}/t/s-0.tar", "ais://cli-copy/old/s-1.tar.gz").exit_code == 0
 
 
+def test_cp_copies_nothing_over_what_is_to_be_copied(run: Run, pets: str, ais_client: Any) -> None:
+    for name in ("a/1", "a/a/1"):
+        ais_client.bucket("cli-objects").object(name).get_writer().put_content(name.encode())
+    refused = run("cp", "--overwrite", f"{pets}/a/", f"{pets}/a/a/")
+    assert refused.exit_code == 2
+    assert f"{pets}/a/1 would be copied over {pets}/a/a/1, which is to be copied" in refused.stderr
+    assert run("cat", f"{pets}/a/a/1").stdout == "a/a/1"
+    assert run("cp", "--overwrite", f"{pets}/a/", f"{pets}/a/").exit_code == 0
+
+
 def test_rm_of_many_wants_a_yes(run: Run, pets: str) -> None:
     refused = run("rm", "-r", f"{pets}/t/")
     assert refused.exit_code == 2

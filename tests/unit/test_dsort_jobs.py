@@ -125,6 +125,10 @@ def test_old_output_is_refused_or_deleted_never_mixed(ais_client: Any, bucket: A
     spec = DsortSpec(f"ais://{bucket.name}/samples-", f"ais://{bucket.name}/new-%d.tar", "1GB")
     with pytest.raises(UsageError, match="are there already"):
         run_dsort(ais_client, spec)
+    wrong = spec.to_server() | {"algorithm": {"kind": "no such"}}
+    with pytest.raises(UsageError):
+        run_dsort(ais_client, wrong, overwrite=True)
+    assert keys_of(bucket, "new-") == ["old"]  # a specification that cannot work deletes nothing
     result = run_dsort(ais_client, spec, overwrite=True, check=True)
     assert len(result.shards) == 1
     assert sorted(keys_of(bucket, "new-")) == KEYS

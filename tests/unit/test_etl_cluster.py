@@ -206,6 +206,9 @@ def test_a_transform_that_works_for_no_object_is_an_error_in_any_case(
 def test_a_bucket_is_not_transformed_onto_itself(cluster: LocalCluster, bucket: Any) -> None:
     with pytest.raises(UsageError, match="would replace the old"):
         transform_bucket(cluster.client(), "numbered", bucket, "ais://texts")
+    for source, target in (("ais://texts", "ais://texts/new-"), ("ais://texts/s-", "ais://texts/s-")):
+        with pytest.raises(UsageError, match="or be transformed again"):
+            transform_bucket(cluster.client(), "numbered", source, target)
     with pytest.raises(NotFoundError):
         transform_bucket(cluster.client(), "numbered", "ais://no-such-bucket", "ais://new")
     with pytest.raises(NotFoundError):

@@ -517,20 +517,21 @@ def test_the_command_builds_goes_on_and_checks(
 ) -> None:
     monkeypatch.setenv("AIS_ENDPOINT", cluster.endpoint)
     status, shown = run("index", "ais://pets/train-")
-    assert (status, shown) == (0, "120 samples in 4 shards, proof headers: ais://pets/.index/train-\n")
+    assert (status, shown) == (0, "120 samples in 4 shards, proof bytes: ais://pets/.index/train-\n")
     assert run("index", "--check", "ais://pets/train-") == (
         0,
-        "120 samples in 4 shards, proof headers: sound\n",
+        "120 samples in 4 shards, proof bytes: sound\n",
     )
-    status, shown = run("index", "--hash", "--json", "ais://pets/train-")
-    assert (status, json.loads(shown)["proof"]) == (0, "bytes")
+    where = ("--where", "ais://pets/by-cluster", "--method", "cluster")
+    status, shown = run("index", *where, "--json", "ais://pets/train-")
+    assert (status, json.loads(shown)["proof"]) == (0, "headers")
     bucket = cluster.client().bucket("pets")
     bucket.object("train-2.tar").get_writer().put_content(shard(250, 30))
     status, shown = run("index", "--check", "ais://pets/train-")
     assert status == 1
     assert "the shard ais://pets/train-2.tar: it is another one than was indexed: checksum" in shown
     status, shown = run("index", "ais://pets/train-")
-    assert (status, shown.split(",")[1]) == (0, " proof headers: ais://pets/.index/train-\n")
+    assert (status, shown.split(",")[1]) == (0, " proof bytes: ais://pets/.index/train-\n")
     assert run("index", "--check", "ais://pets/train-")[0] == 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 import webdataset as wds
 import xxhash
 
@@ -128,7 +129,67 @@ def test_promise_3_the_cluster_finds_the_samples_that_reading_finds(
         data = SHARDS[one.shard.name.rpartition("/")[2]][one.start : one.start + one.size]
         assert all(value in data for name, value in sample.items() if isinstance(value, bytes))
     by_cluster.verify()
-    assert build(cluster, "auto").proof == "headers"
+
+
+BUCKETS: dict[str, dict[str, object]] = {
+    **{
+        kind: {"checksum": {"type": kind}}
+        for kind in ("xxhash2", "xxhash", "md5", "sha512", "crc32c", "none")
+    },
+    "ec": {"ec": {"enabled": True}},
+}
+
+
+@pytest.mark.parametrize("setting", BUCKETS)
+def test_an_index_of_the_cluster_is_that_of_reading_in_every_bucket(made: LocalCluster, setting: str) -> None:
+    made.reset()
+    message = {"action": "create-bck", "name": "", "value": BUCKETS[setting]}
+    requests.post(
+        f"{made.endpoint}/v1/buckets/pets?provider=ais", json=message, timeout=10
+    ).raise_for_status()
+    names = [
+        ("k\u00e4tzchen/\u732b.jpg", b"1" * 700),
+        ("k\u00e4tzchen/\u732b.cls", b"2"),
+        (f"{LONG}z.jpg", b"3"),
+    ]
+    links = [("a.jpg", b"4"), ("a.png", "a.jpg"), ("b.png", "~a.jpg"), ("b.cls", b"5"), ("b.jpg", "a.jpg")]
+    shards = {
+        f"n-{kind}.tar": tar_of([*names, *links], kind) for kind in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)
+    }
+    shards["n-last.tar"] = tar_of(links)
+    shards["n-twice.tar"] = tar_of([("a.jpg", b"1"), ("a.jpg", b"2"), ("b.jpg", b"3")])
+    store(made, SHARDS | shards)
+    by_cluster, by_reading = (build(made, method, "ais://pets/") for method in ("cluster", "read"))
+    assert [row[:6] for row in by_cluster.shards] == [
+        row[:6] for row in by_reading.shards
+    ]  # all but its block
+    for found, read in zip(by_cluster, by_reading, strict=True):
+        place = (read.key, read.start, read.size, read.fields, read.sizes)
+        assert (found.key, found.start, found.size, found.fields, found.sizes) == place
+        assert found.shard.name == read.shard.name
+    assert by_cluster.digest == by_reading.digest
+    assert by_cluster.proof == (
+        "bytes" if setting == "none" else "headers"
+    )  # an index without a checksum may be stale
+    by_cluster.save(where="ais://pets/by-cluster")
+    assert SampleIndex.open("ais://pets/by-cluster", endpoint=made.endpoint).digest == by_reading.digest
+
+
+def test_gaps_are_read_by_few_ranges(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
+    big = [(f"\u00fc{n}.jpg", bytes(300_000)) for n in range(8)]
+    store(cluster, {"g-few.tar": tar_of(big, tarfile.PAX_FORMAT)})
+    cluster.reset_stats()
+    index = build(cluster, "cluster", "ais://pets/g-few.tar")
+    ranges = [one for one in cluster.requests() if "g-few.tar" in one.url and one.status == 206]
+    assert len(index) == 8
+    assert 1 <= len(ranges) <= 10
+    assert sum(one.bytes_sent for one in ranges) < 60_000
+    store(
+        cluster, {"h.tar": tar_of([(f"\u00e4{n}.jpg", bytes(70_000)) for n in range(40)], tarfile.PAX_FORMAT)}
+    )
+    with caplog.at_level(logging.WARNING):
+        assert build(cluster, "cluster", "ais://pets/h.tar").proof == "bytes"
+    assert "too many places in it have extension headers or links" in caplog.text
 
 
 def test_shards_without_a_valid_index_are_named_and_read(
@@ -140,7 +201,7 @@ def test_shards_without_a_valid_index_are_named_and_read(
     }
     store(cluster, odd)
     with caplog.at_level(logging.WARNING):
-        index = build(cluster, "auto")
+        index = build(cluster, "cluster")
     assert index.proof == "headers"
     text = caplog.text
     assert "ais://pets/s-a-gap.tar is read, as the cluster has no index of it" in text
@@ -184,16 +245,16 @@ def test_one_object_that_is_no_tar_costs_no_other_shard(
     assert not caplog.records
 
 
-def test_a_cluster_without_the_job_is_read_or_said(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_cluster_without_the_job_is_an_error(cluster: LocalCluster, tmp_path: Path) -> None:
     cluster.faults.add(Fault(Status(400), verb="POST", bucket="pets"))
-    assert build(cluster, "auto").proof == "bytes"
     with pytest.raises(JobError, match="The cluster has no job that indexes shards"):
         build(cluster, "cluster")
     path = tmp_path / "s.tar"
     path.write_bytes(SHARDS["s-pax.tar"])
     assert SampleIndex.build(str(path)).proof == "bytes"
-    with pytest.raises(JobError, match="not in a bucket of AIStore's own"):
+    with pytest.raises(JobError, match=r"cannot index .*s.tar: it is not an object of a cluster") as caught:
         SampleIndex.build(str(path), method="cluster")
+    assert 'method="read"' in caught.value.todo
     with pytest.raises(UsageError, match="method='fast'"):
         SampleIndex.build(str(path), method="fast")
 
@@ -207,10 +268,10 @@ def test_compressed_and_cut_shards_are_refused_whatever_the_cluster_says(cluster
     )
     for name in ("z.tar.gz", "z2.tar"):
         with pytest.raises(UsageError, match="cannot be addressed: it is compressed"):
-            build(cluster, "auto", f"ais://pets/{name}")
+            build(cluster, "cluster", f"ais://pets/{name}")
     store(cluster, {"cut.tar": SHARDS["s-ustar.tar"][:50_000]})
     with pytest.raises(TruncatedShardError):
-        build(cluster, "auto", "ais://pets/cut.tar")
+        build(cluster, "cluster", "ais://pets/cut.tar")
 
 
 def test_progress_tells_what_is_done(cluster: LocalCluster) -> None:

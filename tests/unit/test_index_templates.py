@@ -92,28 +92,29 @@ def test_promise_2_a_part_does_not_take_the_place_of_the_whole(folder: Path, tmp
 
 
 def test_an_index_that_is_stored_beside_its_shards_lists_them_once_beyond_what_is_indexed(
-    ais_cluster: LocalCluster, folder: Path
+    ais_local_cluster: LocalCluster, folder: Path
 ) -> None:
     """What refuses a part listed the prefix, and what tells the home of the index listed it again."""
-    ais_cluster.client().bucket("listed").create(exist_ok=True)
-    options = StoreOptions(ais_cluster.endpoint)
+    ais_local_cluster.client().bucket("listed-once").create(exist_ok=True)
+    options = StoreOptions(ais_local_cluster.endpoint)
     for shard in sorted(folder.iterdir()):
-        put_object(f"ais://listed/t/{shard.name}", shard.read_bytes(), options)
-    whole, place = "ais://listed/t/s-{0..3}.tar", "ais://listed/.index/t/s-"
+        put_object(f"ais://listed-once/t/{shard.name}", shard.read_bytes(), options)
+    whole, place = "ais://listed-once/t/s-{0..3}.tar", "ais://listed-once/.index/t/s-"
 
     def listings() -> int:
         return sum(
-            record.method == "GET" and record.url.startswith("/v1/buckets/listed")
-            for record in ais_cluster.requests()
+            record.method == "GET" and record.url.startswith("/v1/buckets/listed-once")
+            for record in ais_local_cluster.requests()
         )
 
     before = listings()
-    index = SampleIndex.build(whole, where=place, method="read", cluster=ais_cluster)
+    index = SampleIndex.build(whole, where=place, method="read", cluster=ais_local_cluster)
     assert listings() - before == 2, "for the sizes of the shards, and for what is beside them"
     before = listings()
     index.save()
-    assert len(SampleIndex.open(whole, cluster=ais_cluster)) == SHARDS * SAMPLES
+    assert len(SampleIndex.open(whole, cluster=ais_local_cluster)) == SHARDS * SAMPLES
     assert listings() == before, "the home is known"
+    ais_local_cluster.client().bucket("listed-once").delete()
 
 
 def test_lint_refuses_the_index_of_a_part_before_it_reads(folder: Path) -> None:

@@ -428,14 +428,15 @@ def test_the_old_recipe_of_writing_files_and_posting_them_works(ais_cluster, ais
     assert [one["__key__"] for one in pipe.group_samples()] == [s["__key__"] for s in SAMPLES]
 
 
-def test_a_bucket_that_is_missing_is_told_with_the_first_sample(ais_cluster: LocalCluster) -> None:
-    writer = ShardWriter("ais://not-made/s-%03d.tar", cluster=ais_cluster)
+def test_a_bucket_that_is_missing_is_told_with_the_first_sample(ais_local_cluster: LocalCluster) -> None:
+    writer = ShardWriter("ais://not-made/s-%03d.tar", cluster=ais_local_cluster)
     with pytest.raises(NotFoundError, match=r"There is no bucket ais://not-made.*create\(\)"):
         writer.write({"__key__": "a", "cls": 1})
-    ais_cluster.client().bucket("not-made").create()
-    with ShardWriter("ais://not-made/s-%03d.tar", maxcount=1, cluster=ais_cluster) as writer:
-        before = len(ais_cluster.requests())
+    ais_local_cluster.client().bucket("not-made").create()
+    with ShardWriter("ais://not-made/s-%03d.tar", maxcount=1, cluster=ais_local_cluster) as writer:
+        before = len(ais_local_cluster.requests())
         for number in range(3):
             writer.write({"__key__": str(number), "cls": 1})
-    lists = [one for one in ais_cluster.requests()[before:] if "/v1/buckets/" in one.url]
+    lists = [one for one in ais_local_cluster.requests()[before:] if "/v1/buckets/" in one.url]
     assert len(lists) == 1
+    ais_local_cluster.client().bucket("not-made").delete()

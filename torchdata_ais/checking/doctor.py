@@ -1,4 +1,4 @@
-"""`diagnose`: is everything in place? Installation, loaders, codecs, the cluster and its clock."""
+"""`diagnose`: checks of installation, loaders, codecs, cluster, clock and stored shards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Literal
@@ -16,18 +17,30 @@ from typing import Literal
 from typing_extensions import Unpack
 
 from torchdata_ais.errors import AISError
+from torchdata_ais.shard_names import is_shard
 from torchdata_ais.shown import count_text
-from torchdata_ais.store import Cluster, ClusterNames, Retry, StoreOptions, cluster_options, list_buckets
+from torchdata_ais.store import (
+    Cluster,
+    ClusterNames,
+    Retry,
+    StoreOptions,
+    cluster_options,
+    list_buckets,
+    read_range,
+)
 from torchdata_ais.store.attempts import Attempts, retried
 from torchdata_ais.store.exchange import drain
+from torchdata_ais.store.hashes import INSTALL_CRC32C, hash_maker
+from torchdata_ais.store.pages import Entry, list_bucket
 from torchdata_ais.store.request import send
 from torchdata_ais.tar.zstd import ZSTD
-from torchdata_ais.urls import redact
+from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.versions import versions
 
 _CLOCK_S = 5.0
 _SHM_BYTES = 1 << 30
 _TIMEOUT_S = 5.0
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -47,11 +60,12 @@ class Check:
     todo: str = ""
 
 
-def diagnose(cluster: Cluster = None, **named: Unpack[ClusterNames]) -> list[Check]:
+def diagnose(cluster: Cluster = None, *, shards: str = "", **named: Unpack[ClusterNames]) -> list[Check]:
     """Look at everything a training needs. What fails is an answer, never an exception.
 
     Args:
         cluster: The cluster to ask, see `torchdata_ais.store.Cluster`; a note if there is none.
+        shards: ``ais://bucket/prefix`` of shards to look at, too: whether the last byte of each can be read.
         **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Example:
@@ -67,7 +81,8 @@ def diagnose(cluster: Cluster = None, **named: Unpack[ClusterNames]) -> list[Che
     if not options.endpoint:
         todo = "export AIS_ENDPOINT=http://host:51080; torchdata-ais serve starts a cluster here"
         return [*found, Check("cluster", "note", "none is named", todo)]
-    return [*found, *_cluster(options)]
+    found += _cluster(options)
+    return [*found, _safely("shards", lambda: _shards(shards, options))] if shards else found
 
 
 def _safely(name: str, look: Callable[[], Check]) -> Check:
@@ -111,6 +126,13 @@ def _codecs() -> Check:
     return Check("codecs", "ok", text)
 
 
+def _checksums() -> Check:
+    if hash_maker("", "crc32c") is None:
+        text = "not verified: crc32c, which objects have that were uploaded in parts"
+        return Check("checksum", "note", text, INSTALL_CRC32C)
+    return Check("checksum", "ok", "xxhash, md5, sha256, sha512 and crc32c are verified")
+
+
 def _trouble(name: str) -> str:
     """Return why a library cannot be imported; empty if it can."""
     try:
@@ -143,6 +165,7 @@ _LOCAL: dict[str, Callable[[], Check]] = {
     "torch": _torch,
     "loaders": _loaders,
     "codecs": _codecs,
+    "checksum": _checksums,
     "machine": _machine,
 }
 
@@ -191,6 +214,36 @@ def _buckets(options: StoreOptions, where: str, how: str) -> Check:
     except AISError as error:
         return Check("cluster", "bad", f"{where} answers, but: " + error.sentences)
     return Check("cluster", "ok", f"{where}, {count_text(count, 'bucket')}, {how}")
+
+
+def _shards(source: str, options: StoreOptions) -> Check:
+    """Read the last byte of each shard: one that a job of the cluster has damaged ends before."""
+    place = parse_url(source).at(options.endpoint)
+    if place.kind != "object":
+        return Check("shards", "bad", f"{redact(source)} is not in a bucket", "write ais://bucket/prefix")
+    options = replace(options, endpoint=place.endpoint, retry=Retry(attempts=2, deadline=2 * _TIMEOUT_S))
+    listed = [one for one in list_bucket(place, place.name, options) if is_shard(one.name) and one.size]
+
+    def trouble_of(one: Entry) -> AISError | None:
+        try:
+            read_range(replace(place, name=one.name), one.size - 1, 1, options)
+        except AISError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        troubles = list(filter(None, pool.map(trouble_of, listed)))
+    text = count_text(len(listed), "shard")
+    if troubles:
+        first = troubles[0]
+        what = f"{len(troubles)} of {text} cannot be read to the last byte. The first: {first.what}"
+        return Check("shards", "bad", what, str(first.todo))
+    chunked = sum(one.chunked for one in listed)
+    text += ", each read at its last byte"
+    if chunked:
+        todo = "index them by reading: AIStore's shard index job destroys objects that were uploaded in parts"
+        return Check("shards", "note", f"{text}; {chunked} of them were uploaded in parts", todo)
+    return Check("shards", "ok" if listed else "note", text)
 
 
 def _first(error: BaseException) -> str:

@@ -6,8 +6,9 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torchdata_ais.errors import AISError
 
 if TYPE_CHECKING:
     from torchdata_ais.index import IndexedSamples, SampleReference
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _PICTURES = frozenset(["jpg", "jpeg", "png", "webp", "ppm", "pgm", "bmp", "gif", "tif", "tiff"])
 _CLASS = "cls"
+_WINDOW_BYTES = 8 << 20
 _LONGEST = 40  # letters of a class; what is longer is none
 
 
@@ -101,9 +103,16 @@ class Summary:
                     self.broken += 1
 
     def look_into(self, references: Iterable[SampleReference], options: StoreOptions) -> None:
-        """Read some samples of an index and look at them."""
-        for reference in references:
-            self.look(_read(reference, options))
+        """Read some samples of an index, as training would, and look at them."""
+        from torchdata_ais.reading.by_index import IndexedReader
+        from torchdata_ais.reading.requests import Wanted
+        from torchdata_ais.reading.samples import sample_of
+
+        reader = IndexedReader([options], _WINDOW_BYTES)
+        for wanted, run in reader.read([[Wanted(reference) for reference in references]]):
+            if isinstance(run, AISError):
+                raise run
+            self.look(sample_of(run, wanted.reference.shard.name))
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON has it."""
@@ -173,26 +182,3 @@ def _by_number(item: tuple[str, int]) -> tuple[int, str]:
 def fields_of(sample: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the fields of a sample of bytes, without what tells where it came from."""
     return {name: value for name, value in sample.items() if not name.startswith("__")}
-
-
-def _read(reference: SampleReference, options: StoreOptions) -> dict[str, bytes]:
-    """Read one sample where the index says that it stands."""
-    from torchdata_ais.samples import split_name
-    from torchdata_ais.store import read_range
-    from torchdata_ais.tar import TarReader
-    from torchdata_ais.urls import parse_url
-
-    name = reference.shard.name
-    place = parse_url(name)
-    if place.kind == "file":
-        with Path(place.name).open("rb") as file:
-            file.seek(reference.start)
-            data = file.read(reference.size)
-    else:
-        data = read_range(name, reference.start, reference.size, options)
-    found = {}
-    for member, value, _, _ in TarReader([data], url=name, require_end=False):
-        parts = split_name(member)
-        if parts is not None and parts[0] == reference.key and isinstance(value, bytes):
-            found[parts[1]] = value
-    return found

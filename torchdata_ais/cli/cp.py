@@ -56,6 +56,15 @@ def cp(
     named = dict(zip(names, found, strict=True))
     for name in named:
         check_name(replace(place, name=name))
+    sources = {one.uri for one in found if not one.member}
+    for name, one in named.items():
+        uri = replace(place, name=name, endpoint="").uri
+        if uri in sources - {one.uri}:
+            raise UsageError.at(
+                f"{one.uri} would be copied over {uri}, which is to be copied, too",
+                todo="copy to another bucket or prefix",
+                url=uri,
+            )
     bucket = Bucket.of(place, options)
     with new_bucket(bucket):
         there = bucket.holds([(name, one.url) for name, one in named.items()], overwrite=overwrite)

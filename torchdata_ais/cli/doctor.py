@@ -13,7 +13,7 @@ from torchdata_ais.errors import AISError
 
 
 def doctor(
-    flight: Annotated[str, typer.Argument()] = "",
+    subject: Annotated[str, typer.Argument()] = "",
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
@@ -21,27 +21,30 @@ def doctor(
 
     The exit code is 1 if something will not work. Put the output into a bug report; it holds no token.
 
+    With a prefix of shards, read the last byte of each, too: a shard that a job of the cluster has damaged ends before.
+
     With a file that a loader wrote when something went wrong (ais_loader(run_dir=)), say what each process of that rank
     was doing, and where to look first.
 
     Args:
-        flight ([FILE]): A flight-*.json of a run_dir=: explain that instead.
+        subject ([SUBJECT]): ais://bucket/prefix of shards; or a flight-*.json of a run_dir=, explained instead.
         as_json: Print one JSON array.
 
     Examples:
         torchdata-ais doctor
+        torchdata-ais doctor ais://pets/train-
         torchdata-ais doctor runs/7/flight-00002-4711-1.json
         torchdata-ais doctor --json --endpoint http://host:51080
     """
-    if flight:
-        _explain(flight, as_json)
+    if subject and "://" not in subject:
+        _explain(subject, as_json)
         return
     with reported(False, "torchdata_ais.checking.doctor", command=doctor):
         from torchdata_ais.checking.doctor import Check, diagnose
         from torchdata_ais.versions import versions
 
         try:
-            checks = diagnose(endpoint or None)
+            checks = diagnose(endpoint or None, shards=subject)
         except AISError as error:
             checks = [Check("cluster", "bad", error.sentences)]
     if as_json:

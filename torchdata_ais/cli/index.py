@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def index(
     urls: list[str],
     where: str | None = None,
-    method: Literal["auto", "cluster", "read"] = "auto",
-    proven: Annotated[bool, typer.Option("--hash")] = False,
+    method: Literal["read", "cluster"] = "read",
     check: bool = False,
     processes: Annotated[int | None, typer.Option(min=0)] = None,
     as_json: AsJson = False,
@@ -34,8 +33,7 @@ def index(
     Args:
         urls (URL...): ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.
         where: Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/.
-        method (HOW): cluster: by AIStore's own job; read: by reading; auto: the first that works.
-        proven: Read what the cluster indexed, too, for the XXH64 of each sample.
+        method (HOW): read: read every shard; cluster: by AIStore's job, which refuses shards uploaded in parts.
         check: Compare the index that is there with the shards; change nothing.
         processes: Processes that read. Default: one a core.
 
@@ -64,7 +62,7 @@ def index(
         else:
             found = SampleIndex.build(
                 list(urls),
-                method="read" if proven else method,
+                method=method,
                 processes=workers,
                 where=place,
                 progress=bars,

@@ -108,9 +108,11 @@ def run_dsort(
             wanted["input_format"] = {"objnames": [parse_url(url).name for url in sources]}
         if not outputs.bucket.namespace:
             make_bucket(client, outputs.bucket, options)
-        _make_room(outputs, inputs, sources, options, overwrite=overwrite)
+        old = _old_outputs(outputs, inputs, sources, options, overwrite=overwrite)
         with _stored(key_map, outputs, options) as fields:
             check_spec(wanted | fields)
+            for url in old:  # not before all checks have passed
+                delete_object(url, options, missing_ok=True)
             job_id = _start(client, wanted | fields, options)
             name = f"dSort job {job_id}"
             wait_for_job(_look(client, job_id, options), name, progress=progress, stall_timeout=stall_timeout)
@@ -141,10 +143,10 @@ def _sources(inputs: Names, options: StoreOptions) -> tuple[list[ObjectURL], lis
     return sources, missing
 
 
-def _make_room(
+def _old_outputs(
     outputs: Names, inputs: Names, sources: list[ObjectURL], options: StoreOptions, *, overwrite: bool
-) -> None:
-    """See to it that nothing stands where new shards will be."""
+) -> list[ObjectURL]:
+    """Return the objects with names of new shards, which are to be deleted; raise if they must not be."""
     old = outputs.listed(options)
     if outputs.bucket == inputs.bucket and set(map(str, old)) & set(map(str, sources)):
         raise UsageError.at(
@@ -158,8 +160,7 @@ def _make_room(
             todo=Remedy("delete them, write to another name", "pass overwrite=True, which deletes them"),
             url=str(old[0]),
         )
-    for url in old:
-        delete_object(url, options, missing_ok=True)
+    return old
 
 
 @contextmanager

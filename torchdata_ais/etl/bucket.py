@@ -55,7 +55,8 @@ def transform_bucket(
         cluster: See `torchdata_ais.store.Cluster`.
         etl_name: The transform. (Arguments of requests are for reading: the server takes none here.)
         source: ``ais://bucket`` or ``ais://bucket/prefix``, or an SDK bucket.
-        target: ``ais://bucket``, or ``ais://bucket/prefix`` for a text before each name; made if it is missing.
+        target: ``ais://bucket``, or ``ais://bucket/prefix`` for a text before each name; made if it is missing. Objects
+            of these names are replaced.
         ext: New endings of names by the old ones, as in ``{"tgz": "tar"}``.
         on_error: ``"skip"`` goes on after an object that fails; it is in the result, and logged as a warning. If all
             fail it is an error in any case: then it is the transform that cannot work.
@@ -84,9 +85,12 @@ def transform_bucket(
     """
     options = known_cluster(cluster)
     place, to = bucket_place(source), bucket_place(target)
-    if replace(place, name="").uri == to.uri:
+    in_one_bucket = replace(place, name="").uri == replace(to, name="").uri
+    if in_one_bucket and (to.name + place.name).startswith(place.name):
         raise UsageError.at(
-            "the new objects would replace the old", todo="write to another bucket", url=place.uri
+            "the new objects would replace the old, or be transformed again: their names begin as those of the source",
+            todo="write to another bucket",
+            url=place.uri,
         )
     total = len(list_objects(place.uri, options=options))
     with sdk_client(options) as client:

@@ -1,4 +1,4 @@
-"""An index made of what is known already, of what the cluster finds, and of what is read."""
+"""Index builds: rows of earlier indexes, of the cluster's job, and of shards that are read."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _is_same(url: ObjectURL, row: Any) -> bool:
 
 def indexed_shards(urls: list[ObjectURL], how: Indexing) -> Generator[IndexedShard, None, None]:
     """Yield what an index holds of each shard, in their order."""
-    if how.method != "read" and urls:
+    if how.method == "cluster" and urls:
         yield from indexed_by_cluster(urls, how)
     else:
         yield from indexed_by_reading(urls, how.options, how.processes)

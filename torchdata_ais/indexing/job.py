@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import ReadError
 from torchdata_ais.jobs import JobError, JobState, OnProgress, Progress, wait_for_job
 from torchdata_ais.store import StoreOptions
+from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.store.sdk import call, job_id_in, sdk_client
 from torchdata_ais.store.sdk_names import send_by
+from torchdata_ais.urls import Location
 
 _KIND = "index-shard"
+_READ = 'use method="read"'
 _NOT_ENDED = "0001-01-01"  # how Go writes a time that has not come
+
+
+def check_unchunked(bucket: str, prefix: str, names: Iterable[str], options: StoreOptions) -> None:
+    """Raise `JobError` if the job over this prefix would meet an object that is stored in parts.
+
+    AIStore 5.0 stores the metadata of each shard again as that of an object in one piece, after it was indexed and when
+    its index is dropped. The parts of a chunked object after the first are lost then.
+
+    Args:
+        bucket: The bucket of the job.
+        prefix: The prefix of the job. All objects with it are listed, since the job takes them all.
+        names: The shards to index; the listing must contain them.
+        options: Endpoint, token, retries.
+    """
+    place = Location("object", prefix, bucket, endpoint=options.endpoint)
+    listed = list_bucket(place, prefix, options, whole=True)
+    for entry in listed:
+        if entry.chunked:
+            raise JobError.at(
+                f"ais://{bucket}/{entry.name} was uploaded in parts, and AIStore's shard index job destroys "
+                "such objects; it was not started",
+                todo=_READ,
+                url=f"ais://{bucket}/{entry.name}",
+            )
+    missing = next(iter(sorted(set(names) - {entry.name for entry in listed})), None)
+    if missing is not None:
+        raise JobError.at(
+            f"the listing of ais://{bucket}/{prefix} lacks the shard {missing}, which may be stored in parts; "
+            "the shard index job was not started",
+            todo=_READ,
+            url=f"ais://{bucket}/{missing}",
+        )
 
 
 def run_index_job(bucket: str, prefix: str, options: StoreOptions, progress: OnProgress | None = None) -> str:
@@ -65,7 +101,7 @@ def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
             raise
         raise JobError.at(
             f"the cluster has no job that indexes shards ({error.what})",
-            todo=Remedy('use method="read"', "a cluster of AIStore 4.4 or later"),
+            todo=Remedy(_READ, "a cluster of AIStore 4.4 or later"),
             url=f"ais://{bucket}",
         ) from error
 

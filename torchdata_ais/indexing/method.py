@@ -1,4 +1,4 @@
-"""How shards are indexed: by whom, in how many processes, and who hears of it."""
+"""Options of an index build: the method, the processes, the progress callback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from torchdata_ais.jobs import OnProgress
 from torchdata_ais.store import StoreOptions
 
-Method = Literal["auto", "cluster", "read"]
+Method = Literal["read", "cluster"]
 
 
 class Indexing(NamedTuple):
@@ -15,12 +15,12 @@ class Indexing(NamedTuple):
 
     Attributes:
         options: Transport settings.
-        method: Who looks at the shards.
-        processes: Read in so many processes what is read.
-        progress: Called while it goes on.
+        method: Whether shards are read, or indexed by the cluster.
+        processes: Number of processes that read.
+        progress: Called with each new `Progress`.
     """
 
     options: StoreOptions
-    method: Method = "auto"
+    method: Method = "read"
     processes: int = 0
     progress: OnProgress | None = None

@@ -53,7 +53,7 @@ class SampleIndex(IndexedSamples):
         cls,
         sources: Any,
         *,
-        method: Method = "auto",
+        method: Method = "read",
         processes: int = 0,
         where: str | os.PathLike[str] | None = None,
         previous: IndexedSamples | None = None,
@@ -65,10 +65,10 @@ class SampleIndex(IndexedSamples):
 
         Args:
             sources: What `.list_ais()` takes: prefixes, templates, paths, folders, one or several.
-            method: ``"cluster"``: AIStore's own job looks at the headers where the shards lie, and no sample is moved;
-                shards that it has no valid index of are named in the log, and read. ``"read"``: every shard is read,
-                which finds the XXH64 of each sample, too. ``"auto"``: by the cluster where it has that job, else by
-                reading.
+            method: ``"read"``: every shard is read, which finds the XXH64 of each sample, too. ``"cluster"``: AIStore's
+                job reads the headers where the shards are stored, and no sample is moved. Shards that it has no valid
+                index of are named in the log, and read. That job destroys objects that were uploaded in parts, so all
+                objects with its prefix are listed first, and one such object is an error.
             processes: Read in so many processes; 0 reads in this one.
             where: Store the index there as it grows: a folder, or ``ais://bucket/name``. A build that broke off goes on
                 where it was (at most a minute of work is done again); of an index that stands there, only shards that
@@ -87,7 +87,8 @@ class SampleIndex(IndexedSamples):
         Raises:
             NotFoundError: There are no such shards.
             TransportError, ShardError, SampleError: A shard cannot be read or is not sound; no index is made.
-            JobError: The cluster has no such job, or does not do it, with ``method="cluster"``.
+            JobError: With ``method="cluster"``: the cluster has no such job, or cannot index these shards, or an object
+                was uploaded in parts. No job was started then.
             UsageError: A shard is compressed, or stands in the list twice; or `previous` is a selection.
 
         Example:

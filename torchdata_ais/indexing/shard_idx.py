@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import xxhash
 
-from torchdata_ais.errors import NonAdjacentKeyError
+from torchdata_ais.errors import NonAdjacentKeyError, ShardError
 from torchdata_ais.index import ShardSamples
 from torchdata_ais.indexing.grouping import PlacedMember, UnusableError, group_members
-from torchdata_ais.tar.window import BLOCK
+from torchdata_ais.indexing.shard import placed_members
+from torchdata_ais.tar import TarReader
+from torchdata_ais.tar.window import BLOCK, PassableBlocks
 
 _SEED = 1103515245
 _HEAD = 11  # version, format, kind of checksum; XXH64 of the rest
@@ -18,6 +20,10 @@ _MOST = 1 << 20  # members that AIStore takes into an index
 _GAP = 64 << 10
 _TAIL = 10752  # end marker and padding to a record of 10 KiB have no more bytes
 _BEYOND = 10 << 10
+_MERGED = 64 << 10  # bytes between two gaps that cost less than another request
+_RANGE = 4 << 20
+_RANGES = 8  # in any shard; one more for each MiB of a large one
+_READ = 1 << 20  # bytes of the gaps in any shard; a quarter of a large one
 
 
 class ClusterIndex(NamedTuple):
@@ -99,19 +105,25 @@ def _uvarint(data: bytes, at: int) -> tuple[int, int]:
     return value | byte << shift, at + 1
 
 
-def samples_in(found: ClusterIndex, url: str) -> ShardSamples:
+def samples_in(
+    found: ClusterIndex, url: str, read: Callable[[int, int], bytes] | None = None
+) -> ShardSamples:
     """Return the samples of a shard, by its regular members.
 
-    A sample begins where the regular member before it ends, and ends at the first header of the next sample's first
-    regular member: what an index does not name (links, extension headers) stands in between. The last one reaches 10
-    KiB beyond its last member, or to the shard's end.
+    The index does not name links and extension headers, which are in the gaps between its members and after the last
+    one. With `read` the gaps are read, and the samples are those that `index_shard` finds. Without it a sample begins
+    where the regular member before it ends, and ends at the last header of the next sample's first regular member. The
+    last sample then reaches 10 KiB beyond its last member, or to the shard's end.
 
     Args:
         found: The members.
         url: The shard, for errors.
+        read: Returns so many bytes of the shard from an offset on.
+
+    Memory: with `read` 4 MiB of the shard besides the rows.
 
     Raises:
-        UnusableError: What stands between members is more than headers and links, so that it must be read.
+        UnusableError: There is more than headers and links between members, or there are too many gaps. Read the shard.
     """
     if len(found.members) >= _MOST:
         raise UnusableError(f"it has {_MOST} members or more, of which the rest is in no index")
@@ -123,6 +135,8 @@ def samples_in(found: ClusterIndex, url: str) -> ShardSamples:
     if not 2 * BLOCK <= tail <= _TAIL:
         raise UnusableError(f"{tail} bytes follow the last member")
     try:
+        if read is not None:
+            return group_members(_exactly_placed(found, url, read), url)
         return group_members(_placed(found.members), url, end=min(stop + _BEYOND, found.size))
     except NonAdjacentKeyError as error:
         raise UnusableError(f"the key {error.key!r} comes back") from None
@@ -141,3 +155,74 @@ def _placed(members: list[tuple[int, int, str]]) -> Iterator[PlacedMember]:
         after = offset + BLOCK + size + -size % BLOCK
         yield name, size, end, offset, after
         end = after
+
+
+def _exactly_placed(
+    found: ClusterIndex, url: str, read: Callable[[int, int], bytes]
+) -> Iterator[PlacedMember]:
+    """Yield all members: those that the index names, and those in the gaps, each from its first header on."""
+    named = list(_placed(found.members))
+    stop = named[-1][-1] if named else 0
+    gaps = [(begin, offset + BLOCK) for _, _, begin, offset, _ in named if begin < offset]
+    ranges = iter(_merged([*gaps, (stop, found.size)], found.size))
+    first, data = 0, b""
+
+    def taken(begin: int, end: int) -> bytes:
+        nonlocal first, data
+        while first + len(data) < end:
+            first, last = next(ranges)
+            data = read(first, last - first)
+            if len(data) != last - first:
+                raise UnusableError(f"it ends before byte {last}")
+        return data[begin - first : end - first]
+
+    for name, size, begin, offset, after in named:
+        if begin == offset:
+            yield name, size, offset, offset, after
+            continue
+        member = None
+        for member in _in_gap(taken(begin, offset + BLOCK), begin, url, ends=False):
+            yield member
+        if member is None or (member[0], member[1], member[-1]) != (name, size, after):
+            raise UnusableError(f"byte {offset} is not the header of {name!r}")
+    yield from _in_gap(taken(stop, found.size), stop, url, ends=True)
+
+
+def _merged(gaps: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Return the ranges to read: gaps that are close together are one."""
+    merged = [gaps[0]]
+    for begin, end in gaps[1:]:
+        first, last = merged[-1]
+        if begin - last <= _MERGED and end - first <= _RANGE:
+            merged[-1] = first, end
+        else:
+            merged.append((begin, end))
+    if len(merged) > _RANGES + size // _READ or sum(b - a for a, b in merged) > max(_READ, size // 4):
+        raise UnusableError("too many places in it have extension headers or links")
+    return merged
+
+
+def _in_gap(data: bytes, start: int, url: str, *, ends: bool) -> Iterator[PlacedMember]:
+    """Yield the members in bytes of a shard, which reach to the data of a member, or to the end of the shard."""
+    reader = TarReader(
+        _Gap(data), url=url, start=start, require_end=ends, max_member_bytes=0, skip_large=True
+    )
+    try:
+        yield from placed_members(reader)
+    except ShardError as error:
+        raise UnusableError(f"{error.what}") from error
+    if not reader.seekable:
+        raise UnusableError("it has a global PAX header")
+
+
+class _Gap(PassableBlocks):
+    """One block; the data of the member after it can be passed over without being there."""
+
+    def __init__(self, data: bytes) -> None:
+        self._blocks = iter((data,))
+
+    def __next__(self) -> bytes:
+        return next(self._blocks)
+
+    def pass_over(self, size: int) -> int:
+        return size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.shard_order import find_sharder, unsharded
 from torchdata_ais.stage.slots import check_planned
 from torchdata_ais.stage.upstream import parents, upstream
+from torchdata_ais.store.hashes import INSTALL_CRC32C, unverifiable
 from torchdata_ais.tables import with_lines
 from torchdata_ais.urls import ObjectURL
 
@@ -180,6 +182,7 @@ def explain(
         memory_bytes=workers * sum(stage_of(reader).memory_bound().ahead for reader in readers),
         notes=[
             *_on_size(known, shards, instances),
+            *_on_checksums(urls),
             *_on_order(pipe, readers, shards // instances),
             _on_state(pipe),
         ],
@@ -234,6 +237,17 @@ def _on_size(sizes: list[int], shards: int, instances: int) -> list[str]:
     times = max(sizes) * len(sizes) / sum(sizes)
     text = f"sizes: the largest shard has {max(sizes) / 1e6:.1f} MB, {times:.1f} times the average"
     return [f"{text}: its worker ends last; even shards keep all {instances} workers busy"]
+
+
+def _on_checksums(urls: list[Any]) -> list[str]:
+    """Return a sentence on checksums that the listing has and that cannot be computed here."""
+    kinds = Counter(unverifiable(url.checksum) for url in urls if isinstance(url, ObjectURL))
+    return [
+        f"not verified: {kind}, the checksum of {count_text(count, 'shard')}"
+        + (f": {INSTALL_CRC32C}" if kind == "crc32c" else "")
+        for kind, count in kinds.items()
+        if kind
+    ]
 
 
 def _on_order(pipe: IterDataPipe[Any], readers: list[IterDataPipe[Any]], shards_each: int) -> list[str]:

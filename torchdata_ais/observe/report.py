@@ -42,6 +42,7 @@ class StageReport:
         refetched: Files of the cache that were damaged, deleted and fetched again.
         skipped: Name of the error class -> items given up for it.
         examples: The first texts of those errors.
+        unverified: Kind of checksum -> objects that were not compared with it, as it cannot be computed here.
         opened: Objects whose first byte came.
         first_byte_ms: Milliseconds until the first byte of an object came, on average; None if none was read.
         first_byte_max_ms: The same at most.
@@ -65,6 +66,7 @@ class StageReport:
     refetched: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
+    unverified: dict[str, int] = field(default_factory=dict)
     opened: int = 0
     first_byte_ms: float | None = None
     first_byte_max_ms: float | None = None
@@ -244,7 +246,10 @@ def _pipe_of(loader: Any) -> IterDataPipe[Any] | None:
     return dataset if isinstance(dataset, IterDataPipe) else None
 
 
-_COUNTED = ("bytes", "retries", "refetched", "skipped", "examples", "held", "held_max", "opened")
+_COUNTED = (
+    *("bytes", "retries", "refetched", "skipped", "examples", "unverified"),
+    *("held", "held_max", "opened"),
+)
 
 
 def _stage(counts: StageCounts, report: Report) -> StageReport:

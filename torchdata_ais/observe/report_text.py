@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from torchdata_ais.shown import count_text
+from torchdata_ais.store.hashes import INSTALL_CRC32C
 from torchdata_ais.tables import html_table, text_table, with_lines
 
 if TYPE_CHECKING:
@@ -143,6 +145,12 @@ def _cells(stages: Sequence[StageReport], processes: int, wall_s: float) -> list
 def _below(stages: Sequence[StageReport], processes: int, wall_s: float, sentence: str) -> list[str]:
     texts = [
         f"skipped by {stage.name}: {text}" for stage in stages for text in stage.examples[:_SHOWN_EXAMPLES]
+    ]
+    texts += [
+        f"not verified by {stage.name}: {kind}, of {count_text(count, 'object')}"
+        + (f": {INSTALL_CRC32C}" if kind == "crc32c" else "")
+        for stage in stages
+        for kind, count in stage.unverified.items()
     ]
     who = "1 process" if processes == 1 else f"{processes} processes"
     return [*texts, f"{who}, {wall_s:.1f} s{' each' * (processes > 1)}; {sentence}"]

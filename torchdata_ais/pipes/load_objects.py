@@ -127,7 +127,9 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
                     blocks.close()
                     queue.popleft()
                     done = blocks.stats
-                    self.stats.add_object(done.bytes, done.retries, done.first_byte_s, done.wait_s)
+                    self.stats.add_object(
+                        done.bytes, done.retries, done.first_byte_s, done.wait_s, done.unverified
+                    )
                 yield url, data
         finally:
             for _, blocks in queue:

@@ -247,7 +247,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         if self._live is not None:
             self._live.remember(shard)
         shard.close()
-        self.stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s)
+        self.stats.add_object(shard.bytes, shard.retries, shard.first_byte_s, shard.wait_s, shard.unverified)
         self.stats.refetched += shard.refetched
         shard.refetched = 0
 

@@ -250,9 +250,11 @@ class Fetching:
         return group if pace is not None and pace.batches else None
 
     def _group_and_pace(self, request: Request) -> tuple[tuple[str, ...], Pace | None]:
-        if self._cache is not None or place_of(request.shard.name).kind != "object":
+        options = self._options[request.source]
+        is_object = place_of(request.shard.name).kind == "object"
+        if self._cache is not None or not is_object or not options.get_batch:
             return (), None
-        group = batch_group(request.shard.name, self._options[request.source])
+        group = batch_group(request.shard.name, options)
         return (str(request.source), *group), self._pace(request)
 
     def _pace(self, request: Request) -> Pace:

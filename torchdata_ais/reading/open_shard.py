@@ -142,6 +142,7 @@ class OpenShard:
         self.bytes = self.retries = self.refetched = 0
         self.first_byte_s: float | None = None
         self.wait_s = 0.0
+        self.unverified = ""
         self.closed = False
         self._store = store
         self._options = options
@@ -245,6 +246,7 @@ class OpenShard:
             self.bytes += stats.bytes
             self.retries += stats.retries
             self.wait_s += stats.wait_s
+            self.unverified = stats.unverified or self.unverified
             self.first_byte_s = stats.first_byte_s if self.first_byte_s is None else self.first_byte_s
 
 

@@ -27,6 +27,7 @@ class StageStats(msgspec.Struct):
         held_max: Bytes it held at most.
         skipped: Name of the error class -> how many items were given up for it.
         examples: The first texts of those errors, at most 20.
+        unverified: Kind of checksum -> how many objects were not compared with it, as it cannot be computed here.
     """
 
     items: int = 0
@@ -41,6 +42,7 @@ class StageStats(msgspec.Struct):
     held_max: int = 0
     skipped: dict[str, int] = {}
     examples: list[str] = []
+    unverified: dict[str, int] = {}
 
     def skip(self, error: BaseException) -> None:
         """Count an item given up for `error`."""
@@ -49,8 +51,12 @@ class StageStats(msgspec.Struct):
         if len(self.examples) < _EXAMPLES:
             self.examples.append(text_of(error))
 
-    def add_object(self, size: int, retries: int, first_byte_s: float | None, wait_s: float) -> None:
+    def add_object(
+        self, size: int, retries: int, first_byte_s: float | None, wait_s: float, unverified: str = ""
+    ) -> None:
         """Count what reading one object, or a part of one, took."""
+        if unverified:
+            self.unverified[unverified] = self.unverified.get(unverified, 0) + 1
         self.bytes += size
         self.retries += retries
         self.wait_s += wait_s
@@ -76,8 +82,9 @@ class StageStats(msgspec.Struct):
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_byte_max_s = largest
-        for error, count in other.skipped.items():
-            self.skipped[error] = self.skipped.get(error, 0) + count
+        for counts, more in ((self.skipped, other.skipped), (self.unverified, other.unverified)):
+            for name, count in more.items():
+                counts[name] = counts.get(name, 0) + count
         self.examples = (self.examples + other.examples)[:_EXAMPLES]
         return self
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from torchdata_ais.error_text import Remedy, in_programs
-from torchdata_ais.errors import ConnectError, StallError, TransportError
+from torchdata_ais.errors import ConnectError, ReadError, StallError, TransportError
 from torchdata_ais.meanwhile import meanwhile
 from torchdata_ais.redaction import clean, quiet
 from torchdata_ais.store.cancel import Cancel
@@ -26,6 +26,12 @@ _WATCH_S = 1.0
 _SILENT_S = 1.9
 _QUIET_S = 60.0
 _MOST_SAID = 1000
+_NODE = "look at the node that holds the object"
+PARTS_LOST = (
+    "remove the object and store it again: the cluster has no more of it than this. AIStore's shard index job leaves "
+    "only the first part of an object that was uploaded in parts"
+)
+"""Advice for an object that such a job has damaged."""
 
 
 _said: dict[str, float] = {}
@@ -78,6 +84,7 @@ class Attempts:
     Attributes:
         total: Tries begun so far.
         retries: Pauses made so far.
+        answered_by: The address that the last response came from, after redirects.
         token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
         record: What is noted of the request under way.
     """
@@ -94,8 +101,10 @@ class Attempts:
         self._bytes = 0
         self._waited_s = 0.0
         self._due = float("inf")
+        self._breaks: tuple[int, int] = (-1, 0)
         self.total = 0
         self.retries = 0
+        self.answered_by = ""
         self.token_kept_from = ""
         self.record = RequestRecord("", "", 0.0)
 
@@ -151,6 +160,14 @@ class Attempts:
             yield
         finally:
             self._waited_s += time.monotonic() - begin
+
+    def broke_off(self, what: str, byte: int) -> Failed:
+        """Return that a body ended too early; the advice changes when it ends at the same byte again."""
+        last, times = self._breaks
+        self._breaks = byte, times + 1 if byte == last else 1
+        again = self._breaks[1] > 1
+        todo = Remedy(_NODE, f"if it always ends at this byte, {PARTS_LOST}") if again else _NODE
+        return Failed(ReadError, what, todo)
 
     def waited(self, seconds: float) -> None:
         """Count `seconds` towards the deadline: the cheap form for the loop over blocks."""

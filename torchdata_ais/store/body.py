@@ -25,7 +25,7 @@ from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, ChecksumError, ObjectChangedError, ReadError, StallError
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import UNREADABLE, refuse_page, refused, root
+from torchdata_ais.store.exchange import UNREADABLE, refuse_page, root
 from torchdata_ais.store.facts import Facts, facts_of, is_derived, range_of
 from torchdata_ais.store.framing import StrictResponse, let_go, plain_body
 from torchdata_ais.store.hashes import Hash, hash_maker
@@ -33,16 +33,12 @@ from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import pace_of
 from torchdata_ais.store.reader import Reader
-from torchdata_ais.store.request import send
+from torchdata_ais.store.request import refused_read, send
 from torchdata_ais.urls import Location, redact
 
 _E = TypeVar("_E", bound=AISError)
 _PIN = "; pin=False takes what is there at the start"
 _NODE = "look at the node that holds the object"
-
-
-def _broken_off(where: str) -> Failed:
-    return Failed(ReadError, f"the body broke off at byte {where}", _NODE, says_byte=True)
 
 
 class HTTPReader(Reader):
@@ -134,7 +130,7 @@ class HTTPReader(Reader):
         if status == 416 and self.facts.size is not None and self._offset < self.facts.size:
             raise self._changed(f"it has no byte {self._offset} any more")
         if status not in (200, 206):
-            raise refused(response, self._options, self._attempts)
+            raise refused_read(response, self._location, self._options, self._attempts)
         if self._location.kind == "object" and not self._derived:
             refuse_page(response, self._options.endpoint or self._url)
         Cancel.current().set_timeout(self._attempts.bound(self._options.stall_timeout))
@@ -173,6 +169,7 @@ class HTTPReader(Reader):
         if self._options.verify and self._start == 0 and facts.checksum:
             self._new_hash = hash_maker(facts.checksum, facts.hash_name)
             self._compare = self._new_hash is not None
+        self._note_unverified(self._location.uri)
         if self._new_hash is None and not (facts.identifying and self._ranges):
             self._new_hash = xxhash.xxh64
         self._hash = None if self._new_hash is None else self._new_hash()
@@ -185,7 +182,7 @@ class HTTPReader(Reader):
             edge = self._start if position < self._start else self._offset
             data = self._read1(response, min(self._options.block_bytes, edge - position))
             if not data:
-                raise _broken_off(f"{position}")
+                raise self._broken_off(f"{position}", position)
             if again is not None and position >= self._start:
                 again.update(data)
             position += len(data)
@@ -210,9 +207,16 @@ class HTTPReader(Reader):
             attempts.progress(size)
             yield data
         if self.facts.size is not None and self._offset < self.facts.size:
-            raise _broken_off(f"{self._offset} of {self.facts.size}")
+            raise self._broken_off(f"{self._offset} of {self.facts.size}")
         if plain is not None:
             plain.close()  # or urllib3, which does not know that it was read, would take it for broken off
+
+    def _broken_off(self, where: str, byte: int | None = None) -> Failed:
+        failed = self._attempts.broke_off(
+            f"the body broke off at byte {where}", self._offset if byte is None else byte
+        )
+        failed.says_byte = True
+        return failed
 
     def _read1(self, body: BaseHTTPResponse | StrictResponse, size: int) -> bytes:
         """Return the next bytes, at most `size`; ``b""`` at the end of the body."""
@@ -231,7 +235,7 @@ class HTTPReader(Reader):
                 raise Cancelled from error
             self._attempts.check_interrupted(error)
             size_text = "" if self.facts.size is None else f" of {self.facts.size}"
-            raise _broken_off(f"{self._offset}{size_text} ({root(error)})") from error
+            raise self._broken_off(f"{self._offset}{size_text} ({root(error)})") from error
         finally:
             took_s = time.monotonic() - begin
             self._attempts.record.read_s += took_s

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypedDict, runtime_checkable
 from typing_extensions import Unpack
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.options import StoreOptions, Token
 from torchdata_ais.store.resolving import resolve_options
 
 
@@ -34,13 +34,14 @@ class ClusterNames(TypedDict, total=False):
     Attributes:
         endpoint: The address.
         client: An SDK client.
-        token: A bearer token, for the address, the client's cluster or that of the environment.
+        token: A bearer token, for the address, the client's cluster or that of the environment; or a function that
+            returns it, or the `pathlib.Path` of its file.
         options: `StoreOptions`.
     """
 
     endpoint: str | None
     client: Any
-    token: str | None
+    token: Token
     options: StoreOptions | None
 
 
@@ -50,7 +51,7 @@ def given_options(
     options: StoreOptions | None = None,
     endpoint: str | None = None,
     client: Any = None,
-    token: str | None = None,
+    token: Token = None,
 ) -> StoreOptions | None:
     """Return how to reach the cluster that the arguments of a call name; None if they name none.
 

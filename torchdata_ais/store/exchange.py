@@ -20,7 +20,7 @@ from urllib3.response import BaseHTTPResponse
 from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
 from torchdata_ais.redaction import clean, quiet, without_values_of
-from torchdata_ais.store.attempts import Attempts, Failed
+from torchdata_ais.store.attempts import PARTS_LOST, Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import pool_for
@@ -42,6 +42,16 @@ _PERMANENT_5XX = {501, 505, _NO_SPACE}
 _BETWEEN_NODES = re.compile(
     r'[A-Z][a-z]+ "https?://[^"]*": '
 )  # as Go writes that a request of its own failed
+_EXPIRED = re.compile(r"\bexpired\b", re.IGNORECASE)
+_EXPIRED_TODO = Remedy(
+    "the token has expired: get a new one",
+    in_programs("pass a function or the pathlib.Path of a file as token=, which is read again after a 401"),
+    in_commands("set AIS_AUTHN_TOKEN_FILE to a file that is kept up to date"),
+)
+_DAMAGED = "ErrLmetaCorrupted"
+_SIZE_DIFFERS = re.compile(
+    r"errsize \(\d{1,20} != \d{1,20}\)"
+)  # of the metadata, and of the file on the disk
 _LONGEST_WAIT_S = 86_400.0  # a server that asks to wait longer means nothing by it
 
 
@@ -154,7 +164,10 @@ def _message_of(response: BaseHTTPResponse) -> str:
 def message_in(text: str) -> str:
     """Return the message in AIStore's JSON, or `text` itself, as one line of bounded length."""
     with suppress(*UNREADABLE):
-        text = str(json.loads(text).get("message") or text)
+        fields = json.loads(text)
+        text = str(fields.get("message") or text)
+        if fields.get("tcode") == _DAMAGED:
+            text = f"{_DAMAGED}: {text}"
     if text.lstrip()[:1] == "<":
         text = re.sub(r"<(style|script|title).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
     text = clean(
@@ -189,6 +202,8 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
     # What a proxy says while its targets are down or restart, or while one does not answer the proxy's own request.
     if status == 400 and ("no storage targets" in message or _BETWEEN_NODES.match(message)):
         return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)
+    if _DAMAGED in message or _SIZE_DIFFERS.search(message):
+        return Failed(ReadError, what, PARTS_LOST, again=False)
     if "backend is missing" in message or (status == 501 and "provider" in message):
         todo = (
             "the cluster cannot reach that provider: add its backend, or copy the data into an ais:// bucket"
@@ -198,7 +213,9 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
         return Failed(NotFoundError, what, "check the spelling of bucket and object", again=False)
     if status in (401, 403):
         todo = (
-            "check that the token is valid and may do this"
+            _EXPIRED_TODO
+            if status == 401 and _EXPIRED.search(message)
+            else "check that the token is valid and may do this"
             if options.token
             else Remedy("set AIS_AUTHN_TOKEN", _PASS_TOKEN)
             if options.endpoint

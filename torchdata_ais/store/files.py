@@ -131,6 +131,7 @@ class FileReader(Reader):
     def _hash(self) -> Hash | None:
         if not self._options.verify or self._start or not self.facts.checksum:
             return None
+        self._note_unverified(self._name)
         return hash_like(self.facts.checksum)
 
     def _check_end(self, digest: Hash | None) -> None:

@@ -13,6 +13,7 @@ import xxhash
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import NotFoundError, ReadError, UsageError
+from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed, retried
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
@@ -77,7 +78,10 @@ def put_object(
         }
 
         def put(attempts: Attempts) -> BaseHTTPResponse:
-            return _answered("PUT", target, options, attempts, headers, body)
+            response = _answered("PUT", target, options, attempts, headers, body)
+            if not is_marked(response):
+                _check_stored(place, target, options, attempts, checksum)
+            return response
 
         response = retried(put, options.retry, place.uri, redact(target))
     return ObjectURL(target, length, checksum, response.headers.get("Ais-Version"))
@@ -181,13 +185,42 @@ def _answered(
     if not 200 <= response.status < 300:
         raise refused(response, options, attempts)
     drain(response)
-    # What a node says to DELETE has no mark of its own; what somebody else says mostly has.
+    # Responses to DELETE, and to PUT of bytes that are stored already, have no header of AIStore's. Nor have those to
+    # PUT in a bucket that splits large objects.
     page = is_page(response.headers.get("Content-Type", ""))
-    if not is_marked(response) and (page or method != "DELETE"):
-        raise not_aistore(
-            options.endpoint or target, f"its answer {response.status} to {method} has no header of AIStore's"
-        )
+    if not is_marked(response) and (page or method not in ("DELETE", "PUT")):
+        raise _unmarked(method, target, options, response.status)
     return response
+
+
+def _unmarked(method: str, target: str, options: StoreOptions, status: int) -> Failed:
+    return not_aistore(
+        options.endpoint or target, f"its answer {status} to {method} has no header of AIStore's"
+    )
+
+
+def _check_stored(
+    place: Location, target: str, options: StoreOptions, attempts: Attempts, checksum: str
+) -> None:
+    """Raise `Failed` unless a cluster has the object that a PUT without a header of AIStore's was about.
+
+    AIStore answers like that to a PUT of bytes that are stored already, also to the second try of one that was stored
+    by the first. A node of the cluster map that a proxy has named is believed. Of another host the object is looked at.
+    """
+    answered_by = attempts.answered_by
+    moved = tokens.origin(answered_by) != tokens.origin(target)
+    if moved and tokens.is_node(answered_by, options):
+        return
+    response = send("HEAD", target, options, attempts)
+    drain(response)
+    if response.status >= 400 or not is_marked(response):
+        raise _unmarked("PUT", target, options, 200)
+    there = facts_of(response, place).checksum
+    comparable = there is not None and len(there) == len(checksum)  # a bucket may have another kind
+    if comparable and there != checksum:
+        raise Failed(
+            ReadError, f"it was stored, and has the checksum {there} now, not {checksum}", again=False
+        )
 
 
 def _replayable(

@@ -5,14 +5,19 @@ Both classes are plain, frozen and picklable: they travel to worker processes wi
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from torchdata_ais.arguments import checked_options
 from torchdata_ais.error_text import Remedy, in_programs
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import AISError, AuthError, UsageError
 from torchdata_ais.known_secrets import hide
 from torchdata_ais.store.endpoint import Endpoint, clean_endpoint
 
@@ -62,6 +67,95 @@ ONE_TRY = Retry(attempts=1, deadline=5.0)
 """For what is asked for the sake of a better message."""
 
 
+class TokenSource:
+    """A token that a function or a file gives: read when it is first needed, and again after a 401.
+
+    Args:
+        origin: The function, or the path of the file. A file has the token alone, or JSON with a ``"token"``, as the
+            ``ais`` command writes it.
+
+    Example:
+        >>> source = TokenSource(lambda: "secret-1")
+        >>> source.value(), source.renewed("secret-1")
+        ('secret-1', False)
+    """
+
+    def __init__(self, origin: Callable[[], str] | str) -> None:
+        self._origin = origin
+        self._value: str | None = None
+
+    def value(self) -> str:
+        """Return the token.
+
+        Raises:
+            AuthError: There is none: the function failed, or the file cannot be read.
+        """
+        if self._value is None:
+            self._value = self._read()
+        return self._value
+
+    def renewed(self, old: str) -> bool:
+        """Read the token again if it is still `old`, and return whether there is another one now."""
+        if self._value == old:
+            self._value = self._read()
+        return self._value != old
+
+    def _read(self) -> str:
+        origin = self._origin
+        text = _file_text(origin) if isinstance(origin, str) else _called(origin)
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            text = str(json.loads(text)["token"])
+        token = _clean_token(text)
+        if token is None:
+            raise AuthError.at(f"{self} gives no token", todo="let it give the token alone, as one line")
+        hide(token)
+        return token
+
+    def __str__(self) -> str:
+        return f"the token file {self._origin}" if isinstance(self._origin, str) else "the function of token="
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenSource) and self._origin == other._origin
+
+    def __hash__(self) -> int:
+        return hash(self._origin)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenSource, (self._origin,)  # another process reads it for itself
+
+
+Token: TypeAlias = "str | Callable[[], str] | os.PathLike[str] | TokenSource | None"  # noqa: S105 - a type
+"""A bearer token; or a function that returns it, or the path of its file (`pathlib.Path`)."""
+
+
+def _called(function: Callable[[], str]) -> str:
+    try:
+        return function()
+    except AISError:
+        raise
+    except Exception as error:  # its text may quote the token
+        raise AuthError.at(
+            f"the function of token= failed ({type(error).__name__})", todo="correct the function"
+        ) from error
+
+
+def _file_text(path: str) -> str:
+    todo = "check token= or AIS_AUTHN_TOKEN_FILE"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise AuthError.at(f"the token file {path} is not a regular file", todo=todo)
+            data = os.read(fd, _TOKEN_BYTES)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if isinstance(error, AISError):
+            raise
+        raise AuthError.at(f"the token file {path} cannot be read ({error.strerror})", todo=todo) from error
+    return data.decode("latin-1")
+
+
 @checked_options
 @dataclass(frozen=True)
 class StoreOptions:
@@ -71,7 +165,9 @@ class StoreOptions:
         endpoint: ``http://proxy:51080``, for URLs that name no host (``ais://bucket/object``). Kept as an
             `Endpoint`: a user name and password in it are sent to it, and are shown nowhere.
         token: Bearer token; sent to the endpoint and to the nodes of its cluster map, to no other host: without
-            an endpoint to nobody, whatever hosts the URLs name. White space around it is dropped.
+            an endpoint to nobody, whatever hosts the URLs name. White space around it is dropped. A function without
+            arguments, or the `pathlib.Path` of a file, gives a token that expires: it is read again once after a 401.
+            Worker processes get the function by pickle: take one from the top of a module.
         ca_cert: File or folder with the CA certificates to trust; None is the system's.
         client_cert: PEM file with certificate and key, or a pair of files.
         skip_verify: Do not check the server's certificate.
@@ -92,10 +188,12 @@ class StoreOptions:
         node_requests: Requests in flight at most from all processes of this machine together to one cluster (a
             target of AIStore refuses more than 256); at most 32 of them from one process. Loaders share them out
             evenly, at least one a process. A cluster that answers 429 or 503 halves what a process has.
+        get_batch: Whether reading by index may ask for the ranges of many samples in one request (GetBatch). Such
+            requests keep a job on the cluster, which refuses maintenance meanwhile. False: each range is a request.
     """
 
     endpoint: str = ""
-    token: str | None = field(default=None, repr=False)
+    token: Token = field(default=None, repr=False)
     ca_cert: str | None = None
     client_cert: str | tuple[str, str] | None = None
     skip_verify: bool = False
@@ -110,6 +208,7 @@ class StoreOptions:
     pool_size: int = 32
     idle_timeout: float = 20.0
     node_requests: int = 256
+    get_batch: bool = True
 
     def __post_init__(self) -> None:
         if self.block_bytes < 1 or self.prefetch_bytes < 1:
@@ -122,8 +221,29 @@ class StoreOptions:
         if not self.idle_timeout > 0:
             raise UsageError.at(f"idle_timeout={self.idle_timeout}", todo="pass seconds, more than 0")
         object.__setattr__(self, "endpoint", clean_endpoint(self.endpoint))
-        object.__setattr__(self, "token", _clean_token(self.token))
-        hide(self.token)
+        token = self.token
+        if isinstance(token, os.PathLike):
+            token = TokenSource(os.fsdecode(token))
+        elif callable(token):
+            token = TokenSource(token)
+        if not isinstance(token, TokenSource):
+            token = _clean_token(token)
+            hide(token)
+        object.__setattr__(self, "token", token)
+
+    @property
+    def bearer(self) -> str | None:
+        """The token to send now.
+
+        Raises:
+            AuthError: Its function or file gives none.
+        """
+        token = self.token
+        return token.value() if isinstance(token, TokenSource) else token  # type: ignore[return-value]
+
+    def renew(self, old: str | None) -> bool:
+        """Return whether there is another token than `old`, which was refused: from a function or a file."""
+        return old is not None and isinstance(self.token, TokenSource) and self.token.renewed(old)
 
     @property
     def login(self) -> tuple[str, str] | None:
@@ -132,7 +252,8 @@ class StoreOptions:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        hide(self.token)  # in this process, too
+        if isinstance(self.token, str):
+            hide(self.token)  # in this process, too
 
 
 def _clean_token(token: str | None) -> str | None:
@@ -140,7 +261,10 @@ def _clean_token(token: str | None) -> str | None:
     if token is None:
         return None
     if not isinstance(token, str):
-        raise UsageError.at(f"token= is of type {type(token).__name__}, not str", todo="decode it first")
+        raise UsageError.at(
+            f"token= is of type {type(token).__name__}, not str",
+            todo="decode it first, or pass a function or a pathlib.Path",
+        )
     token = token.strip()
     wrong = next((words for words, pattern in _NO_TOKEN.items() if pattern.search(token)), "")
     if wrong:
@@ -155,6 +279,7 @@ def _clean_token(token: str | None) -> str | None:
     return token or None
 
 
+_TOKEN_BYTES = 64 << 10
 _NO_TOKEN = {
     "a line break": re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]"),
     "a control character": re.compile(r"[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f]"),

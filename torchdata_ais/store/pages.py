@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
 _MSGPACK = "application/msgpack"
 _PAGE_NAMES = 0  # as many as the cluster gives
-_PROPS = "name,size,checksum,version"
+_PROPS = "name,size,checksum,version,flags"
 _PROXY = "look at the log of the proxy, or name the objects with a template: then nothing is listed"
 _NAMED = (
     "list by a narrower prefix, or name the objects with a template; if the bucket has such an object, remove it "
@@ -39,6 +39,7 @@ _BARREN_PAGES = (
 )
 _MOST = 10_000_000
 _IS_DIRECTORY = 1 << 8
+_IS_CHUNKED = 1 << 13
 
 
 class _Object(msgspec.Struct):
@@ -72,19 +73,25 @@ class _Bucket(msgspec.Struct):
 
 
 class Entry(NamedTuple):
-    """What the listing says about one object."""
+    """What the listing says about one object.
+
+    Attributes:
+        chunked: Whether the cluster stores it in parts (of a multipart upload, or of a bucket that splits objects).
+    """
 
     name: str
     size: int
     checksum: str | None
     version: str | None
+    chunked: bool = False
 
 
 class _Listing:
     """What has been listed so far; refuses what no cluster lists."""
 
-    def __init__(self, name: str, prefix: str) -> None:
+    def __init__(self, name: str, prefix: str, *, whole: bool = False) -> None:
         self.name = name
+        self._whole = whole
         self._prefix = prefix
         self._found: dict[str, Entry] = {}
         self._tokens: set[int] = set()
@@ -102,10 +109,18 @@ class _Listing:
                 )
                 continue
             self._check(entry.n, entry.s)
-            self._found.setdefault(entry.n, Entry(entry.n, entry.s, entry.cs or None, entry.v or None))
+            chunked = bool(entry.f & _IS_CHUNKED)
+            found = Entry(entry.n, entry.s, entry.cs or None, entry.v or None, chunked)
+            if self._found.setdefault(entry.n, found).chunked < chunked:
+                self._found[entry.n] = found  # listed twice: a node that stores parts decides
         if len(self._found) > _MOST:
             raise ReadError.at(f"{self.name}: more than {_MOST:,} objects", todo="list by narrower prefixes")
         self._barren = self._barren + 1 if len(self._found) == before else 0
+        if page.flags and self._whole:
+            raise ReadError.at(
+                f"{self.name} may be incomplete: the cluster is moving objects between its nodes (rebalance)",
+                todo="wait until that has ended",
+            )
         if page.flags and not self._moving:
             self._moving = True
             _log.warning(
@@ -149,7 +164,7 @@ class _Listing:
 
 
 def list_bucket(
-    place: Location, prefix: str, options: StoreOptions, *, first_page: bool = False
+    place: Location, prefix: str, options: StoreOptions, *, first_page: bool = False, whole: bool = False
 ) -> list[Entry]:
     """Return the objects of a bucket whose names begin with `prefix`, by name.
 
@@ -158,6 +173,7 @@ def list_bucket(
         prefix: The beginning of the names wanted.
         options: Retry policy and timeouts. Its deadline is that of the whole listing.
         first_page: Ask for no further page.
+        whole: Raise `ReadError` for a listing that may be incomplete; else that is logged.
 
     Raises:
         ConnectError, AuthError, NotFoundError, StallError: The cluster cannot be asked, or not within the deadline.
@@ -174,7 +190,7 @@ def list_bucket(
         "continuation_token": "",
     }
     wanted |= {"flags": "0", "target": ""}
-    listing = _Listing(f"listing {uri}", prefix)
+    listing = _Listing(f"listing {uri}", prefix, whole=whole)
 
     def page(attempts: Attempts) -> _Page:
         answer = ask(url, _message(wanted), options, attempts, accept=_MSGPACK)

@@ -10,7 +10,7 @@ from urllib3.response import BaseHTTPResponse
 from torchdata_ais.errors import ObjectChangedError, ReadError, UsageError
 from torchdata_ais.store.attempts import Attempts, Failed, retried
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import drain, refuse_page, refused
+from torchdata_ais.store.exchange import drain, refuse_page
 from torchdata_ais.store.facts import Facts, facts_of, range_of
 from torchdata_ais.store.files import file_facts, open_error, reading_failed
 from torchdata_ais.store.framing import let_go
@@ -18,7 +18,7 @@ from torchdata_ais.store.journal import journal, told_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pace import Pace
 from torchdata_ais.store.reader import Stats
-from torchdata_ais.store.request import send
+from torchdata_ais.store.request import refused_read, send
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url, redact
 
@@ -84,7 +84,7 @@ def read_range(
                 drain(response)
                 return b""
             if response.status not in (200, 206):
-                raise refused(response, options, attempts)
+                raise refused_read(response, place, options, attempts)
             if to_cluster:
                 refuse_page(response, options.endpoint or target)
             if known is not None:
@@ -94,7 +94,7 @@ def read_range(
             expected = _extent(response, start, length)
             data = _body(response, 0, expected, attempts, options)
             if len(data) != expected:
-                raise Failed(ReadError, f"{len(data)} bytes came of {expected}", "look at that node")
+                raise attempts.broke_off(f"{len(data)} bytes came of {expected}", len(data))
             return data
         finally:
             let_go(response)

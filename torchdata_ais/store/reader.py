@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.facts import Facts
+from torchdata_ais.store.hashes import report_unverified, unverifiable
 from torchdata_ais.store.options import StoreOptions
 
 
@@ -20,12 +21,14 @@ class Stats:
         bytes: Bytes fetched.
         first_byte_s: Seconds until the response began; None before.
         wait_s: Seconds the consumer waited for blocks.
+        unverified: The kind of the object's checksum, if it cannot be computed here.
     """
 
     retries: int = 0
     bytes: int = 0
     first_byte_s: float | None = None
     wait_s: float = 0.0
+    unverified: str = ""
 
 
 class Reader(ABC):
@@ -53,6 +56,13 @@ class Reader(ABC):
         self.verified: bool | None = None
         self.cancel = Cancel()
         self.stats = Stats()
+
+    def _note_unverified(self, name: str) -> None:
+        """Note and log a checksum that should be verified and cannot be."""
+        kind = unverifiable(self.facts.checksum, self.facts.hash_name)
+        if kind and self._options.verify and self._start == 0:
+            self.stats.unverified = kind
+            report_unverified(kind, name)
 
     @abstractmethod
     def blocks(self) -> Iterator[bytes]:

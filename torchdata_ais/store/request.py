@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
@@ -14,15 +15,16 @@ from torchdata_ais.errors import ConnectError, ReadError, UsageError
 from torchdata_ais.store import tokens
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.exchange import drain, send_once
+from torchdata_ais.store.exchange import drain, refusal, refused, send_once
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.pools import IdleLostError
-from torchdata_ais.urls import redact
+from torchdata_ais.urls import Location, redact
 
 _REDIRECTS = 8
 _SHOWN = 200  # letters of an address that the server made up
 _NODE = "look at the node that sent it"
 _MOVED = (301, 302, 303, 307, 308)
+_BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 400, 401, 404
 
 
 def send(
@@ -38,7 +40,8 @@ def send(
 ) -> BaseHTTPResponse:
     """Send a request, follow its redirects, and return the response with its body unread.
 
-    The token goes to the cluster only (see `tokens`). A redirect is followed for this request alone: the
+    The token goes to the cluster only (see `tokens`). One of a function or a file is read again once after a 401. A
+    redirect is followed for this request alone: the
     next one asks the proxy again, so that a dead target is routed around.
 
     Args:
@@ -54,6 +57,24 @@ def send(
     Raises:
         Failed: No response. A response with an error status is returned.
     """
+    token = options.bearer if with_token and options.endpoint else None
+    response = _sent(method, url, options, attempts, with_token, headers, body, follow)
+    if response.status == _UNAUTHORIZED and options.renew(token):
+        drain(response)
+        response = _sent(method, url, options, attempts, with_token, headers, body, follow)
+    return response
+
+
+def _sent(
+    method: str,
+    url: str,
+    options: StoreOptions,
+    attempts: Attempts,
+    with_token: bool,
+    headers: Mapping[str, str] | None,
+    body: Callable[[], Iterator[bytes]] | None,
+    follow: bool,
+) -> BaseHTTPResponse:
     url, login_origin, login = tokens.login_of(url, options)
     if login_origin is None:
         raise UsageError.at("no usable address", todo="correct the URL", url=url)
@@ -93,6 +114,7 @@ def send(
         location = response.headers.get("Location")
         if not follow or response.status not in _MOVED or not location:
             attempts.record.first_byte_s = time.monotonic() - begin
+            attempts.answered_by = url
             return response
         drain(response)
         sender = urlsplit(url).netloc.rpartition("@")[2]
@@ -100,6 +122,29 @@ def send(
     raise Failed(
         ReadError, f"redirected more than {_REDIRECTS} times, last to {redact(url)[:_SHOWN]}", again=False
     )
+
+
+def refused_read(
+    response: BaseHTTPResponse, place: Location, options: StoreOptions, attempts: Attempts
+) -> Failed:
+    """Return the meaning of an error status in response to a GET of an object.
+
+    In a bucket with erasure coding, AIStore answers 400 for an object that is not there, since it cannot be recovered
+    from slices either. A HEAD then decides between a missing object and a broken one.
+    """
+    failed = refused(response, options, attempts)
+    if failed.status != _BAD_REQUEST or failed.again or place.kind != "object":
+        return failed
+    with suppress(Failed):  # the first answer is reported then
+        head = send("HEAD", replace(place, params={}).url(), options, attempts)
+        drain(head)
+        if head.status == _NOT_FOUND:
+            return refusal(_NOT_FOUND, f"to HEAD, after {failed.what}", options)
+        if head.status < _BAD_REQUEST and "EC-recover" in failed.what:
+            failed.todo = (
+                "look at the storage targets: too many slices of the object are missing; or store it again"
+            )
+    return failed
 
 
 def send_message(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.options import StoreOptions, Token
 
 
 def resolve_options(
-    *, client: Any = None, endpoint: str | None = None, token: str | None = None, **overrides: Any
+    *, client: Any = None, endpoint: str | None = None, token: Token = None, **overrides: Any
 ) -> StoreOptions:
     """Return the options that apply here.
 
@@ -21,7 +22,8 @@ def resolve_options(
     Args:
         client: An SDK ``Client``, or a bucket or object group: its endpoint, token, TLS settings, timeouts.
         endpoint: The cluster; else that of `client`, else ``AIS_ENDPOINT``, else ``""``.
-        token: Bearer token; else that of `client`, else ``AIS_AUTHN_TOKEN``.
+        token: Bearer token; else that of `client`, else ``AIS_AUTHN_TOKEN``, else that in the file
+            ``AIS_AUTHN_TOKEN_FILE``.
         **overrides: Other fields of `StoreOptions`. None counts as not given; a timeout of 0 is no limit.
 
     Raises:
@@ -51,7 +53,7 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
     """Return what the variables of the AIStore SDK say (and the two CA variables of requests)."""
     values: dict[str, Any] = {
         "endpoint": env.get("AIS_ENDPOINT"),
-        "token": env.get("AIS_AUTHN_TOKEN"),
+        "token": env.get("AIS_AUTHN_TOKEN") or _path(env.get("AIS_AUTHN_TOKEN_FILE")),
         "ca_cert": env.get("AIS_CLIENT_CA") or env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE"),
         "connect_timeout": _number(env, "AIS_CONNECT_TIMEOUT"),
         "first_byte_timeout": _number(env, "AIS_READ_TIMEOUT"),
@@ -65,6 +67,10 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
     pool = _number(env, "AIS_MAX_CONN_POOL")
     values["pool_size"] = int(pool) if pool else None
     return {name: value for name, value in values.items() if value not in (None, "")}
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _number(env: Mapping[str, str], name: str) -> float | None:

@@ -15,14 +15,26 @@ from torchdata_ais.redaction import quiet
 from torchdata_ais.store.attempts import Attempts, Cancelled, Failed, series
 from torchdata_ais.store.endpoint import basic
 from torchdata_ais.store.exchange import CHECK_TLS, UNREADABLE, message_in, not_aistore, refusal, root
-from torchdata_ais.store.options import StoreOptions
+from torchdata_ais.store.options import StoreOptions, TokenSource
 from torchdata_ais.store.pools import proxy_for
 from torchdata_ais.store.sdk_names import api_error, client_of, namespace_of, session_of, set_token
 from torchdata_ais.urls import Location, redact
 
 _T = TypeVar("_T")
 _BUCKET = re.compile(r"[A-Za-z0-9_.-]+")
+_UNAUTHORIZED = 401
 _JOB_ID = re.compile(r"[\w.@:+-]{1,200}")
+
+
+class _Renewed:
+    """Signs each request with the token that a function or a file gives now."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+
+    def __call__(self, request: Any) -> Any:
+        request.headers["Authorization"] = f"Bearer {self._options.bearer}"
+        return request
 
 
 class _Login:
@@ -53,11 +65,13 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
             ca_cert=options.ca_cert,
             client_cert=options.client_cert,
             timeout=(options.connect_timeout or 0, options.first_byte_timeout or 0),
-            token=options.token,
+            token=options.bearer,
             max_pool_size=options.pool_size,
         )
-    set_token(client, options.token)
+    set_token(client, options.bearer)
     session = session_of(client)
+    if isinstance(options.token, TokenSource):
+        session.auth = _Renewed(options)
     if options.login:
         session.auth = _Login(*options.login)
     # With its trust in the environment, requests would let REQUESTS_CA_BUNDLE override ca_cert.
@@ -95,15 +109,22 @@ def call(
     if options.connect_timeout and answer_s and options.stall_timeout:
         whole_s = options.connect_timeout + answer_s + options.stall_timeout
 
+    def translated() -> _T:
+        with _translated(options):
+            return function()
+
     def once(attempts: Attempts) -> _T:
         attempts.expect(attempts.bound(whole_s))
+        token = options.bearer
         try:
-            with _translated(options):
-                result = function()
+            result = translated()
         except Failed as failed:
             attempts.expect()
             attempts.check_interrupted(failed)
-            raise
+            if failed.status != _UNAUTHORIZED or not options.renew(token):
+                raise
+            attempts.expect(attempts.bound(whole_s))
+            result = translated()
         attempts.check_interrupted()  # an answer that ends with its connection looks whole
         return result
 

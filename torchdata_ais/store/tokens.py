@@ -59,9 +59,15 @@ def authorization(url: str, options: StoreOptions) -> dict[str, str]:
     if not options.token or not options.endpoint or target is None:
         return {}
     if target == origin(options.endpoint) or target in _cluster(target, options):
-        return {"Authorization": f"Bearer {options.token}"}
+        return {"Authorization": f"Bearer {options.bearer}"}
     _log.debug("the token is not sent to %s://%s:%s: not a node of the cluster", *target)
     return {}
+
+
+def is_node(url: str, options: StoreOptions) -> bool:
+    """Return whether the host of `url` is a node on the map of the cluster of `options`."""
+    target = origin(url)
+    return bool(options.endpoint) and target is not None and target in _cluster(target, options)
 
 
 def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict[str, str]]:
@@ -85,7 +91,7 @@ def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict
 
 def _cluster(wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
     """Return the addresses of the nodes of the cluster, fetched when first needed."""
-    key = (str(options.endpoint), options.token or "")
+    key = (str(options.endpoint), options.bearer or "")
     fetched, nodes = _maps.get(key, (float("-inf"), frozenset()))
     if wanted in nodes or time.monotonic() - fetched < _MAP_AGE_S:
         return nodes
@@ -96,7 +102,9 @@ def _cluster(wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
 
 def _fetch_map(options: StoreOptions) -> frozenset[_Origin]:
     base = str(options.endpoint)
-    headers = {"Authorization": f"Bearer {options.token}", "Accept-Encoding": "identity"}
+    headers = {"Accept-Encoding": "identity"}
+    if options.token:
+        headers["Authorization"] = f"Bearer {options.bearer}"
     headers.update(login_of(base, options)[2])
     timeout = urllib3.Timeout(connect=options.connect_timeout, read=_MAP_TIMEOUT_S)
     nodes: set[_Origin] = set()
@@ -113,5 +121,6 @@ def _fetch_map(options: StoreOptions) -> frozenset[_Origin]:
                 if node_origin is not None:
                     nodes.add(node_origin)
     except (Failed, urllib3.exceptions.HTTPError, OSError, *UNREADABLE) as error:
-        _log.warning("the cluster map of %s cannot be read (%s): redirects get no token", base, error)
+        if options.token:
+            _log.warning("the cluster map of %s cannot be read (%s): redirects get no token", base, error)
     return frozenset(nodes)

@@ -10,7 +10,7 @@ from io import BytesIO
 from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais.errors import ReadError, StallError
+from torchdata_ais.errors import StallError
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.chunked import ChunkedBody
@@ -68,7 +68,7 @@ class WholeBody:
         except (fault.HTTPError, HTTPException, OSError, *UNREADABLE) as error:
             attempts.check_interrupted(error)
             what = f"the body broke off after {self.size} bytes ({root(error)})"
-            raise Failed(ReadError, what, "look at that node") from error
+            raise attempts.broke_off(what, self.size) from error
         finally:
             if self._expected:
                 attempts.expect()

@@ -89,14 +89,16 @@ def redirect_batch(call: Call) -> Reply:
         call.store.bucket(bucket)
     target = call.cluster.owner(entries[0].bucket or call.bucket, entries[0].objname)
     path, _, query = call.request.target.partition("?")
-    job = f"{path.rstrip('/')}/gbt-{new_id()}/{new_id(13)}/{len(call.cluster.targets)}"
-    return redirect_to(call, f"{target.url}{job}" + (f"?{query}" if query else ""), 307)
+    job = call.cluster.jobs.for_batch(call.bucket).id
+    assembly = f"{path.rstrip('/')}/{job}/{new_id(13)}/{len(call.cluster.targets)}"
+    return redirect_to(call, f"{target.url}{assembly}" + (f"?{query}" if query else ""), 307)
 
 
 @route("target", "GET", "batch", query="coloc")
 def get_batch(call: Call) -> Reply:
     """Assemble and send the archive."""
     batch = _read(call)
+    call.cluster.jobs.for_batch(call.bucket)
     mime = batch.mime or ".tar"
     mime = mime if mime.startswith(".") else f".{mime}"
     if mime not in TYPES:

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from .api_groups import COPY_FIELDS, copy_all
+from .fields import typed
+from .files import DIGESTS
 from .jobs import bucket_json
 from .names import new_id
-from .problem import ReplyError, not_implemented
+from .problem import ReplyError
 from .reply import Reply
 from .routes import Call, route
 from .store import Bucket
@@ -28,10 +30,17 @@ def list_buckets(call: Call) -> Reply:
 
 @route("proxy", "POST", "bucket", "create-bck", sdk="Bucket.create")
 def create(call: Call) -> Reply:
-    """Make a bucket; properties other than the defaults are not supported."""
-    if call.value(dict[str, msgspec.Raw]):
-        raise not_implemented("properties in create-bck")
-    call.store.create_bucket(call.bucket)
+    """Make a bucket; of its properties the kind of checksums and erasure coding can be set.
+
+    Erasure coding changes the answer to a GET of a missing object. There are no slices.
+    """
+    wanted = call.fields(checksum=dict[str, msgspec.Raw], ec=dict[str, msgspec.Raw])
+    kind = typed(wanted["checksum"] or {}, "checksum", {"type": "xxhash2"})["type"]
+    if kind not in DIGESTS:
+        raise ReplyError(400, f"invalid checksum type {kind!r:.100}")
+    sizes = dict.fromkeys(("objsize_limit", "data_slices", "parity_slices", "disk_only"), msgspec.Raw)
+    ec = typed(wanted["ec"] or {}, "ec", {"enabled": False, **sizes})["enabled"]
+    call.store.create_bucket(call.bucket, kind, ec)
     return Reply()
 
 
@@ -118,5 +127,9 @@ def _summary(call: Call, prefix: str, *, present: bool) -> dict[str, Any]:
 
 
 def _props_header(bucket: Bucket) -> dict[str, str]:
-    props = {**_PROPS, "bid": str(bucket.bid | 1 << 63), "created": str(bucket.created_ns)}
+    set_ones = {
+        "checksum": {**_PROPS["checksum"], "type": bucket.checksum},
+        "ec": {**_PROPS["ec"], "enabled": bucket.ec},
+    }
+    props = {**_PROPS, **set_ones, "bid": str(bucket.bid | 1 << 63), "created": str(bucket.created_ns)}
     return {"Ais-Bucket-Props": msgspec.json.encode(props).decode()}

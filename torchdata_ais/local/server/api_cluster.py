@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from .fields import decode
+from .jobs import BATCH_KIND
 from .nodes import HOST, Node
-from .problem import ReplyError
+from .problem import ReplyError, not_implemented
 from .reply import Reply
 from .routes import Call, route
 
@@ -148,12 +149,24 @@ def job_details(call: Call) -> Reply:
 def all_jobs(call: Call) -> Reply:
     """How all jobs ended, or only those that have not."""
     wanted = call.body(_Listed)
+    call.cluster.jobs.running()  # ends what is idle
     jobs = call.cluster.jobs.select(kind=wanted.kind or "")
     return Reply.plain_json([job.status() for job in jobs if not (job.ended_ns and wanted.show_active)])
 
 
 @route("proxy", "GET", "cluster", "running_all", query="what", sdk="Cluster.list_running_jobs")
 def running_jobs(call: Call) -> Reply:
-    """Mostly none, as short work is done before its request is answered."""
-    jobs = call.cluster.jobs.select(kind=call.body(_Listed).kind or "")
-    return Reply.json([f"{job.kind}[{job.id}]" for job in jobs if not job.ended_ns])
+    """Mostly none, as short work is done before its request is answered; that of GetBatch stays for a while."""
+    jobs = call.cluster.jobs.running(call.body(_Listed).kind or "")
+    return Reply.json([f"{job.kind}[{job.id}]" for job in jobs])
+
+
+@route("proxy", "PUT", "cluster", "start-maintenance", query="frc")
+@route("proxy", "PUT", "cluster", "stop-maintenance", query="frc")
+def maintenance(call: Call) -> Reply:
+    """Refuse it while the job of GetBatch is there, as a real cluster does. There is no maintenance here otherwise."""
+    action = call.text("action")
+    for job in call.cluster.jobs.running(BATCH_KIND):
+        message = f"{call.node.tag}: x-{job.kind}[{job.id}] is currently running, cannot run {action!r} concurrently"
+        raise ReplyError(409, message, "ErrLimitedCoexistence")
+    raise not_implemented(f"action {action!r}")

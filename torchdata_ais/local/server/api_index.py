@@ -45,7 +45,9 @@ def _index(cluster: Cluster, bucket: str, names: list[str], job: Job) -> None:
                 job.errors.append("shard index: tar reader failure: archive/tar: invalid tar header")
                 break
             made = cluster.store.put(SHARD_INDEXES, index_name(bucket, name), [_encoded(shard, members)])
-            made.version = 0  # what lies in a system bucket has none
+            made.version = 0  # objects of a system bucket have none
+            # As AIStore 5.0: the shard's metadata note the index, and are stored as those of an object in one piece.
+            cluster.store.store_as_one_piece(bucket, shard)
             job.add(shard.size)
 
 
@@ -62,7 +64,7 @@ def _members(cluster: Cluster, shard: Object) -> list[tuple[bytes, int, int]]:
 
 def _encoded(shard: Object, members: list[tuple[bytes, int, int]]) -> bytes:
     payload = bytearray()
-    for text in (b"xxhash2", shard.checksum.encode()):
+    for text in (shard.kind.encode(), shard.checksum.encode()):
         payload += _uvarint(len(text)) + text
     payload += _uvarint(shard.size) + _uvarint(len(members))
     for name, offset, size in members:

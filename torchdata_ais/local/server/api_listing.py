@@ -25,7 +25,7 @@ PAGE_SIZE = 10_000
 CACHED, ARCH_DIR, NAME_ONLY, NAME_SIZE, BUCKET_PRESENT = 1 << 0, 1 << 3, 1 << 4, 1 << 5, 1 << 6
 SUPPORTED_FLAGS = CACHED | ARCH_DIR | NAME_ONLY | NAME_SIZE | BUCKET_PRESENT
 
-ENTRY_CACHED, ENTRY_IN_ARCHIVE, ENTRY_IS_ARCHIVE = 1 << 6, 1 << 7, 1 << 9
+ENTRY_CACHED, ENTRY_IN_ARCHIVE, ENTRY_IS_ARCHIVE, ENTRY_CHUNKED = 1 << 6, 1 << 7, 1 << 9, 1 << 13
 
 Entry = dict[str, Any]
 
@@ -112,7 +112,8 @@ LONG_KEYS = {"n": "name", "f": "flags", **{key: prop for prop, (key, _) in PROPS
 
 def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:
     wanted = ((key, tell(call, entry)) for prop, (key, tell) in PROPS.items() if prop in props)
-    return {"n": entry.name, **{key: value for key, value in wanted if value}, "f": ENTRY_CACHED}
+    flags = ENTRY_CACHED | (ENTRY_CHUNKED if entry.parts else 0)
+    return {"n": entry.name, **{key: value for key, value in wanted if value}, "f": flags}
 
 
 def _custom(custom: dict[str, str]) -> str:

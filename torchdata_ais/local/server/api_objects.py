@@ -6,19 +6,19 @@ import re
 import time
 from contextlib import ExitStack
 
-from .actions import NewVersion
+from .actions import Cut, NewVersion
 from .api_archived import get_archived
 from .api_etl import get_transformed
-from .files import FileSlice, file_blocks
+from .faults import Plan
+from .files import DIGESTS, FileSlice, append_blocks, checksum_of, file_blocks
 from .names import check_bucket_name, check_object_name, parse_uname
-from .problem import ReplyError, not_implemented, object_missing
+from .problem import ReplyError, not_implemented, not_recovered, object_missing, parts_lost
 from .reply import Reply
 from .routes import Call, route
 from .store import Object
 
 _EVERYTHING = ["checksum", "atime", "version", "custom", "location", "copies"]
 _TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, as there is nothing to tell
-_CHECKSUM_TYPE = "xxhash2"
 
 
 def redirect(call: Call) -> Reply:
@@ -38,20 +38,24 @@ def lookup(call: Call) -> Object:
     """Return the object, or the target's 404: also when another target has it, as this one lacks it."""
     entry = call.source.objects.get(call.name)
     if entry is None or call.cluster.holder(call.bucket, call.name) is not call.node:
+        if call.source.ec and call.request.method == "GET":
+            raise not_recovered(call.node.tag, call.bucket, call.name)
         raise object_missing(call.node.tag, call.bucket, call.name)
     return entry
 
 
 def standard_headers(entry: Object) -> dict[str, str]:
     """The headers that describe an object on GET and PUT."""
-    headers = {
-        "Ais-Atime": str(entry.atime_ns),
-        "Ais-Checksum-Type": _CHECKSUM_TYPE,
-        "Ais-Checksum-Value": entry.checksum,
-    }
+    headers = {"Ais-Atime": str(entry.atime_ns), **_checksum_headers(entry)}
     return headers | (
         {"Ais-Version": str(entry.version)} if entry.version else {}
     )  # system buckets have none
+
+
+def _checksum_headers(entry: Object) -> dict[str, str]:
+    """The checksum; none of an object of a bucket without checksums."""
+    value = {"Ais-Checksum-Value": entry.checksum} if entry.checksum else {}
+    return {"Ais-Checksum-Type": entry.kind, **value}
 
 
 @route(
@@ -68,10 +72,11 @@ def get(call: Call) -> Reply:
     for name in ("ais-blob-download", "ais-blob-chunk", "ais-blob-workers"):
         if name in call.request.headers:
             raise not_implemented(f"header {name!r}")
-    entry, file = _open_object(call)
+    archived = call.query.get("archpath") or call.query.get("archregx")
+    entry, file = _open_object(call, once=not archived)
     with ExitStack() as stack:
         stack.callback(file.close)
-        if call.query.get("archpath") or call.query.get("archregx"):
+        if archived:
             return get_archived(call, entry, file)
         _new_version(call, entry)
         entry.atime_ns = time.time_ns()
@@ -82,15 +87,23 @@ def get(call: Call) -> Reply:
             file.offset, file.size = first, last - first + 1
             status, headers = 206, {"Accept-Ranges": "bytes", **headers}
             headers["Content-Range"] = f"bytes {first}-{last}/{entry.size}"
+        if entry.left >= 0:
+            call.plan = Plan((*call.plan, Cut(max(0, entry.left - file.offset))))
         stack.pop_all()  # the answer closes it
         return Reply(status, headers | {"Content-Type": "application/octet-stream"}, file)
 
 
-def _open_object(call: Call) -> tuple[Object, FileSlice]:
-    """Return the object and its open file, also when it is being replaced at this moment."""
+def _open_object(call: Call, *, once: bool) -> tuple[Object, FileSlice]:
+    """Return the object and its open file, also when it is being replaced at this moment.
+
+    A node that has not noticed yet that an object lost its parts sends `once` what is left of it, and breaks off.
+    """
     while True:
         entry = lookup(call)
         try:
+            if once and entry.left >= 0 and not entry.reloaded:
+                entry.reloaded = True
+                return entry, call.store.open_as_known(entry)
             return entry, call.store.open(entry)
         except FileNotFoundError:
             if call.source.objects.get(call.name) is entry:
@@ -141,6 +154,8 @@ def head(call: Call) -> Reply:
     if call.query.get("presence", "0") not in ("", "0", "2"):
         raise not_implemented(f"query parameter 'presence'={call.query['presence']}")
     entry = lookup(call)
+    if entry.reloaded:
+        raise ReplyError(400, str(parts_lost(entry.size, entry.left)), "ErrLmetaCorrupted")
     wanted = call.query.get("props")
     props = [item.strip() for item in wanted.split(",") if item.strip()] if wanted else _EVERYTHING
     described = _described(call, entry, dated="last-modified" in props)
@@ -160,26 +175,52 @@ def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, dict[str,
     mtime = time.gmtime(call.store.path(entry).stat().st_mtime if dated else 0)
     return {
         "atime": {"Ais-Atime": str(entry.atime_ns)},
-        "checksum": {"Ais-Checksum-Type": _CHECKSUM_TYPE, "Ais-Checksum-Value": entry.checksum},
+        "checksum": _checksum_headers(entry),
         "version": {"Ais-Version": str(entry.version)},
         "custom": {"Ais-Custom-Md": " ".join(custom.splitlines())} if custom else {},
         "location": {"Ais-Location": call.cluster.location(call.bucket, call.name)},
         "copies": {"Ais-Mirror-Copies": "1", "Ais-Mirror-Paths": str(call.cluster.root)},
         "last-modified": {"Last-Modified": time.strftime("%a, %d %b %Y %H:%M:%S GMT", mtime)},
+        "chunked": _chunked_headers(entry),
         "etag": {"Etag": f'"{entry.checksum}"'},
+    }
+
+
+def _chunked_headers(entry: Object) -> dict[str, str]:
+    if not entry.parts:
+        return {}
+    return {
+        "Ais-Chunks-Count": str(len(entry.parts)),
+        "Ais-Chunks-Max-Chunk-Size": str(max(entry.parts)),
     }
 
 
 @route("target", "PUT", "object", sdk="ObjectWriter.put_content, .put_file")
 def put(call: Call) -> Reply:
-    """Store the body. A checksum that the client sent is compared with the one computed on the way."""
+    """Store the body. A checksum that the client sent is compared with the one computed on the way.
+
+    If it is that of the object that is there, nothing is stored, and the answer is bare, as of a real node.
+    """
     if call.cluster.owner(call.bucket, call.name) is not call.node:
         raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
-    kind = call.request.headers.get("ais-checksum-type", _CHECKSUM_TYPE)
-    if kind != _CHECKSUM_TYPE:
+    kind = call.request.headers.get("ais-checksum-type", "xxhash2")
+    if kind not in DIGESTS:
         raise not_implemented(f"checksum type {kind!r}")
     expected = call.request.headers.get("ais-checksum-value", "")
-    entry = call.store.put(call.bucket, call.name, call.request.body.blocks(), expected)
+    own = call.source.checksum
+    there = call.source.objects.get(call.name)
+    if there and expected and (kind, expected) == (there.kind, there.checksum) and not there.reloaded:
+        for _ in call.request.body.blocks():
+            pass
+        return Reply()
+    with call.store.new_file() as (number, path):
+        size, checksum = append_blocks(path, call.request.body.blocks(), kind)
+        if expected not in ("", checksum):
+            text = f"BAD DATA CHECKSUM: {kind}({expected} != {checksum}) (context: ais://{call.bucket}/{call.name})"
+            raise ReplyError(500, text, "ErrBadCksum")
+        if own != kind:
+            checksum = checksum_of(path, own)
+        entry = call.store.commit(call.bucket, call.name, number, size, checksum, kind=own)
     return Reply(200, standard_headers(entry))
 
 

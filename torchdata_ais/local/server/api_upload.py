@@ -91,8 +91,8 @@ def put_part(call: Call) -> Reply:
     place = number(asked, what)
     with call.store.new_file() as (_, path):
         append_blocks(path, call.request.body.blocks())
-    old = parts.get(place)
-    parts[place] = path
+    old = parts.pop(place, None)
+    parts[place] = path  # in the order of arrival
     if old is not None:
         old.unlink(missing_ok=True)
     return Reply()
@@ -100,14 +100,21 @@ def put_part(call: Call) -> Reply:
 
 @route("target", "POST", "object", "mpt-complete", query="uploadId", sdk="MultipartUpload.complete")
 def complete_parts(call: Call) -> Reply:
-    """Put the listed parts together, in the order of their numbers."""
+    """Put the listed parts together, in the order of their numbers.
+
+    The object is chunked. Its checksum is a CRC32C if they came in another order, as on a real cluster.
+    """
     parts = _parts(call)
     numbers = sorted(part.number for part in call.value(list[_Listed]) or [])
     if numbers != sorted(parts):
         asked = f"requested {len(numbers)} parts, have {len(parts)}"
         raise ReplyError(400, f"partial completion is not allowed: {asked}")
     blocks = (block for number in numbers for block in file_blocks(parts[number]))
-    call.store.put(call.bucket, call.name, blocks)
+    kind = call.source.checksum if list(parts) == numbers else "crc32c"
+    sizes = [parts[number].stat().st_size for number in numbers]
+    with call.store.new_file() as (number, path):
+        size, checksum = append_blocks(path, blocks, kind)
+        call.store.commit(call.bucket, call.name, number, size, checksum, kind=kind, parts=sizes)
     _forget(call)
     return Reply()
 

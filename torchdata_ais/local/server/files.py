@@ -2,16 +2,76 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import xxhash
 
 BLOCK_BYTES = 1 << 20
+_CASTAGNOLI = 0x82F63B78
+
+
+class Digest(Protocol):
+    """A running hash."""
+
+    def update(self, data: bytes | memoryview, /) -> object:
+        """Add bytes."""
+
+    def hexdigest(self) -> str:
+        """Return the digest of the bytes so far."""
+
+
+class _Crc32c:
+    """CRC32C by a table: slow, and enough for the objects of tests."""
+
+    _table: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        if not _Crc32c._table:
+            _Crc32c._table = tuple(map(_crc_of_byte, range(256)))
+        self._value = 0xFFFFFFFF
+
+    def update(self, data: bytes | memoryview) -> None:
+        value, table = self._value, self._table
+        for byte in data:
+            value = table[(value ^ byte) & 255] ^ (value >> 8)
+        self._value = value
+
+    def hexdigest(self) -> str:
+        return f"{self._value ^ 0xFFFFFFFF:08x}"
+
+
+def _crc_of_byte(value: int) -> int:
+    for _ in range(8):
+        value = (value >> 1) ^ (_CASTAGNOLI if value & 1 else 0)
+    return value
+
+
+class _NoChecksum:
+    """The digest of a bucket without checksums."""
+
+    def update(self, data: bytes | memoryview) -> None:
+        pass
+
+    def hexdigest(self) -> str:
+        return ""
+
+
+DIGESTS: dict[str, Callable[[], Digest]] = {
+    "xxhash2": xxhash.xxh64,
+    "xxhash": xxhash.xxh64,
+    "md5": lambda: hashlib.md5(usedforsecurity=False),
+    "sha256": hashlib.sha256,
+    "sha512": hashlib.sha512,
+    "crc32c": _Crc32c,
+    "none": _NoChecksum,
+}
+"""Kinds of checksums by AIStore's names."""
 
 
 @dataclass(slots=True)
@@ -63,9 +123,17 @@ def file_blocks(path: Path) -> Iterator[bytes]:
         yield from file.blocks()
 
 
-def append_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> tuple[int, str]:
+def checksum_of(path: Path, kind: str) -> str:
+    """Return the checksum of a file."""
+    digest = DIGESTS[kind]()
+    for block in file_blocks(path):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def append_blocks(path: Path, blocks: Iterable[bytes | memoryview], kind: str = "xxhash2") -> tuple[int, str]:
     """Write blocks to the end of a file, and return how many bytes they were and their checksum."""
-    digest = xxhash.xxh64()
+    digest = DIGESTS[kind]()
     size = 0
     with path.open("ab", buffering=0) as file:
         for block in blocks:

@@ -20,6 +20,10 @@ IDLE_KINDS = frozenset(
 PATIENCE_S = 5.0
 """How long a request waits for the end of its job, well below the SDK's read timeout of 20 s."""
 
+BATCH_KIND = "get-batch"
+BATCH_LINGERS_S = 100.0
+"""How long the job of GetBatch stays after the last request for it; on a real cluster 90 to 120 s."""
+
 NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -107,6 +111,8 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        self._batch_until = 0.0
+        self._lock = threading.Lock()
 
     @contextmanager
     def run(
@@ -139,6 +145,30 @@ class Jobs:
         thread.start()
         thread.join(PATIENCE_S)
         return job
+
+    def for_batch(self, bucket: str) -> Job:
+        """Return the job of GetBatch, which stays for a while after each request."""
+        now = time.monotonic()
+        with self._lock:
+            self._end_idle()
+            job = next((one for one in self.select(kind=BATCH_KIND) if not one.ended_ns), None)
+            if job is None:
+                job = Job(f"gbt-{new_id()}", BATCH_KIND, bucket, started_ns=time.time_ns())
+                self._jobs[job.id] = job
+            self._batch_until = now + BATCH_LINGERS_S
+            return job
+
+    def running(self, kind: str = "") -> list[Job]:
+        """Return the jobs that have not ended."""
+        with self._lock:
+            self._end_idle()
+        return [job for job in self.select(kind=kind) if not job.ended_ns]
+
+    def _end_idle(self) -> None:
+        """End the job of GetBatch when it was not used for a while, or was aborted."""
+        for job in self.select(kind=BATCH_KIND):
+            if not job.ended_ns and (job.aborted or time.monotonic() > self._batch_until):
+                job.ended_ns = time.time_ns()
 
     def get(self, job_id: str) -> Job | None:
         """Return a job by its id."""

@@ -50,6 +50,18 @@ def object_missing(node: str, bucket: str, name: str) -> ReplyError:
     return ReplyError(404, f"{node}: ais://{bucket}/{name} does not exist", "ErrNotFound")
 
 
+def not_recovered(node: str, bucket: str, name: str) -> ReplyError:
+    """No such object in a bucket with erasure coding: a GET tries to recover it from slices."""
+    return ReplyError(
+        400, f"{node}: failed to EC-recover ais://{bucket}/{name}, err: no metafile", "ErrFailedTo"
+    )
+
+
+def parts_lost(size: int, left: int) -> ReplyError:
+    """An object of `size` bytes whose metadata count one piece, of which `left` bytes are on the disk."""
+    return ReplyError(500, f"errsize ({size} != {left})", "ErrLmetaCorrupted")
+
+
 def invalid_path(what: str, name: str) -> ReplyError:
     """A name with parts that could leave the bucket."""
     return ReplyError(400, f'invalid {what} "{name}"', "errInvalidPath")

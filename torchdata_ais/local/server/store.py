@@ -22,13 +22,20 @@ import msgspec
 
 from .files import FileSlice, append_blocks, write_all
 from .names import SHARD_INDEXES, index_name
-from .problem import ReplyError, bucket_exists, bucket_missing
+from .problem import bucket_exists, bucket_missing, parts_lost
 
 FILES_PER_FOLDER = 1000
 
 
 class Object(msgspec.Struct):
-    """What is known of one version of one object."""
+    """What is known of one version of one object.
+
+    Attributes:
+        kind: The kind of its checksum.
+        parts: Bytes of each part of an object that was uploaded in parts; else none.
+        left: Bytes that a job has left of it, which lost its other parts; else -1.
+        reloaded: Whether its node has noticed that since.
+    """
 
     name: str
     file: int
@@ -37,15 +44,31 @@ class Object(msgspec.Struct):
     version: int
     atime_ns: int
     custom: dict[str, str] = {}
+    kind: str = "xxhash2"
+    parts: list[int] = []
+    left: int = -1
+    reloaded: bool = False
 
 
 class Bucket:
-    """One bucket: its objects by name, and their sorted names while nothing changes."""
+    """One bucket: its objects by name, and their sorted names while nothing changes.
 
-    def __init__(self, name: str, bid: int, created_ns: int) -> None:
+    Args:
+        name: Its name.
+        bid: Its number.
+        created_ns: When it was made.
+        checksum: The kind of checksums in it.
+        ec: Whether it is erasure-coded.
+    """
+
+    def __init__(
+        self, name: str, bid: int, created_ns: int, checksum: str = "xxhash2", ec: bool = False
+    ) -> None:
         self.name = name
         self.bid = bid
         self.created_ns = created_ns
+        self.checksum = checksum
+        self.ec = ec
         self.objects: dict[str, Object] = {}
         self._sorted: list[str] | None = None
 
@@ -104,12 +127,12 @@ class Store:
             raise bucket_missing(name)
         return found
 
-    def create_bucket(self, name: str) -> None:
+    def create_bucket(self, name: str, checksum: str = "xxhash2", ec: bool = False) -> None:
         """Make an empty bucket."""
         with self._lock:
             if name in self.buckets:
                 raise bucket_exists(name)
-            self._do("bucket", name, next(self._bids), time.time_ns())
+            self._do("bucket", name, next(self._bids), time.time_ns(), checksum, ec)
 
     def drop_bucket(self, name: str) -> None:
         """Remove a bucket with all its objects."""
@@ -136,18 +159,21 @@ class Store:
 
     def open(self, entry: Object) -> FileSlice:
         """Open an object for reading; `FileNotFoundError` if it was replaced in between."""
+        if entry.left >= 0:
+            entry.reloaded = True
+            raise parts_lost(entry.size, entry.left)
+        return self.open_as_known(entry)
+
+    def open_as_known(self, entry: Object) -> FileSlice:
+        """Open an object, be there fewer bytes than its metadata say."""
         return FileSlice(os.open(self.path(entry), os.O_RDONLY | os.O_CLOEXEC), 0, entry.size)
 
-    def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview], expected: str = "") -> Object:
-        """Store the blocks as a new version of an object if their checksum is the `expected` one (or any)."""
+    def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview]) -> Object:
+        """Store the blocks as a new version of an object."""
         with self.new_file() as (number, path):
-            size, checksum = append_blocks(path, blocks)
-            if expected not in ("", checksum):
-                text = (
-                    f"BAD DATA CHECKSUM: xxhash2({expected} != {checksum}) (context: ais://{bucket}/{name})"
-                )
-                raise ReplyError(500, text, "ErrBadCksum")
-            return self.commit(bucket, name, number, size, checksum)
+            kind = self.bucket(bucket).checksum
+            size, checksum = append_blocks(path, blocks, kind)
+            return self.commit(bucket, name, number, size, checksum, kind=kind)
 
     @contextmanager
     def new_file(self) -> Iterator[tuple[int, Path]]:
@@ -169,12 +195,17 @@ class Store:
         size: int,
         checksum: str,
         custom: dict[str, str] | None = None,
+        *,
+        kind: str = "xxhash2",
+        parts: list[int] | None = None,
     ) -> Object:
         """Make the written file `number` the newest version of an object."""
         with self._lock:
             old = self.bucket(bucket).objects.get(name)
             version = old.version + 1 if old else 1
-            entry = Object(name, number, size, checksum, version, time.time_ns(), custom or {})
+            entry = Object(
+                name, number, size, checksum, version, time.time_ns(), custom or {}, kind, parts or []
+            )
             self._log("put", bucket, entry)
             self.buckets[bucket].put(entry)
         if old is not None:
@@ -183,12 +214,25 @@ class Store:
 
     def copy(self, source: Object, bucket: str, name: str) -> Object:
         """Make an object of the same bytes elsewhere; the files share their blocks where the disk can."""
+        if source.left >= 0:
+            raise parts_lost(source.size, source.left)
         with self.new_file() as (number, path):
             try:
                 os.link(self.path(source), path)
             except OSError:
                 shutil.copyfile(self.path(source), path)
-            return self.commit(bucket, name, number, source.size, source.checksum, dict(source.custom))
+            return self.commit(
+                bucket, name, number, source.size, source.checksum, dict(source.custom), kind=source.kind
+            )
+
+    def store_as_one_piece(self, bucket: str, entry: Object) -> None:
+        """Store the metadata of an object as if it were in one piece; its parts after the first are lost then."""
+        if not entry.parts:
+            return
+        with self._lock:
+            entry.left, entry.parts = entry.parts[0], []
+            os.truncate(self.path(entry), entry.left)
+            self._log("put", bucket, entry)
 
     def delete(self, bucket: str, name: str) -> bool:
         """Remove an object; `False` if there is none."""
@@ -269,7 +313,7 @@ class Store:
         fresh = self._path.with_suffix(".new")
         self._journal = fresh.open("wb", buffering=0)
         for bucket in self.buckets.values():
-            self._log("bucket", bucket.name, bucket.bid, bucket.created_ns)
+            self._log("bucket", bucket.name, bucket.bid, bucket.created_ns, bucket.checksum, bucket.ec)
             for entry in bucket.objects.values():
                 self._log("put", bucket.name, entry)
         fresh.replace(self._path)
