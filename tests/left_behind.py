@@ -124,7 +124,8 @@ _watched: list[LocalCluster] = []
 
 
 def _buckets() -> set[str]:
-    return {bucket.name for cluster in _watched for bucket in cluster.client().cluster().list_buckets()}
+    found = [one.name for cluster in _watched for one in cluster.client().cluster().list_buckets()]
+    return {name for name in found if not name.startswith(".")}  # the cluster makes those itself
 
 
 def _settings() -> dict[str, Any]:
@@ -157,7 +158,9 @@ def _state_of_the_module() -> Iterator[None]:
     for cluster in _watched:
         for name in left:
             cluster.client().bucket(name).delete(missing_ok=True)
-    changed = {name: (value, settings[name]) for name, value in _settings().items() if value != settings[name]}
+    changed = {
+        name: (value, settings[name]) for name, value in _settings().items() if value != settings[name]
+    }
     assert not left, f"buckets were left in the cluster of the session: {sorted(left)}"
     assert not changed, f"settings were left: {changed}"
 

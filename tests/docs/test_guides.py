@@ -7,8 +7,10 @@ import importlib
 import importlib.util
 import inspect
 import io
+import logging
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +59,13 @@ def run_blocks(guide: Path, *, others: bool) -> int:
 
 
 @pytest.fixture
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    logger = logging.getLogger("torchdata_ais")  # a guide sets its level
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.mark.timeout(120)

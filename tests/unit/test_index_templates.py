@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -31,26 +32,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_promise_2_a_template_reads_by_index_what_it_streams(ais_cluster: LocalCluster, folder: Path) -> None:
-    ais_cluster.client().bucket("templates").create(exist_ok=True)
+def test_promise_2_a_template_reads_by_index_what_it_streams(
+    ais_cluster: LocalCluster, ais_bucket: Any, folder: Path
+) -> None:
+    prefix = f"ais://{ais_bucket.name}/t/s-"
     options = StoreOptions(ais_cluster.endpoint)
     for shard in sorted(folder.iterdir()):
-        put_object(f"ais://templates/t/{shard.name}", shard.read_bytes(), options)
-    SampleIndex.build("ais://templates/t/s-", method="read", cluster=ais_cluster).save()
-    part = "ais://templates/t/s-{1..2}.tar"
+        put_object(f"{prefix[:-2]}{shard.name}", shard.read_bytes(), options)
+    SampleIndex.build(prefix, method="read", cluster=ais_cluster).save()
+    part = prefix + "{1..2}.tar"
     lister = AISSourceLister(part, cluster=ais_cluster)
     streamed = [sample["__key__"] for sample in lister.load_tar().group_samples()]
     assert streamed == keys(1, 2)
     assert [sample["__key__"] for sample in lister.read_samples()] == streamed
     assert [sample["__key__"] for sample in AISSampleReader(part, cluster=ais_cluster)] == streamed
     assert len(SampleDataset(part, cluster=ais_cluster)) == len(streamed)
-    assert len(SampleIndex.open("ais://templates/t/s-", cluster=ais_cluster)) == SHARDS * SAMPLES
-    whole = SampleIndex.open("ais://templates/t/s-{0..3}.tar", cluster=ais_cluster)
+    assert len(SampleIndex.open(prefix, cluster=ais_cluster)) == SHARDS * SAMPLES
+    whole = SampleIndex.open(prefix + "{0..3}.tar", cluster=ais_cluster)
     assert not whole.is_selection
-    url = f"{ais_cluster.endpoint}/v1/objects/templates/t/s-{{3..3}}.tar?provider=ais"
+    url = f"{ais_cluster.endpoint}/v1/objects/{ais_bucket.name}/t/s-{{3..3}}.tar?provider=ais"
     assert list(SampleIndex.open(url).keys) == keys(3, 3)
     with pytest.raises(SampleIndexError, match=r"4 of the 9 shards .*s-4\.tar is not in it"):
-        SampleIndex.open("ais://templates/t/s-{0..8}.tar", cluster=ais_cluster)
+        SampleIndex.open(prefix + "{0..8}.tar", cluster=ais_cluster)
 
 
 @pytest.mark.parametrize(
