@@ -90,6 +90,12 @@ class LeftBehind:
                 terminalreporter.line(line)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _folder_of_pytest(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have pytest choose its folder before the first test, which changes where temporary files are made."""
+    tmp_path_factory.getbasetemp()
+
+
 @pytest.fixture(autouse=True)
 def _folder_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have each test and the programs it starts make their temporary files in a folder with the test's name."""

@@ -109,5 +109,5 @@ def test_without_ray_the_extra_is_named() -> None:
 
     kinds: list[Any] = [ShardDatasource, ShardDatasink]
     for kind in kinds:
-        with pytest.raises(MissingLibraryError, match=r"torchdata-ais\[ray\]"):
+        with pytest.raises(MissingLibraryError, match=r"pip install \"ray\[data\]\""):
             kind("s-%d.tar")

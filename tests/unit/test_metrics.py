@@ -95,7 +95,7 @@ def test_opentelemetry_reads_the_counts_of_all_workers(shard: str) -> None:
 
 def test_opentelemetry_that_is_not_there_is_told_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.metrics", None)
-    with pytest.raises(MissingLibraryError, match=r"torchdata-ais\[metrics\]"):
+    with pytest.raises(MissingLibraryError, match='pip install "opentelemetry-api"'):
         OpenTelemetryStats()
 
 

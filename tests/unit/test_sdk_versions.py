@@ -30,7 +30,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: {**NEWER, **versions}[name])
 
 
-@pytest.mark.parametrize("version", ["1.23", "1.26.0", "2.0.0", "2.1.0rc1", "10.0"])
+@pytest.mark.parametrize("version", ["1.24", "1.26.0", "2.0.0", "2.1.0rc1", "10.0"])
 def test_these_are_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, aistore=version)
     check_versions()

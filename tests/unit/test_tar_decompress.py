@@ -167,7 +167,7 @@ def test_output_of_the_command_line_tools(tool):
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, ZSTD, None)
-    with pytest.raises(UsageError, match=r"torchdata-ais\[formats\]"):
+    with pytest.raises(UsageError, match=r"pip install backports.zstd"):
         expand(zst(b"one"))
 
 

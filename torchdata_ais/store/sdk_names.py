@@ -1,4 +1,4 @@
-"""The only module that imports the AIStore SDK, 1.23 to 2: what this package needs of it, whichever is installed.
+"""The only module that imports the AIStore SDK, 1.24 to 2: what this package needs of it, whichever is installed.
 
 What differs between versions is met here: requests are made by ours, since what the SDK makes of answers changes
 from one to the next. `etl.server` has the SDK's server as its base class, and the embedded cluster, which imports
