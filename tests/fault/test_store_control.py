@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import aistore
 import aistore.sdk  # it takes two seconds, which no deadline here should pay for
 import msgspec
 import pytest
@@ -265,6 +266,7 @@ def test_pages_without_news_are_passed_over_when_they_end() -> None:
     assert [parse_url(url).name for url in urls] == ["p1", "p2"]
 
 
+@pytest.mark.skipif(aistore.__version__ < "2", reason="SDK 1 lists the buckets of one provider only")
 def test_listings_ask_as_the_sdk_does() -> None:
     """Of whatever version is installed: what is recorded of real clusters is what they answer to that."""
     asked: list[tuple[Any, ...]] = []
