@@ -18,6 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from torchdata_ais.errors import SampleIndexError
+from torchdata_ais.urls import index_file_fault, shown_name
 
 TABLE = "shards.arrow"
 UNFINISHED = "unfinished.arrow"  # the same, of what a build that broke off had done
@@ -133,9 +134,23 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         if said != _sum_of(plain):
             raise damaged("its head does not have its checksum", where)
         try:
-            return msgspec.convert(plain, cls)
+            head = msgspec.convert(plain, cls)
         except msgspec.ValidationError as error:
             raise damaged(f"its head is wrong ({error})", where) from None
+        head._check_files(where)
+        return head
+
+    def _check_files(self, where: str) -> None:
+        """Refuse names that no writer gives to files: they become paths and URLs, and `before` is removed."""
+        named = [
+            (self.counts.file, "counts"),
+            (self.fields.file, "fields"),
+            *((name, "samples") for name in self.parts),
+            *((name, "") for name in self.before),
+        ]
+        for name, kind in named:
+            if why := index_file_fault(name, kind):
+                raise damaged(f"its head names {shown_name(name)}: {why}", where)
 
 
 def _sum_of(plain: dict[str, object]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import NotFoundError, SampleIndexError
 from torchdata_ais.index.copied import CopiedFolder
 from torchdata_ais.index.folder import Readable
@@ -33,6 +34,7 @@ from torchdata_ais.index.form import (
     whole_of,
 )
 from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.urls import ShardPlaces, shown_name
 
 _KEPT_BYTES = 16 << 20
 _SMALL_TABLE = 1 << 20
@@ -72,6 +74,8 @@ class StoredIndex:
     Args:
         folder: Where it lies.
         table: Its table of shards: that of an index that is whole, or of a part of one.
+        places: Places whose shards it may name; None for an index that this process made. All names of a page are
+            compared when something of the page is read.
 
     Memory: 8 bytes a shard, and at most 16 MiB of pages and batches and 4,096 rows that were asked for last.
 
@@ -80,9 +84,10 @@ class StoredIndex:
         SampleIndexError: It is damaged or incomplete; for blocks that are read later, when they are read.
     """
 
-    def __init__(self, folder: Readable, table: str = TABLE) -> None:
+    def __init__(self, folder: Readable, table: str = TABLE, *, places: ShardPlaces | None = None) -> None:
         self.folder = folder
         self.table = table
+        self._places = places
         self.head, begin = _read_head(folder, table)
         self._schema = samples_schema(self.head.columns)
         length = sum(length for length, _ in self.head.pages)
@@ -95,6 +100,9 @@ class StoredIndex:
         self._kept_bytes = 0
         self._rows: dict[int, ShardRow] = {}  # those asked for last
         self._check_head()
+        if self._pages is not None and places is not None:  # those of a large table when they are read
+            for number in range(len(self.head.pages)):
+                self.page(number)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
@@ -126,9 +134,28 @@ class StoredIndex:
         begin = int(self._page_starts[number])
         block = Block(self.table, begin, length, xxh64)
         if self._pages is None:
-            return self._block(block, SHARDS)
+            return self._block(block, SHARDS, check=self._check_names)
         first = begin - int(self._page_starts[0])
-        return self._block(block, SHARDS, self._pages[first : first + length])
+        return self._block(block, SHARDS, self._pages[first : first + length], check=self._check_names)
+
+    def _check_names(self, page: pa.RecordBatch) -> None:
+        """Compare the names of the shards on a page with the places that the index may name."""
+        if self._places is None:
+            return
+        where = self.folder.where
+        for name in page.column("name").to_pylist():
+            if why := self._places.fault(name):
+                raise SampleIndexError.at(
+                    f"{where}: the index names {shown_name(name)} as a shard: {why}",
+                    todo=Remedy(
+                        "build it again: torchdata-ais index",
+                        in_programs(
+                            "if its author may choose the shards, SampleIndex.open(..., shards_from=...)"
+                        ),
+                        in_commands("if its author may choose the shards, name their place by shards_from="),
+                    ),
+                    url=where,
+                )
 
     def shard(self, number: int) -> ShardRow:
         """Return the row of a shard."""
@@ -185,7 +212,13 @@ class StoredIndex:
     def _once(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
         return read_batch(self._checked(block), schema)
 
-    def _block(self, block: Block, schema: pa.Schema, data: bytes | None = None) -> pa.RecordBatch:
+    def _block(
+        self,
+        block: Block,
+        schema: pa.Schema,
+        data: bytes | None = None,
+        check: Callable[[pa.RecordBatch], None] | None = None,
+    ) -> pa.RecordBatch:
         """Return a batch, read and checked unless it was asked for a moment ago."""
         place = (block.file, block.start)
         if place in self._kept:
@@ -193,6 +226,8 @@ class StoredIndex:
             return self._kept[place][0]
         data = self._checked(block) if data is None else checked(data, block, self.folder.where)
         batch = read_batch(data, schema)
+        if check is not None:
+            check(batch)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:

@@ -53,7 +53,8 @@ def energon_info_at(where: str, options: StoreOptions) -> str | None:
     place = parse_url(where)
     if place.kind not in ("file", "object") or any(mark in place.name for mark in "{*?["):
         return None
-    return posixpath.join(where, _INFO) if folder_at(where, options).has(_INFO) else None
+    folder, _, name = posixpath.join(where, _INFO).rpartition("/")
+    return f"{folder}/{name}" if folder_at(folder, options).has(name) else None
 
 
 def open_foreign(where: str, shards: Any, options: StoreOptions, *, processes: int = 0) -> StoredIndex:
