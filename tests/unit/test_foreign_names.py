@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,17 +11,23 @@ import pytest
 from forged_index import forge_index
 
 from torchdata_ais import SampleIndex
-from torchdata_ais.errors import AISError, SampleIndexError, UsageError
+from torchdata_ais.cli._objects import Found, target_names
+from torchdata_ais.errors import AISError, SampleIndexError, StateError, UsageError
+from torchdata_ais.frameworks.trainer import _state_in
 from torchdata_ais.index import IndexWriter, LocalFolder, RemoteFolder, ShardEntry, ShardSamples, StoredIndex
+from torchdata_ais.observe.flight import read_flight
+from torchdata_ais.observe.run_folder import read_run
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards, write_shard
 from torchdata_ais.urls import (
+    ObjectURL,
     ShardPlaces,
     folder_file_fault,
     index_file_fault,
     object_fault,
     path_fault,
 )
+from torchdata_ais.writing import ShardWriter
 
 HOSTILE = [
     "", ".", "..", "./", "../", "../x", "../../x", "a/../../x", "a/../..", "..\\x", "..\\..\\x", "\\\\host\\x",
@@ -230,6 +237,63 @@ def test_a_shard_that_became_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
     with pytest.raises(AISError, match="not a regular file"):
         SampleDataset(index)[0]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_promise_8_indexes_of_other_tools_name_no_shard_elsewhere(name: str, tmp_path: Path) -> None:
+    (tmp_path / ".nv-meta").mkdir()
+    for file, content in (
+        (tmp_path / ".nv-meta/.info.json", {"shard_counts": {name: 1}}),
+        (tmp_path / "s.json", {"wids_version": 1, "shardlist": [{"url": name, "nsamples": 1}]}),
+        (
+            tmp_path / "b.json",
+            {"wids_version": 1, "base": name, "shardlist": [{"url": "../../x", "nsamples": 1}]},
+        ),
+    ):
+        file.write_text(json.dumps(content))
+        # A name such as "..\\x" is that of a file in the folder, which is missing.
+        with pytest.raises(SampleIndexError, match=r"names .* as a shard: |it is not there|is not there"):
+            SampleIndex.open(file)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "s-001.tar", None, 5])
+def test_promise_8_a_manifest_names_shards_of_its_series(name: object, tmp_path: Path) -> None:
+    pattern, manifest = f"{tmp_path}/s-%03d.tar", f"{tmp_path}/s.json"
+    with ShardWriter(pattern, manifest=manifest) as writer:
+        writer.write({"__key__": "a", "txt": "x"})
+    content = json.loads(Path(manifest).read_text())
+    content["shards"][0]["name"] = name
+    Path(manifest).write_text(json.dumps(content))
+    with pytest.raises(StateError, match=r"The manifest names .* as shard 0"):
+        ShardWriter(pattern, manifest=manifest, resume=True)
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if {"", ".", ".."} & set(name.split("/"))])
+def test_promise_8_objects_are_copied_to_no_other_folder(name: str) -> None:
+    with pytest.raises(UsageError, match="no name that is safe"):
+        target_names([Found(ObjectURL("ais://b/x"), name)], True, "out/")
+
+
+@pytest.mark.parametrize("whole", ["../../x", "/x", "", "0" * 15, "0" * 17, "G" * 16])
+def test_promise_8_digests_of_a_head_lead_nowhere(whole: str, tmp_path: Path) -> None:
+    SampleIndex.build(example_shards(tmp_path, counts=(3,))).save(tmp_path)
+    forge_index(tmp_path, head={"digest": whole})
+    with pytest.raises(SampleIndexError, match="16 hexadecimal digits"):
+        SampleIndex.open(tmp_path)
+
+
+def test_files_of_ranks_are_not_waited_for(tmp_path: Path) -> None:
+    for name in ("rank-00000.json", "loader-0.json", "flight-0.json"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "rank-00001.json").symlink_to("/dev/zero")
+    assert [note.partition(" ")[0] for note in read_run(tmp_path)[1]] == [
+        "rank-00000.json",
+        "rank-00001.json",
+    ]
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_flight(tmp_path / "flight-0.json")
+    with pytest.raises(StateError, match="not a regular file"):
+        _state_in(tmp_path)
 
 
 def test_an_export_writes_no_file_elsewhere(tmp_path: Path) -> None:

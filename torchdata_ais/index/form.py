@@ -11,12 +11,14 @@ pyarrow sees it: damaged Arrow data may end the process.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
 import xxhash
 
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import SampleIndexError
 from torchdata_ais.urls import index_file_fault, shown_name
 
@@ -27,6 +29,7 @@ FORMAT = "torchdata_ais.index"
 _KEY = b"torchdata_ais.index"  # of the head, in the metadata of the schema
 _BEGINS = f'{{"format":"{FORMAT}"'.encode()
 _NONE = "0" * 16
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 VERSIONS = (1, 2)  # 2: with columns of its own
 _MOST_HEAD = 64 << 20  # bytes: of 4 thousand million shards
 
@@ -151,6 +154,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         for name, kind in named:
             if why := index_file_fault(name, kind):
                 raise damaged(f"its head names {shown_name(name)}: {why}", where)
+        digests = (
+            self.digest,
+            self.whole,
+            self.counts.xxh64,
+            self.fields.xxh64,
+            *(sum_ for _, sum_ in self.pages),
+        )
+        if not all(map(_DIGEST.fullmatch, digests)):  # copies and tables of partners are named by them
+            raise damaged("its head has a digest that is not 16 hexadecimal digits", where)
 
 
 def _sum_of(plain: dict[str, object]) -> str:
@@ -163,6 +175,19 @@ def damaged(what: str, where: str) -> SampleIndexError:
     return SampleIndexError.at(
         f"{where}: the index is damaged: {what}",
         todo="open it again, as it may have been written anew meanwhile; else build it again: torchdata-ais index",
+        url=where,
+    )
+
+
+def foreign_shard(name: object, why: str, where: str) -> SampleIndexError:
+    """Return the error for an index that names a shard which it may not name."""
+    return SampleIndexError.at(
+        f"{where}: the index names {shown_name(name)} as a shard: {why}",
+        todo=Remedy(
+            "build it again: torchdata-ais index",
+            in_programs("if its author may choose the shards, SampleIndex.open(..., shards_from=...)"),
+            in_commands("if its author may choose the shards, name their place by shards_from="),
+        ),
         url=where,
     )
 

@@ -130,27 +130,27 @@ def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[
 def _candidates(where: str, options: StoreOptions) -> Iterator[tuple[Folder, str]]:
     if where.endswith(f"/{TABLE}"):
         folder = where.removesuffix(TABLE)
-        yield folder_at(folder, options), _around(folder)
+        yield folder_at(folder, options), place_around(folder)
         return
     place = parse_url(where)
     if place.kind == "file":
-        yield LocalFolder(place.name), _around(where)
+        yield LocalFolder(place.name), place_around(where)
         beside = index_place(where)
-        yield folder_at(beside, options), _around(beside)
+        yield folder_at(beside, options), place_around(beside)
     else:
         if place.kind == "object" and not place.name.startswith(INDEX_FOLDER):
             yield folder_at(index_place(where), options), replace(place, params={}).uri
         if place.name:
-            yield folder_at(where, options), _around(where)
+            yield folder_at(where, options), place_around(where)
 
 
-def _around(folder: str) -> str:
+def place_around(folder: str) -> str:
     """Return the place whose shards an index may name that is named by its own folder.
 
     Example:
-        >>> _around("ais://pets/.index/train-"), _around("/data/pets/.index/train-"), _around("/data/saved")
-        ('ais://pets', '/data/pets', '/data/saved')
-        >>> _around("http://h:8080/pets/index?sig=1")
+        >>> place_around("ais://pets/.index/train-"), place_around("/data/pets/.index/train-")
+        ('ais://pets', '/data/pets')
+        >>> place_around("http://h:8080/pets/index?sig=1")
         'http://h:8080/'
     """
     place = parse_url(folder)

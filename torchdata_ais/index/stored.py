@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import NotFoundError, SampleIndexError
 from torchdata_ais.index.copied import CopiedFolder
 from torchdata_ais.index.folder import Readable
@@ -28,13 +27,14 @@ from torchdata_ais.index.form import (
     checked,
     damaged,
     digest_in,
+    foreign_shard,
     head_in,
     read_batch,
     samples_schema,
     whole_of,
 )
 from torchdata_ais.plan.hashing import Integers
-from torchdata_ais.urls import ShardPlaces, shown_name
+from torchdata_ais.urls import ShardPlaces
 
 _KEPT_BYTES = 16 << 20
 _SMALL_TABLE = 1 << 20
@@ -142,20 +142,9 @@ class StoredIndex:
         """Compare the names of the shards on a page with the places that the index may name."""
         if self._places is None:
             return
-        where = self.folder.where
         for name in page.column("name").to_pylist():
             if why := self._places.fault(name):
-                raise SampleIndexError.at(
-                    f"{where}: the index names {shown_name(name)} as a shard: {why}",
-                    todo=Remedy(
-                        "build it again: torchdata-ais index",
-                        in_programs(
-                            "if its author may choose the shards, SampleIndex.open(..., shards_from=...)"
-                        ),
-                        in_commands("if its author may choose the shards, name their place by shards_from="),
-                    ),
-                    url=where,
-                )
+                raise foreign_shard(name, why, self.folder.where)
 
     def shard(self, number: int) -> ShardRow:
         """Return the row of a shard."""

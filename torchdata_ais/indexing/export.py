@@ -24,7 +24,7 @@ from torchdata_ais.indexing.foreign_forms import unfitting
 from torchdata_ais.indexing.headers import members_of
 from torchdata_ais.samples import is_apple_double, split_name
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import parse_url, redact, shown_name
+from torchdata_ais.urls import below_fault, parse_url, redact, shown_name
 
 Form = Literal["energon", "dali", "wids"]
 
@@ -80,7 +80,7 @@ class _Files:
 
     def _placed(self, path: str) -> tuple[Folder, str]:
         below, _, name = path.rpartition("/")
-        if not {"", ".", ".."}.isdisjoint(path.split("/")):
+        if below_fault(path):
             raise UsageError.at(
                 f"{shown_name(path)} would be written outside of {redact(self._root)}",
                 todo="index the shards by names without ..",

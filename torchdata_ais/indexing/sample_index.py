@@ -10,7 +10,7 @@ from typing_extensions import Self, Unpack, override
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index import IndexedSamples
-from torchdata_ais.index.places import ShardsFrom, options_for
+from torchdata_ais.index.places import ShardsFrom, options_for, shard_places
 from torchdata_ais.indexing.build import build_stored
 from torchdata_ais.indexing.export import export_index
 from torchdata_ais.indexing.foreign import energon_info_at, is_foreign, open_foreign
@@ -161,7 +161,8 @@ class SampleIndex(IndexedSamples):
                 if info is None:
                     raise
                 text = info
-        return cls([open_foreign(text, shards, options, processes=processes)], options=options)
+        found = open_foreign(text, shards, options, places=shard_places(shards_from), processes=processes)
+        return cls([found], options=options)
 
     @checked
     def export(

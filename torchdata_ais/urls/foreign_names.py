@@ -7,7 +7,8 @@ caller raises its own error with the place.
 ==========================  =================================================
 `index_file_fault`          a file of this index
 `folder_file_fault`         a file directly in this folder
-`path_fault`                a file in or below this folder
+`below_fault`               a file below this folder, by its relative name
+`path_fault`                a file in or below this folder, by its path
 `object_fault`              an object of this bucket
 `ShardPlaces.fault`         a shard of this source
 ==========================  =================================================
@@ -78,6 +79,20 @@ def folder_file_fault(name: object) -> str:
     if not isinstance(name, str) or name in ("", ".", "..") or _NO_FILE.search(name[:_LONGEST]):
         return "it is not a plain file name"
     return "it is too long" if len(name.encode()) > _NAME_BYTES else ""
+
+
+def below_fault(name: object) -> str:
+    """Return why a relative name does not lead to a file below a folder or prefix, or "".
+
+    Example:
+        >>> [bool(below_fault(name)) for name in ("a.tar", "a/b.tar", "a/../../b", "/b", "a//b", "file:///b", "..")]
+        [False, False, True, True, True, True, True]
+    """
+    if not isinstance(name, str) or (why := _text_fault(name)):
+        return "it is not a name" if not isinstance(name, str) else why
+    if "\\" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        return "it leads out of the folder"
+    return ""
 
 
 def object_fault(name: str) -> str:
