@@ -131,9 +131,14 @@ def _wids(whole: dict[str, Any], where: str, places: ShardPlaces) -> list[Claim]
         name = claim.shard
         if start and name.startswith(start) and not (place := parse_url(name)).params:
             name = place.uri
-        if why := places.fault(name):
+        if why := places.fault(name) or _template_fault(name):
             raise foreign_shard(claim.shard, why, redact(where))
     return found
+
+
+def _template_fault(name: str) -> str:
+    """Return why a name would be expanded where shards are listed, or ""."""
+    return "it is a template or a pattern" if any(mark in name for mark in "{*[") else ""
 
 
 def _shards_of(names: list[str]) -> list[str]:
@@ -165,9 +170,9 @@ def _energon(whole: dict[str, Any], where: str, options: StoreOptions) -> list[C
     claims = []
     for name, count in energon_counts(whole, where).items():
         shard = posixpath.join(folder, name)
-        why = below_fault(name) or (
-            path_fault(folder or ".", shard) if parse_url(shard).kind == "file" else ""
-        )
+        why = below_fault(name) or _template_fault(name)
+        if not why and parse_url(shard).kind == "file":
+            why = path_fault(folder or ".", shard)
         if why:
             raise foreign_shard(name, why, redact(where))
         try:
