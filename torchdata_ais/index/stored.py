@@ -19,6 +19,8 @@ from torchdata_ais.index.folder import Readable
 from torchdata_ais.index.form import (
     COUNTS,
     FIELDS,
+    MOST,
+    MOST_BLOCK,
     PAGE_ROWS,
     SHARDS,
     TABLE,
@@ -117,29 +119,53 @@ class StoredIndex:
     def _check_head(self) -> None:
         where = self.folder.where
         counts = self._once(self.head.counts, COUNTS).column(0).to_numpy()
-        if len(self.head.pages) != -(-self.head.shards // PAGE_ROWS) or len(counts) != self.head.shards:
+        if len(counts) != self.head.shards:
             raise damaged(f"it has {len(counts)} counts for {self.head.shards} shards", where)
-        if (counts < 0).any() or int(counts.sum()) != self.head.samples:
+        most = MOST // max(1, len(counts))
+        if ((counts < 0) | (counts > most)).any() or int(counts.sum()) != self.head.samples:
             raise damaged("its counts do not make up its samples", where)
         self.ends = np.cumsum(counts)
 
     @cached_property
     def fields(self) -> list[tuple[str, ...]]:
         """The combinations of fields that samples have."""
-        return [tuple(names) for names in self._once(self.head.fields, FIELDS).column(0).to_pylist()]
+        rows = self._once(self.head.fields, FIELDS).column(0).to_pylist()
+        if any(name is None for names in rows for name in names):
+            raise damaged("a field has no name", self.folder.where)
+        return [tuple(names) for names in rows]
 
     def page(self, number: int) -> pa.RecordBatch:
         """Return 4,096 rows of the table of shards."""
         length, xxh64 = self.head.pages[number]
+
+        def check(page: pa.RecordBatch) -> None:
+            self._check_page(number, page)
+
         begin = int(self._page_starts[number])
         block = Block(self.table, begin, length, xxh64)
         if self._pages is None:
-            return self._block(block, SHARDS, check=self._check_names)
+            return self._block(block, SHARDS, check=check)
         first = begin - int(self._page_starts[0])
-        return self._block(block, SHARDS, self._pages[first : first + length], check=self._check_names)
+        return self._block(block, SHARDS, self._pages[first : first + length], check=check)
 
-    def _check_names(self, page: pa.RecordBatch) -> None:
-        """Compare the names of the shards on a page with the places that the index may name."""
+    def _check_page(self, number: int, page: pa.RecordBatch) -> None:
+        """Compare the rows of a page with the head, and the names of shards with the places that it may name."""
+        counts = np.diff(self.ends, prepend=0)[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
+        values = {
+            name: page.column(name).to_numpy(zero_copy_only=False) for name in ("count", "part", "start")
+        }
+        lengths = page.column("length").to_numpy()
+        sizes = page.column("size").drop_null().to_numpy()
+        if len(page) != len(counts) or (values["count"] != counts).any():
+            raise damaged(f"page {number} of {self.table} has other counts of samples", self.folder.where)
+        if ((values["part"] < 0) | (values["part"] >= len(self.head.parts))).any():
+            raise damaged(f"page {number} of {self.table} names a part which is not there", self.folder.where)
+        if (
+            ((values["start"] < 0) | (values["start"] > MOST) | (lengths < 0) | (lengths > MOST_BLOCK)).any()
+            or ((sizes < 0) | (sizes > MOST)).any()
+            or (self.head.proof == "bytes" and page.column("proven").false_count)
+        ):
+            raise damaged(f"page {number} of {self.table} has sizes that cannot be", self.folder.where)
         if self._places is None:
             return
         for name in page.column("name").to_pylist():
@@ -171,12 +197,36 @@ class StoredIndex:
                 f"shard {row.name} stands in part {row.part}, which is not there", self.folder.where
             )
         block = Block(self.head.parts[row.part], row.start, row.length, f"{row.xxh64:016x}")
-        batch = self._block(block, self._schema)
+        return self._block(block, self._schema, check=lambda batch: self._check_samples(row, batch))
+
+    def _check_samples(self, row: ShardRow, batch: pa.RecordBatch) -> None:
+        """Compare the rows of a shard's samples with that of the shard, and with each other."""
         if len(batch) != row.samples:
             raise damaged(
                 f"shard {row.name} has {len(batch)} rows for {row.samples} samples", self.folder.where
             )
-        return batch
+        starts, sizes, fields = (batch.column(name).to_numpy() for name in ("start", "size", "fields"))
+        end = MOST if row.size is None else row.size
+        lists = batch.column("sizes")
+        flat = lists.flatten()
+        values = flat.to_numpy(zero_copy_only=False)
+        widths = np.array([len(names) for names in self.fields], dtype=np.int64)
+        wrong = {
+            "a place outside of the shard": (
+                (starts < 0) | (sizes < 1) | (starts > end) | (sizes > end - starts)
+            ).any(),
+            "samples that do not follow each other": (starts[1:] <= starts[:-1]).any(),
+            "fields that are not in the index": ((fields < 0) | (fields >= len(widths))).any(),
+            "samples without a checksum": row.proven and batch.column("xxh64").null_count,
+        }
+        for what, is_wrong in wrong.items():
+            if is_wrong:
+                raise damaged(f"shard {row.name} has {what}", self.folder.where)
+        counted = lists.value_lengths().to_numpy()
+        if flat.null_count or (counted != widths[fields]).any():
+            raise damaged(f"shard {row.name} has samples without the size of a field", self.folder.where)
+        if ((values < 0) | (values > np.repeat(sizes, counted))).any():
+            raise damaged(f"shard {row.name} has fields that are larger than their sample", self.folder.where)
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
         """Return the shard of each position, and its number within the shard."""
@@ -199,7 +249,7 @@ class StoredIndex:
                 yield damaged(f"the bytes of {name} changed", self.folder.where)
 
     def _once(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
-        return read_batch(self._checked(block), schema)
+        return read_batch(self._checked(block), schema, self.folder.where)
 
     def _block(
         self,
@@ -214,7 +264,7 @@ class StoredIndex:
             self._kept.move_to_end(place)
             return self._kept[place][0]
         data = self._checked(block) if data is None else checked(data, block, self.folder.where)
-        batch = read_batch(data, schema)
+        batch = read_batch(data, schema, self.folder.where)
         if check is not None:
             check(batch)
         self._kept[place] = (batch, block.length)
