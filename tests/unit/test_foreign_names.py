@@ -17,7 +17,7 @@ from torchdata_ais.frameworks.trainer import _state_in
 from torchdata_ais.index import IndexWriter, LocalFolder, RemoteFolder, ShardEntry, ShardSamples, StoredIndex
 from torchdata_ais.observe.flight import read_flight
 from torchdata_ais.observe.run_folder import read_run
-from torchdata_ais.store import StoreOptions
+from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.testing import example_shards, write_shard
 from torchdata_ais.urls import (
     ObjectURL,
@@ -294,6 +294,21 @@ def test_files_of_ranks_are_not_waited_for(tmp_path: Path) -> None:
         read_flight(tmp_path / "flight-0.json")
     with pytest.raises(StateError, match="not a regular file"):
         _state_in(tmp_path)
+
+
+def test_a_pipe_in_a_folder_of_shards_is_not_waited_for(tmp_path: Path) -> None:
+    example_shards(tmp_path, counts=(3,))
+    os.mkfifo(tmp_path / "shard-001.tar")
+    for source in (tmp_path, f"{tmp_path}/*.tar"):
+        with pytest.raises(UsageError, match="not a regular file"):
+            list_objects(source, options=StoreOptions())
+
+
+def test_a_forged_index_in_the_place_of_a_new_one_is_made_again(tmp_path: Path) -> None:
+    place = tmp_path / ".index"
+    SampleIndex.build(example_shards(tmp_path, counts=(3, 2)), where=place)
+    forge_index(place, rows=lambda table: [row.update(start=-1) for row in table])
+    assert len(list(SampleIndex.build(str(tmp_path), where=place))) == 5
 
 
 def test_an_export_writes_no_file_elsewhere(tmp_path: Path) -> None:
