@@ -166,7 +166,7 @@ def taken_apart(text: str) -> Parts:
     if places:
         try:
             place = json.loads(places[-1][1])
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         else:
             after = text[places[-1].end() :].strip("\n")

@@ -57,7 +57,7 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from torchdata_ais.error_text import Remedy, Sentences, Way, composed, sentence_case, taken_apart
-from torchdata_ais.redaction import RedactingFilter, clean, redact
+from torchdata_ais.redaction import RedactingFilter, clean, redact, shortened
 
 logging.getLogger("torchdata_ais").addFilter(RedactingFilter())
 
@@ -93,15 +93,15 @@ class AISError(Exception):
 
     def __init__(self, what: str = "", *, todo: str = "", place: Mapping[str, Any] | None = None) -> None:
         notes: list[str] = []
-        what = clean(str(what))
+        what = str(what)
         if todo or place is not None:
             # As text and back: plain values, which every process can read.
-            known: dict[str, Any] = json.loads(clean(json.dumps(dict(place or {}), default=str)))
+            known: dict[str, Any] = json.loads(json.dumps(dict(place or {}), default=str))
         else:
             what, todo, known, notes = taken_apart(what)
-        self.what = sentence_case(what)
+        self.what = sentence_case(clean(what))
         self.todo = _shown(todo)
-        self.place = known
+        self.place = _shown_value(known)
         super().__init__(composed(self.what, self.todo, self.place))
         for note in notes:
             noted(self, note)
@@ -120,7 +120,7 @@ class AISError(Exception):
         """
         known = {name: value for name, value in place.items() if value is not None}
         if "url" in known:
-            known["url"] = redact(str(known["url"]))  # known to be one URL, whatever stands in it
+            known["url"] = redact(shortened(str(known["url"])))  # known to be one URL, whatever stands in it
         return cls(what, todo=todo, place=known)
 
     def noting(self, note: str) -> Self:
@@ -190,6 +190,15 @@ class AISError(Exception):
     def attempt(self) -> int | None:
         """How many times the request was tried."""
         return self.place.get("attempt")
+
+
+def _shown_value(value: Any) -> Any:
+    """Return plain values as users may see them: names and texts without secrets, and of bounded length."""
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, dict):
+        return {shortened(name): _shown_value(one) for name, one in value.items()}
+    return [_shown_value(one) for one in value] if isinstance(value, list) else value
 
 
 def _shown(todo: str) -> str:

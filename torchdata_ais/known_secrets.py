@@ -20,6 +20,7 @@ _UNQUOTED = frozenset(string.ascii_letters + string.digits)
 
 _known: dict[str, None] = {}
 _known_forms: re.Pattern[str] | None = None
+_longest_form = 0
 
 
 def hide(secret: str | None) -> None:
@@ -31,7 +32,7 @@ def hide(secret: str | None) -> None:
         >>> clean("the server said: no user me:correct-horse, bWU6Y29ycmVjdC1ob3JzZQ== or correct%2Dhorse")
         'the server said: no user me:***, bWU6*** or ***'
     """
-    global _known_forms  # noqa: PLW0603 - one set for the process, see above
+    global _known_forms, _longest_form  # noqa: PLW0603 - one set for the process, see above
     if not secret or len(secret) < SHORT or next(reversed(_known), None) == secret:
         return
     _known.pop(secret, None)
@@ -39,6 +40,7 @@ def hide(secret: str | None) -> None:
     while len(_known) > _KEPT:
         del _known[next(iter(_known))]
     _known_forms = pattern_of(_known)
+    _longest_form = max(len(form) for one in _known for form in (one, *_forms(one), *_base64(one)))
 
 
 def _is_word(secret: str) -> bool:
@@ -84,6 +86,11 @@ def _base64(secret: str) -> Iterator[str]:
             form = text[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6]
             if len(form) >= _LONG:
                 yield form
+
+
+def longest_form() -> int:
+    """Return the characters of the longest form of a known secret."""
+    return _longest_form
 
 
 def without_known(text: str) -> str:

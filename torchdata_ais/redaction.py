@@ -2,6 +2,9 @@
 
 Every error of this package and every line of its log passes `clean`. Two things are taken out: what looks like a
 secret (user information of URLs, signed queries, headers), and what is known to be one (`known_secrets`).
+
+The time is linear in the text, whatever its author wrote: no pattern scans the same characters from many starts, and
+`clean` looks at no more than it shows and the length of one secret.
 """
 
 from __future__ import annotations
@@ -10,7 +13,15 @@ import logging
 import re
 from urllib.parse import quote, unquote
 
-from torchdata_ais.known_secrets import MASK, SHORT, pattern_of, without_known
+from torchdata_ais.known_secrets import MASK, SHORT, longest_form, pattern_of, without_known
+
+LONGEST = 8000
+"""Characters that `clean` shows of a text."""
+
+_OVERLAP = 4096  # characters after those that are shown: a secret that begins among them may end there
+_SUFFIX = 40  # characters that say how long the text was
+_LEVELS = 3  # encodings within each other that are decoded
+_MOST_VALUES = 64  # secrets in one URL
 
 # Names of parameters. The first hold for any name with such a part, the second for names that have it as a word.
 _SECRET_PART = re.compile(
@@ -29,35 +40,42 @@ _PLAIN_NAME = re.compile(
 _FILE_NAME = re.compile(r"\.(?:tar(?:\.\w+)?|tgz)$")
 
 _RUN = re.compile(r"[^\s\"'<>`|]+")
-_TAIL = re.compile(r"[.,;:)\]}]+$")
+_QUOTED = {
+    code: quote(chr(code))
+    for code in [*map(ord, "\"'<>`|"), *(code for code in range(0x3001) if chr(code).isspace())]
+}
+_TAIL = ".,;:)]}"
 _CUT = re.compile(r"([?&#]|;(?=[\w.%\-]+=))")
 _KEYLESS = re.compile(r"^[\w\-.~%+]{16,}$")
 _PATH_PAIR = re.compile(r"(?<![^/(\[{,])([\w.\-]+)=([^/]+)")
 _ORACLE = re.compile(r"(/p/)[^/]{16,}(/n/[^/]+/b/)")
 # User information with / ? or # in it, which ends the host for a parser; then the proper kind; then a host forgotten.
-_BROKEN_USER = re.compile(r"(:?//+)[^/?#@:\[\]]*:(?!\d{1,5}(?:[/?#,;)]|$))\S*(?:@|%40)")
-_USER = re.compile(r"((?<!\w)//+|:/+)(?=[^/?#])[^/?#]+(?:@|%40)")
+# A run of slashes is one start: with each slash as a start the time would be quadratic.
+_BROKEN_USER = re.compile(r"(?<!/)(:?//+)[^/?#@:\[\]]*:(?!\d{1,5}(?:[/?#,;)]|$))\S*(?:@|%40)")
+_USER = re.compile(r"((?<![\w/])//+|(?<=\w/)//+|:/+)(?=[^/?#])[^/?#]+(?:@|%40)")
 _USER_ALONE = re.compile(
-    r"(:?//+[^/?#@:\[\]]*:)(?!\d{1,5}(?:[/?#,;)]|$)|:|port\b|\{|\*|$)[^/?#:]+(?=[/?#]|$)"
+    r"(?<!/)(:?//+[^/?#@:\[\]]*:)(?!\d{1,5}(?:[/?#,;)]|$)|:|port\b|\{|\*|$)[^/?#:]+(?=[/?#]|$)"
 )
 # A blank in a password, in running text.
 _SPACED_USER = re.compile(
-    r"(//+)[^\s/?#@:\[\]]+:(?!\d{1,5}(?:[\s/?#,;.)]|$))[^\s/?#@\"']*[ \t][^/?#@\n\"']*@"
+    r"(?<!/)(//+)[^\s/?#@:\[\]]+:(?!\d{1,5}(?:[\s/?#,;.)]|$))[^\s/?#@\"']*[ \t][^/?#@\n\"']*@"
 )
 _NO_SCHEME = re.compile(r"^[^/:@]+:[^/@]*@(?=[\w\[])")
 _ENCODED_URL = re.compile(r"(?i)%3a%2f%2f")
+_HEADER_VALUE = re.compile(
+    r"(?<![\w-])([\w-]+)[\"']?\s*[:=]\s*[\"']?(?!(?i:bearer)\b|(?i:basic)\b|\*)(?=[^\s\"',;]{8})"
+)
+_VALUE = re.compile(r"[^\s\"',;]+")
+_HEADER_NAME = re.compile(r"\b(?:authorization|cookie)\Z|\bx-[\w-]*(?:token|key|secret)\Z", re.IGNORECASE)
+_DOTTED = re.compile(r"(?<![\w\-])[\w\-]+\.[\w\-]+(?:\.[\w\-]*)*")
+_TOKEN_HEAD = re.compile(r"\beyJ[\w\-]{5,}\Z")
 _HEADERS = (
     re.compile(r"(?i)(\bbearer(?:\s+|%20|\+))(?!tokens?\b|auth\w*|is\b|realm\b|error\b|\*)[^\s\"',;)]{4,}"),
     re.compile(r"((?i:\bbasic\s+))(?=[a-zA-Z+/]*[0-9A-Z=])[A-Za-z0-9+/\-_]{6,}=*"),
     re.compile(
-        r"(?i)(\b(?:proxy-)?(?:authorization|x-[\w-]*(?:token|key|secret)|set-cookie|cookie)[\"']?\s*[:=]\s*[\"']?)"
-        r"(?!bearer\b|basic\b|\*)[^\s\"',;]{8,}"
-    ),
-    re.compile(
         r"(?i)([\"'][\w.\-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key)[\"']\s*:\s*[\"'])"
         r"(?!\*)[^\"']+"
     ),
-    re.compile(r"()\beyJ[\w\-]{5,}\.[\w\-]+(?:\.[\w\-]*)*"),
     re.compile(r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
 )
 
@@ -74,8 +92,26 @@ _PLAIN = (str, bytes, int, float, list, type(None))  # lists are notes
 
 
 def clean(text: str) -> str:
-    """Return `text` without secrets, and with control characters spelled out."""
-    return printable(redact_text(text))
+    """Return `text` without secrets, shortened, and with control characters spelled out."""
+    return printable(shortened(text))
+
+
+def shortened(text: str) -> str:
+    """Return `text` without secrets, and of a longer one the first `LONGEST` characters.
+
+    No secret is shown in part at the cut: it is searched for in what is shown and the length of one secret more.
+
+    Example:
+        >>> len(shortened("x " * 100_000)) < LONGEST + 40
+        True
+    """
+    if len(text) <= LONGEST + _SUFFIX:  # also what was shortened before
+        return redact_text(text)
+    overlap = max(_OVERLAP, longest_form())
+    shown = redact_text(text[: LONGEST + overlap])
+    if len(text) > LONGEST + overlap:
+        shown = shown[:-overlap]  # a secret that is cut off is not recognised
+    return f"{shown[:LONGEST]}... ({len(text)} characters)"
 
 
 def printable(text: str) -> str:
@@ -103,12 +139,12 @@ def redact(url: str) -> str:
     if not _SUSPECT.search(url):
         return without_known(url)
     url = redact_text(url)
-    whole = re.sub(r"[\s\"'<>`|]", lambda found: quote(found[0]), url)  # one run, whatever stands in it
+    whole = url.translate(_QUOTED)  # one run, whatever stands in it
     shown = redact_text(whole)
     return url if shown == whole else shown
 
 
-def redact_text(text: str) -> str:
+def redact_text(text: str, level: int = 0) -> str:
     """Return a longer text, such as the message of another library, without the secrets in it.
 
     Example:
@@ -120,8 +156,32 @@ def redact_text(text: str) -> str:
         return text
     for header in _HEADERS:
         text = header.sub(rf"\1{MASK}", text)
+    text = _redacted_headers(text)
+    if "eyJ" in text:
+        text = _DOTTED.sub(_redacted_token, text)
     text = _SPACED_USER.sub(rf"\1{MASK}@", text)
-    return _RUN.sub(_redacted_run, text)
+    return _RUN.sub(lambda found: _redacted_run(found[0], level), text)
+
+
+def _redacted_headers(text: str) -> str:
+    """Redact values of headers that hold secrets; a value of another name may itself be a header."""
+    parts, at = [], 0
+    for found in _HEADER_VALUE.finditer(text):
+        if found.start() >= at and _HEADER_NAME.search(found[1]):
+            value = _VALUE.match(text, found.end())
+            parts += [text[at : found.end()], MASK]
+            at = value.end() if value else found.end()
+    return "".join([*parts, text[at:]]) if parts else text
+
+
+def _redacted_token(found: re.Match[str]) -> str:
+    """Redact a JSON web token: from the part on that begins as one."""
+    parts = found[0].split(".")
+    for number, part in enumerate(parts[:-1]):
+        head = _TOKEN_HEAD.search(part)
+        if head and parts[number + 1]:
+            return ".".join([*parts[:number], part[: head.start()] + MASK])
+    return found[0]
 
 
 def without_values_of(url: str, text: str) -> str:
@@ -137,32 +197,35 @@ def without_values_of(url: str, text: str) -> str:
     _, at, _ = (login := url.partition("//")[2].partition("/")[0]).rpartition("@")
     if at:
         values += [unquote(part) for part in login.rpartition("@")[0].split(":", 1)[-1:]]
+    if len(values) > _MOST_VALUES:
+        return MASK
     pattern = pattern_of(values)
     return pattern.sub(MASK, text) if pattern else text
 
 
-def _redacted_run(found: re.Match[str]) -> str:
+def _redacted_run(run: str, level: int) -> str:
     """Redact what stands between two spaces or quotes."""
-    run = found[0]
     if not ("@" in run or "=" in run or "//" in run or "?" in run or "#" in run or "%" in run or ":/" in run):
         return run
     if _ENCODED_URL.search(run) and "://" not in run:
         plain = unquote(run)
-        shown = redact_text(plain)
+        shown = redact_text(plain, level)  # which has ://
         return run if shown == plain else shown
-    end = _TAIL.search(run)
-    run, tail = (run[: end.start()], end[0]) if end else (run, "")
+    whole, run = run, run.rstrip(_TAIL)
+    tail = whole[len(run) :]
     if "//" in run or ":/" in run:
-        run = _BROKEN_USER.sub(rf"\1{MASK}@", run)
+        # Up to the last @: behind it the pattern would scan from each start to the end.
+        end = max(run.rfind("@") + 1, run.rfind("%40") + 3 * ("%40" in run))
+        run = _BROKEN_USER.sub(rf"\1{MASK}@", run[:end]) + run[end:]
         run = _USER.sub(rf"\1{MASK}@", run)
         run = _USER_ALONE.sub(rf"\1{MASK}", run)
         run = _ORACLE.sub(rf"\1{MASK}\2", run)
     elif ":" in run and "@" in run:
         run = _NO_SCHEME.sub(f"{MASK}@", run)
-    return _redacted_parameters(run) + tail
+    return _redacted_parameters(run, level) + tail
 
 
-def _redacted_parameters(run: str) -> str:
+def _redacted_parameters(run: str, level: int) -> str:
     """Redact values of ``name=value`` behind ``? & # ;``, and in the path those with an unmistakable name."""
     first, *rest = _CUT.split(run)
     if "=" in first:
@@ -177,7 +240,7 @@ def _redacted_parameters(run: str) -> str:
     for mark, part in zip(rest[::2], rest[1::2], strict=True):
         name, equals, value = part.partition("=")
         if equals:
-            hidden = _is_secret(name, value)
+            hidden = _is_secret(name, value, level)
             part = f"{name}={MASK}" if hidden else part  # noqa: PLW2901
         elif part and (hidden or (is_url and mark in "?#" and _KEYLESS.match(part))):
             part = MASK  # noqa: PLW2901 - the rest of a value with a # in it, or a query that is nothing but a token
@@ -189,7 +252,7 @@ def _redacted_pair(found: re.Match[str]) -> str:
     return f"{found[1]}={MASK}" if _PLAIN_NAME.match(found[1]) else found[0]
 
 
-def _is_secret(name: str, value: str) -> bool:
+def _is_secret(name: str, value: str, level: int = 0) -> bool:
     """Whether the value of a parameter must not be shown."""
     if not value or value == MASK:
         return False
@@ -199,7 +262,9 @@ def _is_secret(name: str, value: str) -> bool:
     if _SECRET_PART.search(word) or _SECRET_WORD.search(word) or _SECRET_VENDOR.search(word):
         return True
     inner = unquote(value)  # a URL, or JSON, as the value
-    return inner != value and len(inner) > SHORT and redact_text(inner) != inner
+    if inner == value or len(inner) <= SHORT:
+        return False
+    return level >= _LEVELS or redact_text(inner, level + 1) != inner
 
 
 def quiet(error: BaseException | None) -> BaseException | None:

@@ -1,13 +1,48 @@
-"""Files on disk that are whole or not there: whoever looks meanwhile, or after a kill, finds the one of before."""
+"""Files on disk: written whole or not at all, and opened only if they are regular files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
+
+
+def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> BufferedReader:
+    """Open a file for reading; a pipe, a device or a folder under its name is refused, and not waited for.
+
+    Args:
+        path: The file.
+        follow: Whether a link under this name is followed.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file; names the path.
+
+    Example:
+        >>> open_regular("/dev/zero")
+        Traceback (most recent call last):
+        ...
+        OSError: [Errno 22] it is not a regular file: '/dev/zero'
+    """
+    no_link = 0 if follow else os.O_NOFOLLOW
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | no_link)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise OSError(errno.ELOOP, "it is a link", os.fspath(path)) from None
+        raise
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(fd, "rb")
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
 @contextmanager

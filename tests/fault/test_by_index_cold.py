@@ -120,7 +120,7 @@ def test_promise_1_cold_objects_are_read_by_ranges_and_never_as_a_whole(
     cloud.wholes.clear()
     cloud.warm.clear()
     cloud.sent = cloud.ranges = cloud.batches = 0
-    opened = SampleIndex.open(tmp_path / "index", endpoint=server.endpoint)
+    opened = SampleIndex.open(tmp_path / "index", shards_from="s3://b/", endpoint=server.endpoint)
     some = opened.select(range(0, len(opened), 3))
     got = {sample["__key__"]: bytes(sample["bin"]) for sample in AISSampleReader(some, shuffle=shuffle)}
     assert got == {reference.key: SAMPLES[reference.key] for reference in some}

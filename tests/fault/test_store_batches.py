@@ -271,6 +271,31 @@ def test_promise_7_an_entry_of_another_size_is_not_read() -> None:
     assert f"{1 << 40} bytes" in got.reason
 
 
+@pytest.mark.parametrize("size", [0, 60_000])
+def test_promise_6_extension_headers_without_end_are_not_read_to_an_end(size: int) -> None:
+    records = b"%d comment=%s\n" % (size + 15, b"x" * size) if size else b""
+    header = entry("b/s-0.tar", records, kind=tarfile.XHDTYPE)
+    sent = 0
+
+    def endless(request: Request) -> bool:
+        nonlocal sent
+        asked_in(request)
+        request.send(chunked(b"", whole=False))
+        try:
+            while sent < 64 << 20:
+                piece = header * (1 + 20_000 // len(header))
+                request.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+                sent += len(piece)
+        except OSError:
+            pass
+        return False
+
+    got, found, _ = read(endless)
+    assert found == {}
+    assert "bytes of extension headers" in got.reason
+    assert sent < 64 << 20
+
+
 @pytest.mark.parametrize("more", [ENTRIES[0] + END, END[:512] + ENTRIES[0] + END, b"x" * 512 + END])
 def test_more_than_was_asked_for_is_noticed(more: bytes) -> None:
     got, found, _ = read(answer(chunked(b"".join(ENTRIES) + more)))

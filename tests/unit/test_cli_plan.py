@@ -34,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     found = []
     for name, counts in (("a", (30, 1, 20)), ("b", (12,))):
         folder = tmp_path_factory.mktemp(name)
-        where = str(folder / "index")
+        where = str(folder)
         SampleIndex.build(example_shards(folder, counts)).save(where)
         found.append(where)
     return found

@@ -259,7 +259,9 @@ def test_a_wids_index_is_opened(tmp_path: Path) -> None:
     assert samples(SampleIndex.open(tmp_path / "shards.json")) == samples(SampleIndex.build(shards))
     (tmp_path / "idx").mkdir()
     (tmp_path / "idx/shards.json").write_text(wids_text(shards, base=str(tmp_path)))
-    assert len(SampleIndex.open(tmp_path / "idx/shards.json")) == 15
+    with pytest.raises(SampleIndexError, match=r"names '.*s-0.tar' as a shard: it is not of .*idx"):
+        SampleIndex.open(tmp_path / "idx/shards.json")
+    assert len(SampleIndex.open(tmp_path / "idx/shards.json", shards_from=tmp_path)) == 15
     part = {
         "wids_version": 1,
         "datasets": [json.loads(wids_text(shards[:2])), json.loads(wids_text(shards[2:]))],
@@ -327,7 +329,7 @@ def test_what_is_exported_opens_again(tmp_path: Path) -> None:
     assert samples(SampleIndex.open(index.export("wids")[0])) == wanted
     mine = tmp_path / "mine"
     assert [Path(file).parent for file in index.export("wids", mine)] == [mine]
-    assert samples(SampleIndex.open(mine / "shardindex.json")) == wanted
+    assert samples(SampleIndex.open(mine / "shardindex.json", shards_from=tmp_path)) == wanted
 
 
 def test_a_selection_is_exported_for_dali_alone(tmp_path: Path) -> None:

@@ -124,10 +124,14 @@ def test_an_index_of_another_bucket_is_refused(cluster: LocalCluster) -> None:
         other.object(entry.name).get_writer().put_content(data)
     for where in ("ais://other/train-", "ais://other/train-{0..3}.tar"):
         with pytest.raises(
-            SampleIndexError, match=r"of other shards: of ais://pets/train-0.tar, and not of ais://other"
+            SampleIndexError,
+            match=r"names 'ais://pets/train-0.tar' as a shard: it is not of ais://other/train-",
         ):
             SampleIndex.open(where, endpoint=cluster.endpoint)
-    assert len(SampleIndex.open("ais://other/.index/train-", endpoint=cluster.endpoint)) == 120
+    copied = "ais://other/.index/train-"
+    with pytest.raises(SampleIndexError, match="it is not of ais://other/"):
+        SampleIndex.open(copied, endpoint=cluster.endpoint)
+    assert len(SampleIndex.open(copied, shards_from="ais://pets/", endpoint=cluster.endpoint)) == 120
 
 
 def test_an_index_that_is_not_there_says_how_to_build_it(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_a_web_server_serves_an_index(folder: Path, tmp_path: Path) -> None:
         try:
             url = f"http://127.0.0.1:{server.server_address[1]}/index"
             for where in (url, f"{url}/", f"{url}/shards.arrow"):
-                assert list(SampleIndex.open(where)) == list(built)
+                assert list(SampleIndex.open(where, shards_from=folder)) == list(built)
             with pytest.raises(UsageError, match="A web server takes no index"):
                 built.save(url)
         finally:
@@ -204,7 +208,7 @@ def test_two_jobs_that_write_at_once_do_not_mix(folder: Path, tmp_path: Path) ->
         found = 0
         while any(thread.is_alive() for thread in threads):
             try:
-                index = SampleIndex.open(where)
+                index = SampleIndex.open(where, shards_from=tmp_path)
                 assert list(index) in (list(one), list(two))
                 found += 1
             except (SampleIndexError, NotFoundError):  # written anew meanwhile: an error, never a mixture
@@ -212,8 +216,8 @@ def test_two_jobs_that_write_at_once_do_not_mix(folder: Path, tmp_path: Path) ->
     finally:
         for thread in threads:
             thread.join(20)
-    assert list(SampleIndex.open(where)) in (list(one), list(two))
-    SampleIndex.open(where).verify()
+    assert list(SampleIndex.open(where, shards_from=tmp_path)) in (list(one), list(two))
+    SampleIndex.open(where, shards_from=tmp_path).verify()
 
 
 def test_files_of_the_index_before_the_last_are_removed(folder: Path, tmp_path: Path) -> None:
@@ -460,7 +464,7 @@ def test_a_shard_writer_makes_the_index_that_reading_makes(tmp_path: Path, where
         for number in range(40):
             sample = {"jpg": RNG.randbytes(number * 40), "CLS": str(number), "x.json": [number]}
             writer.write({"__key__": "long/" * number + f"{number:03d}"} | sample)
-    made = SampleIndex.open(f"{tmp_path}/s-*.tar" if where is True else place)
+    made = SampleIndex.open(f"{tmp_path}/s-*.tar" if where is True else place, shards_from=tmp_path)
     read = SampleIndex.build(f"{tmp_path}/s-*.tar")
     assert list(made) != []
     assert [one._replace(shard=None) for one in made] == [one._replace(shard=None) for one in read]

@@ -10,6 +10,7 @@ from torchdata_ais.shard_names import common_beginning
 from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 from torchdata_ais.urls.templates import expand_template
+from torchdata_ais.writing.sources.files import OUTSIDE_CELL, OUTSIDE_LINK
 
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
@@ -52,6 +53,8 @@ def tell(done: Conversion, target: str, *, as_json: bool) -> None:
         echo(
             f"note: {count} left out ({reason}): {first.splitlines()[0] if first else 'see above'}", err=True
         )
+    if any(one.reason in (OUTSIDE_LINK, OUTSIDE_CELL) for one in done.left_out):
+        echo("note: --allow-outside follows links and cells that lead out of the folder", err=True)
     for name, count, first in done.lacking:
         echo(f"note: {count_text(count, 'sample')} without {name}, such as {first}", err=True)
     if done.by_class:

@@ -13,7 +13,7 @@ from torchdata_ais.shown import count_text
 from torchdata_ais.store import StoreOptions, head_object, list_objects, open_blocks, with_neighbours
 from torchdata_ais.store.hashes import hash_like
 from torchdata_ais.store.naming import naming
-from torchdata_ais.urls import Location, MemberPath, ObjectURL, parse_url
+from torchdata_ais.urls import Location, MemberPath, ObjectURL, below_fault, parse_url
 
 _BY_CLUSTER = (".tar", ".tgz", ".tar.gz")
 """Shards out of which AIStore gives single members."""
@@ -201,7 +201,6 @@ def target_names(found: list[Found], folder: bool, target: str) -> list[str]:
             )
         return [""]
     for one in found:
-        parts = one.name.split("/")
-        if {"", ".", ".."} & set(parts) or "\0" in one.name:
+        if below_fault(one.name):
             raise UsageError.at(f"{one.uri} has no name that is safe below {target}", todo="name its target")
     return [one.name for one in found]

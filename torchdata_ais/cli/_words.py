@@ -18,7 +18,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
 _URL = re.compile(r"https?://[^\s/'\"]+/v1/objects/[^\s'\"<>]+")
-_END = re.compile(r"[.,;:)]*$")
+_END = ".,;:)"
 _ARGUMENT = re.compile(r"(?<![-\w?&/\"'])[a-z_]{2,}=(?=$|[\s,.;)\"'{\[]|True|False|None|\d)")
 _EVERYWHERE = {"cluster": "--endpoint"}
 """Arguments that every command has as an option of another name."""
@@ -80,8 +80,7 @@ def place_as_typed(value: object) -> str:
 
 
 def _short(url: str) -> str:
-    end = _END.search(url)
-    cut = end.start() if end else len(url)
+    cut = len(url.rstrip(_END))
     try:
         return parse_url(url[:cut]).uri + url[cut:]
     except UsageError:

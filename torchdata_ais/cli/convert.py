@@ -26,6 +26,7 @@ def convert(
     column: list[str] | None = None,
     root: str | None = None,
     image_field: str | None = None,
+    allow_outside: Annotated[bool, typer.Option("--allow-outside")] = False,
     check: bool = False,
     shuffle: bool = False,
     split: str | None = None,
@@ -69,6 +70,7 @@ def convert(
         root: For a table: where its files are. Default: its folder.
         image_field (FIELD): The field of all pictures; 'ending' for each its own. Default: jpg, or the ending that all
             have.
+        allow_outside: Follow links out of the folder, and cells of a table that name URLs or files outside of it.
         check: Decode every picture, sound, text and JSON once: broken ones are errors.
         shuffle: Put files or rows into a random order first.
         split (PARTS): 0.9/0.1 (train and val), 0.8/0.1/0.1 (and test), fit=0.7/held=0.3: drawn by --seed.
@@ -120,6 +122,7 @@ def convert(
             image_field=image_field,
             part=part,
             split=split,
+            allow_outside=allow_outside,
         ),
         edit=Edit(
             select=function_named(select),

@@ -36,7 +36,7 @@ def cp(
     from torchdata_ais.cli._bucket import Bucket, new_bucket, tell_stored
     from torchdata_ais.cli._objects import blocks_of, find, is_member, object_place, target_names
     from torchdata_ais.cli._progress import moved_bytes
-    from torchdata_ais.store.object_names import check_name
+    from torchdata_ais.urls import check_object
 
     for url, todo in (
         (source, "torchdata-ais put stores files"),
@@ -55,7 +55,7 @@ def cp(
     names = [place.name + name for name in target_names(found, folder, target)]
     named = dict(zip(names, found, strict=True))
     for name in named:
-        check_name(replace(place, name=name))
+        check_object(replace(place, name=name))
     sources = {one.uri for one in found if not one.member}
     for name, one in named.items():
         uri = replace(place, name=name, endpoint="").uri

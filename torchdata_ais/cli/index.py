@@ -57,7 +57,7 @@ def index(
     problems = None
     with job_bars() as bars:
         if check:
-            found = SampleIndex.open(where or urls[0], options=options)
+            found = SampleIndex.open(where or urls[0], shards_from=urls if where else None, options=options)
             problems = [str(error.what) for error in problems_of(found, processes=workers, progress=bars)]
         else:
             found = SampleIndex.build(

@@ -23,6 +23,7 @@ def info(
     url: str,
     look: Annotated[int, typer.Option(min=0)] = 200,
     read: bool = False,
+    shards_from: Annotated[list[str] | None, typer.Option("--shards-from")] = None,
     html: Annotated[Path | None, typer.Option("--html")] = None,
     as_json: AsJson = False,
     endpoint: Endpoint = "",
@@ -36,6 +37,7 @@ def info(
         url: ais://bucket/prefix, ais://bucket/train-{000..099}.tar, a local folder or pattern.
         look: With an index: look into so many samples, for classes and sizes of pictures.
         read: Read all shards, even if there is an index.
+        shards_from (PLACE): A bucket or folder whose shards the index may name, too. May be repeated.
         html (FILE): Write a page with plots, too.
 
     Examples:
@@ -55,7 +57,7 @@ def info(
     check_new_file(html)
     options = options_of([url], endpoint) or StoreOptions()
     summary = Summary()
-    index = None if read else _index(url, options)
+    index = None if read else _index(url, shards_from, options)
     if index is None:
         _read(url, options, summary)
         source = "read"
@@ -84,11 +86,13 @@ def info(
         )
 
 
-def _index(url: str, options: StoreOptions) -> IndexedSamples | None:
+def _index(url: str, shards_from: list[str] | None, options: StoreOptions) -> IndexedSamples | None:
     from torchdata_ais.index import IndexedSamples
 
     try:
-        return IndexedSamples.open(url, cluster=options if options.endpoint else None)
+        return IndexedSamples.open(
+            url, shards_from=shards_from, cluster=options if options.endpoint else None
+        )
     except NotFoundError:
         return None
     except SampleIndexError as error:

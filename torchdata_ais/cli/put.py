@@ -37,7 +37,7 @@ def put(
     from torchdata_ais.cli._bucket import Bucket, new_bucket, tell_stored
     from torchdata_ais.cli._objects import object_place
     from torchdata_ais.cli._progress import moved_bytes
-    from torchdata_ais.store.object_names import check_name
+    from torchdata_ais.urls import check_object
 
     if not source.exists():
         raise NotFoundError.at("no such file or folder", todo="name one that exists", url=str(source))
@@ -55,9 +55,9 @@ def put(
     files = dict(_named(source, where.name))
     if not files:
         raise NotFoundError.at("the folder holds no file", todo="name one that does", url=str(source))
-    check_name(where)
+    check_object(where)
     for name, path in files.items():
-        check_name(replace(where, name=name), todo=f"rename the file {str(path)!r}")
+        check_object(replace(where, name=name), todo=f"rename the file {str(path)!r}")
     bucket = Bucket.of(where, options_for(endpoint, where.endpoint))
     with new_bucket(bucket):
         there = bucket.holds(list(files.items()), overwrite=overwrite)

@@ -25,6 +25,7 @@ def trace_step(
     stop: Literal["first", "all", "never"] = "first",
     tail: Literal["short", "drop", "pad"] = "short",
     epoch_steps: Annotated[int | None, typer.Option(min=1)] = None,
+    shards_from: Annotated[list[str] | None, typer.Option("--shards-from")] = None,
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
@@ -44,6 +45,7 @@ def trace_step(
         stop (WHEN): Of a mixture, what ends an epoch: first, all or never.
         tail (HOW): What becomes of an epoch's remainder: short, drop or pad.
         epoch_steps: Steps of an epoch, where the program says so.
+        shards_from (PLACE): A bucket or folder whose shards the indexes may name, too. May be repeated.
 
     Examples:
         torchdata-ais trace-step ais://pets/ --step 9 --global-batch 512 --seed 7
@@ -55,7 +57,7 @@ def trace_step(
     from torchdata_ais.pipes import AISSampleReader
 
     options = options_of(indexes, endpoint)
-    opened = [IndexedSamples.open(where, cluster=options) for where in indexes]
+    opened = [IndexedSamples.open(where, shards_from=shards_from, cluster=options) for where in indexes]
     source = _mixed(opened, weights, stop) if weights else IndexedSamples.concat(opened)
     reader = AISSampleReader(source, shuffle=None if shuffle == "none" else shuffle)
     with ais_loader(

@@ -10,6 +10,7 @@ from torchdata_ais.arguments import checked
 from torchdata_ais.codecs.optional import require
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders import AISLoader, merge_states
+from torchdata_ais.whole_file import open_regular
 
 
 @checked
@@ -63,4 +64,15 @@ def _state_in(folder: Path) -> dict[str, Any]:
             f"there is no state of a loader in {folder}",
             todo="resume from a checkpoint that was written with trainer_callback(loader) among the callbacks",
         )
-    return merge_states([json.loads(file.read_text()) for file in files])
+    return merge_states([_read(file) for file in files])
+
+
+def _read(path: Path) -> Any:
+    try:
+        with open_regular(path, follow=False) as file:
+            return json.loads(file.read())
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError.at(
+            f"{path}: the state of a rank cannot be read ({getattr(error, 'strerror', None) or error})",
+            todo="resume from another checkpoint",
+        ) from error

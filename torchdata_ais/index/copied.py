@@ -6,14 +6,16 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 import xxhash
 from filelock import FileLock, Timeout
 
-from torchdata_ais.errors import AISError, NotFoundError, StallError, UsageError
-from torchdata_ais.index.folder import LocalFolder, Readable
+from torchdata_ais.errors import AISError, StallError, UsageError
+from torchdata_ais.index.folder import Readable
 from torchdata_ais.index.form import TABLE, Head, damaged, digest_in, whole_of
+from torchdata_ais.store.cached_file import open_kept, open_part, private_folder, remove, write_all
 
 _PIECE = 8 << 20
 _STILL_S = 60.0  # that a file which another process copies may stay as it is
@@ -46,9 +48,9 @@ class CopiedFolder:
         self.where = source.where
         self._path = Path(path).absolute() / xxhash.xxh64_hexdigest(source.where.encode())
         self._head = head
-        self._copies = LocalFolder(self._path)
         with self._explained():
-            self._path.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(self._path)
             self._remove_others()
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
@@ -57,17 +59,29 @@ class CopiedFolder:
         if kept is None:
             return self.source.read(name, start, length)
         for _ in range(_TRIES):
-            with suppress(NotFoundError):
-                return self._copies.read(kept, start, length)
+            with self._explained():
+                file = open_kept(self._path / kept)
+                if file is not None:
+                    with file:
+                        left = os.fstat(file.fileno()).st_size - start
+                        if left <= 0:
+                            return b""
+                        file.seek(start)
+                        return file.read(left if length is None else min(length, left))
             self._copy(name, kept)
-        return self._copies.read(kept, start, length)
+        raise UsageError.at(
+            f"the copy of {name} in {self._path} is removed again and again",
+            todo="name another folder by index_dir=",
+            url=self.where,
+        )
 
     def mistrust(self, name: str) -> bool:
         """Give up the copy of a file; return whether there was one: what is read next comes from the source."""
         kept = self._named(name)
-        if kept is None or not (self._path / kept).is_file():
+        if kept is None or not os.path.lexists(self._path / kept):
             return False
-        self._copies.remove(kept)
+        with self._explained():
+            remove(self._path / kept)
         return True
 
     def _named(self, name: str) -> str | None:
@@ -81,42 +95,45 @@ class CopiedFolder:
         with self._explained(), self._locked(kept):
             part = self._path / f"{kept}.part"
             for again in (True, False):
-                if (self._path / kept).is_file():
+                there = open_kept(self._path / kept)
+                if there is not None:
+                    there.close()
                     return
-                if part.exists() and not part.stat().st_size:
-                    part.unlink()
-                with part.open("ab") as file:
-                    while piece := self.source.read(name, file.tell(), _PIECE):
-                        file.write(piece)
-                        file.flush()
+                remove(self._path / kept)  # what is no file
+                with open_part(part) as file:
+                    at = file.seek(0, os.SEEK_END)
+                    while piece := self.source.read(name, at, _PIECE):
+                        write_all(file, piece)
+                        at += len(piece)
                     os.fsync(file.fileno())
-                if self._is_whole(name, part):
+                    file.seek(0)
+                    whole = self._is_whole(name, file)
+                if whole:
                     part.replace(self._path / kept)
                     return
                 part.unlink()  # begun by a killed process on a disk that lost some of it, or the source is damaged
                 if not again:
                     raise damaged(f"{name} has other bytes than its head says", self.where)
 
-    def _is_whole(self, name: str, part: Path) -> bool:
+    def _is_whole(self, name: str, part: FileIO) -> bool:
         if name == TABLE:
-            return whole_of(part.read_bytes(), self._head.whole) == self._head.whole
+            return whole_of(part.readall(), self._head.whole) == self._head.whole
         digest = xxhash.xxh64()
-        with part.open("rb") as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
+        while piece := part.read(_PIECE):
+            digest.update(piece)
         return digest.hexdigest() == digest_in(name)
 
     @contextmanager
     def _locked(self, kept: str) -> Iterator[None]:
         """Hold the lock on a file; wait as long as the process that has it goes on copying."""
-        part, lock = self._path / f"{kept}.part", FileLock(self._path / f"{kept}.lock")
+        part, lock = self._path / f"{kept}.part", FileLock(self._path / f"{kept}.lock", mode=0o600)
         before = -1
         while True:
             try:
                 lock.acquire(timeout=_STILL_S)
                 break
             except Timeout:
-                size = part.stat().st_size if part.exists() else 0
+                size = part.lstat().st_size if os.path.lexists(part) else 0
                 if size == before:
                     raise StallError.at(
                         f"another process copies {kept} to {self._path}, and has got no byte for {_STILL_S:g} s",
@@ -136,14 +153,14 @@ class CopiedFolder:
         for file in self._path.iterdir():
             name = file.name.removesuffix(".part").removesuffix(".lock")
             with suppress(FileNotFoundError):  # another process removes, too
-                changed = file.stat().st_mtime
+                changed = file.lstat().st_mtime
                 if name.startswith("table-") and file.name == name:
                     tables.append((changed, file))
                 elif name not in stay and time.time() - changed > _LATER_S:
-                    file.unlink()
+                    remove(file)
         for _, file in sorted(tables)[:-_TABLES]:
             if file.name not in stay:
-                file.unlink(missing_ok=True)
+                remove(file)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

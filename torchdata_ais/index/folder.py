@@ -7,12 +7,13 @@ import posixpath
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote
 
 from torchdata_ais.errors import AuthError, NotFoundError, ReadError, UsageError
 from torchdata_ais.store import StoreOptions, delete_object, put_object, read_range
 from torchdata_ais.store.naming import make_folder, naming
-from torchdata_ais.urls import parse_url, redact
-from torchdata_ais.whole_file import whole_file
+from torchdata_ais.urls import folder_file_fault, parse_url, redact, shown_name
+from torchdata_ais.whole_file import open_regular, whole_file
 
 _ALL = 1 << 40  # bytes: more than any file of an index has
 
@@ -44,8 +45,23 @@ class Folder(Readable, Protocol):
         """Remove a file, if it is there."""
 
 
+def _plain(name: str, where: str) -> str:
+    """Return `name`, of a file directly in a folder or prefix.
+
+    Raises:
+        UsageError: It would lead elsewhere.
+    """
+    if why := folder_file_fault(name):
+        raise UsageError.at(
+            f"{where}: no file of an index can be called {shown_name(name)}: {why}",
+            todo="name files without a folder",
+            url=where,
+        )
+    return name
+
+
 class LocalFolder:
-    """A folder on this machine's disk.
+    """A folder on this machine's disk. Files are regular files; links and pipes in it are refused.
 
     Args:
         path: The folder; made when the first file is written.
@@ -65,11 +81,14 @@ class LocalFolder:
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Return bytes of a file."""
-        path = self._path / name
+        path = self._path / _plain(name, self.where)
         try:
-            with path.open("rb") as file:
+            with open_regular(path, follow=False) as file:
+                left = os.fstat(file.fileno()).st_size - start
+                if left <= 0:
+                    return b""
                 file.seek(start)
-                return file.read() if length is None else file.read(length)
+                return file.read(left if length is None else min(length, left))
         except (FileNotFoundError, NotADirectoryError):
             raise NotFoundError.at(
                 f"{path}: no such file", todo="check the path, or build the index", url=str(path)
@@ -85,15 +104,15 @@ class LocalFolder:
 
     def has(self, name: str) -> bool:
         """Return whether there is such a file."""
-        return (self._path / name).is_file()
+        return (self._path / _plain(name, self.where)).is_file()
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        (self._path / name).unlink(missing_ok=True)
+        (self._path / _plain(name, self.where)).unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file; it appears under its name when it is whole and on disk."""
-        path = self._path / name
+        path = self._path / _plain(name, self.where)
         make_folder(path.parent)
         with naming(str(path)), whole_file(path, on_disk=True) as file:
             file.write(data)
@@ -117,10 +136,11 @@ class RemoteFolder:
         self.where = redact(self._place.uri.rstrip("/"))
 
     def _url(self, name: str) -> str:
+        _plain(name, self.where)
         if self._place.kind == "object":
             return replace(self._place, name=posixpath.join(self._place.name.rstrip("/"), name)).url()
         path, mark, query = self._place.name.partition("?")
-        return f"{path.rstrip('/')}/{name}{mark}{query}"
+        return f"{path.rstrip('/')}/{quote(name)}{mark}{query}"
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """Return bytes of a file, by a Range."""

@@ -11,13 +11,16 @@ pyarrow sees it: damaged Arrow data may end the process.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
 import xxhash
 
+from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import SampleIndexError
+from torchdata_ais.urls import index_file_fault, shown_name
 
 TABLE = "shards.arrow"
 UNFINISHED = "unfinished.arrow"  # the same, of what a build that broke off had done
@@ -26,7 +29,13 @@ FORMAT = "torchdata_ais.index"
 _KEY = b"torchdata_ais.index"  # of the head, in the metadata of the schema
 _BEGINS = f'{{"format":"{FORMAT}"'.encode()
 _NONE = "0" * 16
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 VERSIONS = (1, 2)  # 2: with columns of its own
+MOST = 1 << 62  # bytes, samples or shards: sums of two of them are 64-bit integers
+MOST_BLOCK = 1 << 31  # bytes of a record batch
+_MOST_COLUMNS = 256
+_MOST_BEFORE = 1 << 20
+_MOST_FRAME = 64 << 10  # bytes of a record batch besides its values
 _MOST_HEAD = 64 << 20  # bytes: of 4 thousand million shards
 
 SHARDS = pa.schema(
@@ -133,9 +142,56 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         if said != _sum_of(plain):
             raise damaged("its head does not have its checksum", where)
         try:
-            return msgspec.convert(plain, cls)
+            head = msgspec.convert(plain, cls)
         except msgspec.ValidationError as error:
             raise damaged(f"its head is wrong ({error})", where) from None
+        head._check_numbers(where)
+        head._check_files(where)
+        return head
+
+    def _check_numbers(self, where: str) -> None:
+        """Refuse numbers that cannot be right, before memory is taken for them."""
+        lengths = [length for length, _ in self.pages]
+        numbers = [self.samples, self.shards, self.counts.start, self.fields.start, *lengths]
+        columns = set(self.columns)
+        wrong = {
+            "a number that is negative or too large": not all(0 <= number <= MOST for number in numbers),
+            "a proof that is not known": self.proof not in ("bytes", "headers"),
+            f"{len(lengths)} pages for {self.shards} shards": len(lengths) != -(-self.shards // PAGE_ROWS),
+            f"{len(self.parts)} parts for {self.shards} shards": len(self.parts) > self.shards,
+            "too many files of the index before": len(self.before) > _MOST_BEFORE,
+            "columns that cannot be": len(columns) != len(self.columns)
+            or len(columns) > _MOST_COLUMNS
+            or not columns.isdisjoint(["", *SAMPLES.names]),
+            f"{self.counts.length} bytes of counts": not 0
+            <= self.counts.length
+            <= 8 * self.shards + _MOST_FRAME,
+            f"{self.fields.length} bytes of fields": not 0 <= self.fields.length <= _MOST_HEAD,
+        }
+        for what, is_wrong in wrong.items():
+            if is_wrong:
+                raise damaged(f"its head has {what}", where)
+
+    def _check_files(self, where: str) -> None:
+        """Refuse names that no writer gives to files: they become paths and URLs, and `before` is removed."""
+        named = [
+            (self.counts.file, "counts"),
+            (self.fields.file, "fields"),
+            *((name, "samples") for name in self.parts),
+            *((name, "") for name in self.before),
+        ]
+        for name, kind in named:
+            if why := index_file_fault(name, kind):
+                raise damaged(f"its head names {shown_name(name)}: {why}", where)
+        digests = (
+            self.digest,
+            self.whole,
+            self.counts.xxh64,
+            self.fields.xxh64,
+            *(sum_ for _, sum_ in self.pages),
+        )
+        if not all(map(_DIGEST.fullmatch, digests)):  # copies and tables of partners are named by them
+            raise damaged("its head has a digest that is not 16 hexadecimal digits", where)
 
 
 def _sum_of(plain: dict[str, object]) -> str:
@@ -148,6 +204,19 @@ def damaged(what: str, where: str) -> SampleIndexError:
     return SampleIndexError.at(
         f"{where}: the index is damaged: {what}",
         todo="open it again, as it may have been written anew meanwhile; else build it again: torchdata-ais index",
+        url=where,
+    )
+
+
+def foreign_shard(name: object, why: str, where: str) -> SampleIndexError:
+    """Return the error for an index that names a shard which it may not name."""
+    return SampleIndexError.at(
+        f"{where}: the index names {shown_name(name)} as a shard: {why}",
+        todo=Remedy(
+            "build it again: torchdata-ais index",
+            in_programs("if its author may choose the shards, SampleIndex.open(..., shards_from=...)"),
+            in_commands("if its author may choose the shards, name their place by shards_from="),
+        ),
         url=where,
     )
 
@@ -172,9 +241,23 @@ def checked(data: bytes, block: Block, where: str) -> bytes:
     return data
 
 
-def read_batch(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the record batch of one block, whose checksum was compared."""
-    return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+def read_batch(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
+    """Return the record batch of one block, whose checksum was compared; the author of the index chose that.
+
+    Raises:
+        SampleIndexError: It is no record batch of this schema, or its offsets lead out of it.
+    """
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError) as error:
+        raise damaged(
+            f"a record batch cannot be read ({type(error).__name__}: {error!s:.200})", where
+        ) from None
+    for field, column in zip(schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise damaged(f"the column {field.name} lacks values", where)
+    return batch
 
 
 def stacked(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, list[tuple[int, int]]]:

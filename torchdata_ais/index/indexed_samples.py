@@ -16,7 +16,14 @@ from torchdata_ais.index.columns import check_column, values_of
 from torchdata_ais.index.joining import Missing, joined_with
 from torchdata_ais.index.numbered import NumberedSamples
 from torchdata_ais.index.parts import Parts
-from torchdata_ais.index.places import folder_at, found_folder, named_shards, options_for
+from torchdata_ais.index.places import (
+    ShardsFrom,
+    folder_at,
+    found_folder,
+    named_shards,
+    options_for,
+    shard_places,
+)
 from torchdata_ais.index.selecting import Selection, selected_numbers, side_of_keys
 from torchdata_ais.index.stored import StoredIndex
 from torchdata_ais.index.writer import IndexWriter
@@ -36,6 +43,7 @@ class IndexedSamples(NumberedSamples):
         cls,
         where: str | os.PathLike[str],
         *,
+        shards_from: ShardsFrom = None,
         index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
         **named: Unpack[ClusterNames],
@@ -46,13 +54,17 @@ class IndexedSamples(NumberedSamples):
             where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
                 `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Of a template
                 or a pattern the samples of the shards that it names are selected.
+            shards_from: Further buckets, prefixes, folders or web URLs whose shards the index may name: one, or a list.
+                By default those of the place it is opened for: of a bucket or a web server those in it, of a folder
+                those below it (of ``DIR/.index`` those below ``DIR``).
             index_dir: A folder of this node to copy the index to, see `kept_in`.
             cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
             **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Raises:
             NotFoundError: There is none.
-            SampleIndexError: It is damaged, of a version this package does not read, or of other shards.
+            SampleIndexError: It is damaged, of a version this package does not read, or names shards of another place.
+                All names on a page of 4,096 are compared when one of them is read.
             TransportError: It cannot be read.
 
         Example:
@@ -60,21 +72,13 @@ class IndexedSamples(NumberedSamples):
             >>> from torchdata_ais import SampleIndex
             >>> from torchdata_ais.testing import example_shards
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     _ = SampleIndex.build(example_shards(counts=(3, 2))).save(folder)
+            ...     _ = SampleIndex.build(example_shards(folder, counts=(3, 2))).save(folder)
             ...     len(SampleIndex.open(folder))
             5
         """
         settings = options_for(where, given_options(cluster, **named))
-        folder, beginning = found_folder(where, settings)
-        stored = StoredIndex(folder)
-        for number in {0, stored.head.shards - 1} if beginning and stored.head.shards else ():
-            name = stored.shard(number).name
-            if not name.startswith(beginning):
-                raise SampleIndexError.at(
-                    f"{folder.where}: the index is of other shards: of {name}, and not of {beginning}",
-                    todo="build it again: torchdata-ais index",
-                    url=name,
-                )
+        folder, places = found_folder(where, settings)
+        stored = StoredIndex(folder, places=places + shard_places(shards_from))
         opened = cls([stored], home=folder.where, options=settings)
         only = named_shards(where)
         if only is not None:
@@ -102,7 +106,7 @@ class IndexedSamples(NumberedSamples):
             >>> from torchdata_ais import SampleIndex
             >>> from torchdata_ais.testing import example_shards
             >>> with tempfile.TemporaryDirectory() as where, tempfile.TemporaryDirectory() as node:
-            ...     _ = SampleIndex.build(example_shards(counts=(3, 2))).save(where)
+            ...     _ = SampleIndex.build(example_shards(where, counts=(3, 2))).save(where)
             ...     SampleIndex.open(where).kept_in(node)[4].key
             '00004'
         """

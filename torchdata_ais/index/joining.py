@@ -105,7 +105,7 @@ def _table(
     folder = Path(where)
     make_folder(folder)
     path = folder / f"partners-{first.digest}-{other.digest}.int64"
-    if path.exists() and path.stat().st_size == 8 * samples:
+    if path.is_file() and not path.is_symlink() and path.stat().st_size == 8 * samples:
         return PartnerTable(path=str(path))
     with whole_file(path) as file:
         file.truncate(8 * samples)

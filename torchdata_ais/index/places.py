@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index.folder import Folder, LocalFolder, RemoteFolder
 from torchdata_ais.index.form import TABLE
 from torchdata_ais.shard_names import INDEX_FOLDER
 from torchdata_ais.store import StoreOptions, cluster_options, list_objects
-from torchdata_ais.urls import expand_template, parse_url, redact
+from torchdata_ais.urls import ShardPlaces, expand_template, parse_url, redact
 
 _PATTERN = "{*?["  # where the fixed beginning of a name ends
 
@@ -74,6 +75,25 @@ def named_shards(where: str | os.PathLike[str]) -> list[str] | None:
     return None
 
 
+ShardsFrom = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+"""Places whose shards an index may name: one, several, or none beyond its own."""
+
+
+def shard_places(given: ShardsFrom) -> ShardPlaces:
+    """Return the places that the argument ``shards_from=`` names.
+
+    Raises:
+        UsageError: It is neither a place nor a list of places.
+    """
+    several = [given] if isinstance(given, str | os.PathLike) else given or ()
+    if not isinstance(several, Sequence) or not all(isinstance(one, str | os.PathLike) for one in several):
+        raise UsageError.at(
+            f"shards_from={given!r:.60}: expected a bucket, a prefix or a folder, or a list of them",
+            todo='pass shards_from="ais://bucket/"',
+        )
+    return ShardPlaces.of(several)
+
+
 def folder_at(where: str | os.PathLike[str], options: StoreOptions) -> Folder:
     """Return the folder `where` names itself: a path, or the URL of a prefix."""
     text = os.fspath(where)
@@ -85,19 +105,20 @@ def folder_at(where: str | os.PathLike[str], options: StoreOptions) -> Folder:
     return RemoteFolder(text, options)
 
 
-def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[Folder, str]:
+def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[Folder, ShardPlaces]:
     """Return the folder of the index that belongs to `where`, or that lies there.
 
-    And what the names of its shards must begin with: "" for any.
+    And the places whose shards it may name: what `where` names; of an index named by its own folder the bucket, the
+    web server, or the folder of the shards that it lies in.
 
     Raises:
         NotFoundError: Neither is there.
     """
     tried = []
-    for folder, beginning in _candidates(os.fspath(where), options):
+    for folder, place in _candidates(os.fspath(where), options):
         tried.append(folder.where)
         if folder.has(TABLE):
-            return folder, beginning
+            return folder, ShardPlaces.of([place])
     shown = redact(os.fspath(where))
     raise NotFoundError.at(
         f"{shown}: there is no sample index ({TABLE} is not in {' nor in '.join(tried)})",
@@ -108,18 +129,39 @@ def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[
 
 def _candidates(where: str, options: StoreOptions) -> Iterator[tuple[Folder, str]]:
     if where.endswith(f"/{TABLE}"):
-        yield folder_at(where.removesuffix(TABLE), options), ""
+        folder = where.removesuffix(TABLE)
+        yield folder_at(folder, options), place_around(folder)
         return
     place = parse_url(where)
-    if place.kind == "file":  # whose paths may be relative, and may have been moved with their index
-        yield LocalFolder(place.name), ""
-        yield folder_at(index_place(where), options), ""
+    if place.kind == "file":
+        yield LocalFolder(place.name), place_around(where)
+        beside = index_place(where)
+        yield folder_at(beside, options), place_around(beside)
     else:
         if place.kind == "object" and not place.name.startswith(INDEX_FOLDER):
-            beginning = replace(place, name=fixed_beginning(place.name)).uri
-            yield folder_at(index_place(where), options), beginning if place.name else f"{beginning}/"
+            yield folder_at(index_place(where), options), replace(place, params={}).uri
         if place.name:
-            yield folder_at(where, options), ""
+            yield folder_at(where, options), place_around(where)
+
+
+def place_around(folder: str) -> str:
+    """Return the place whose shards an index may name that is named by its own folder.
+
+    Example:
+        >>> place_around("ais://pets/.index/train-"), place_around("/data/pets/.index/train-")
+        ('ais://pets', '/data/pets')
+        >>> place_around("http://h:8080/pets/index?sig=1")
+        'http://h:8080/'
+    """
+    place = parse_url(folder)
+    if place.kind == "object":
+        return replace(place, name="", params={}).uri
+    if place.kind == "http":
+        return urlsplit(place.name)._replace(path="/", query="", fragment="").geturl()
+    before, found, _ = f"{place.name}/".rpartition(f"/{INDEX_FOLDER}")
+    if not found and place.name.startswith(INDEX_FOLDER):
+        return "."
+    return (before or "/") if found else place.name
 
 
 def options_for(where: str | os.PathLike[str], given: StoreOptions | None) -> StoreOptions:

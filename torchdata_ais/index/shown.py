@@ -25,7 +25,10 @@ def index_html(index: NumberedSamples) -> str:
         >>> "5 samples of 2 shards" in index_html(SampleIndex.build(example_shards(counts=(3, 2))))
         True
     """
-    kinds = [" ".join(names) for names in index.fields]
+    try:
+        kinds = [" ".join(names) for names in index.fields]
+    except (AISError, OSError):
+        kinds = []
     more = [f"and {len(kinds) - _KINDS} more"] if len(kinds) > _KINDS else []
     facts = [
         ("fields", "; ".join([*kinds[:_KINDS], *more]) or "none"),

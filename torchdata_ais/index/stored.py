@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from torchdata_ais.index.folder import Readable
 from torchdata_ais.index.form import (
     COUNTS,
     FIELDS,
+    MOST,
+    MOST_BLOCK,
     PAGE_ROWS,
     SHARDS,
     TABLE,
@@ -27,12 +29,14 @@ from torchdata_ais.index.form import (
     checked,
     damaged,
     digest_in,
+    foreign_shard,
     head_in,
     read_batch,
     samples_schema,
     whole_of,
 )
 from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.urls import ShardPlaces
 
 _KEPT_BYTES = 16 << 20
 _SMALL_TABLE = 1 << 20
@@ -72,6 +76,8 @@ class StoredIndex:
     Args:
         folder: Where it lies.
         table: Its table of shards: that of an index that is whole, or of a part of one.
+        places: Places whose shards it may name; None for an index that this process made. All names of a page are
+            compared when something of the page is read.
 
     Memory: 8 bytes a shard, and at most 16 MiB of pages and batches and 4,096 rows that were asked for last.
 
@@ -80,9 +86,10 @@ class StoredIndex:
         SampleIndexError: It is damaged or incomplete; for blocks that are read later, when they are read.
     """
 
-    def __init__(self, folder: Readable, table: str = TABLE) -> None:
+    def __init__(self, folder: Readable, table: str = TABLE, *, places: ShardPlaces | None = None) -> None:
         self.folder = folder
         self.table = table
+        self._places = places
         self.head, begin = _read_head(folder, table)
         self._schema = samples_schema(self.head.columns)
         length = sum(length for length, _ in self.head.pages)
@@ -95,6 +102,9 @@ class StoredIndex:
         self._kept_bytes = 0
         self._rows: dict[int, ShardRow] = {}  # those asked for last
         self._check_head()
+        if self._pages is not None and places is not None:  # those of a large table when they are read
+            for number in range(len(self.head.pages)):
+                self.page(number)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
@@ -109,26 +119,58 @@ class StoredIndex:
     def _check_head(self) -> None:
         where = self.folder.where
         counts = self._once(self.head.counts, COUNTS).column(0).to_numpy()
-        if len(self.head.pages) != -(-self.head.shards // PAGE_ROWS) or len(counts) != self.head.shards:
+        if len(counts) != self.head.shards:
             raise damaged(f"it has {len(counts)} counts for {self.head.shards} shards", where)
-        if (counts < 0).any() or int(counts.sum()) != self.head.samples:
+        most = MOST // max(1, len(counts))
+        if ((counts < 0) | (counts > most)).any() or int(counts.sum()) != self.head.samples:
             raise damaged("its counts do not make up its samples", where)
         self.ends = np.cumsum(counts)
 
     @cached_property
     def fields(self) -> list[tuple[str, ...]]:
         """The combinations of fields that samples have."""
-        return [tuple(names) for names in self._once(self.head.fields, FIELDS).column(0).to_pylist()]
+        rows = self._once(self.head.fields, FIELDS).column(0).to_pylist()
+        if any(name is None for names in rows for name in names):
+            raise damaged("a field has no name", self.folder.where)
+        return [tuple(names) for names in rows]
 
     def page(self, number: int) -> pa.RecordBatch:
         """Return 4,096 rows of the table of shards."""
         length, xxh64 = self.head.pages[number]
+
+        def check(page: pa.RecordBatch) -> None:
+            self._check_page(number, page)
+
         begin = int(self._page_starts[number])
         block = Block(self.table, begin, length, xxh64)
         if self._pages is None:
-            return self._block(block, SHARDS)
+            return self._block(block, SHARDS, check=check)
         first = begin - int(self._page_starts[0])
-        return self._block(block, SHARDS, self._pages[first : first + length])
+        return self._block(block, SHARDS, self._pages[first : first + length], check=check)
+
+    def _check_page(self, number: int, page: pa.RecordBatch) -> None:
+        """Compare the rows of a page with the head, and the names of shards with the places that it may name."""
+        counts = np.diff(self.ends, prepend=0)[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
+        values = {
+            name: page.column(name).to_numpy(zero_copy_only=False) for name in ("count", "part", "start")
+        }
+        lengths = page.column("length").to_numpy()
+        sizes = page.column("size").drop_null().to_numpy()
+        if len(page) != len(counts) or (values["count"] != counts).any():
+            raise damaged(f"page {number} of {self.table} has other counts of samples", self.folder.where)
+        if ((values["part"] < 0) | (values["part"] >= len(self.head.parts))).any():
+            raise damaged(f"page {number} of {self.table} names a part which is not there", self.folder.where)
+        if (
+            ((values["start"] < 0) | (values["start"] > MOST) | (lengths < 0) | (lengths > MOST_BLOCK)).any()
+            or ((sizes < 0) | (sizes > MOST)).any()
+            or (self.head.proof == "bytes" and page.column("proven").false_count)
+        ):
+            raise damaged(f"page {number} of {self.table} has sizes that cannot be", self.folder.where)
+        if self._places is None:
+            return
+        for name in page.column("name").to_pylist():
+            if why := self._places.fault(name):
+                raise foreign_shard(name, why, self.folder.where)
 
     def shard(self, number: int) -> ShardRow:
         """Return the row of a shard."""
@@ -155,12 +197,36 @@ class StoredIndex:
                 f"shard {row.name} stands in part {row.part}, which is not there", self.folder.where
             )
         block = Block(self.head.parts[row.part], row.start, row.length, f"{row.xxh64:016x}")
-        batch = self._block(block, self._schema)
+        return self._block(block, self._schema, check=lambda batch: self._check_samples(row, batch))
+
+    def _check_samples(self, row: ShardRow, batch: pa.RecordBatch) -> None:
+        """Compare the rows of a shard's samples with that of the shard, and with each other."""
         if len(batch) != row.samples:
             raise damaged(
                 f"shard {row.name} has {len(batch)} rows for {row.samples} samples", self.folder.where
             )
-        return batch
+        starts, sizes, fields = (batch.column(name).to_numpy() for name in ("start", "size", "fields"))
+        end = MOST if row.size is None else row.size
+        lists = batch.column("sizes")
+        flat = lists.flatten()
+        values = flat.to_numpy(zero_copy_only=False)
+        widths = np.array([len(names) for names in self.fields], dtype=np.int64)
+        wrong = {
+            "a place outside of the shard": (
+                (starts < 0) | (sizes < 1) | (starts > end) | (sizes > end - starts)
+            ).any(),
+            "samples that do not follow each other": (starts[1:] <= starts[:-1]).any(),
+            "fields that are not in the index": ((fields < 0) | (fields >= len(widths))).any(),
+            "samples without a checksum": row.proven and batch.column("xxh64").null_count,
+        }
+        for what, is_wrong in wrong.items():
+            if is_wrong:
+                raise damaged(f"shard {row.name} has {what}", self.folder.where)
+        counted = lists.value_lengths().to_numpy()
+        if flat.null_count or (counted != widths[fields]).any():
+            raise damaged(f"shard {row.name} has samples without the size of a field", self.folder.where)
+        if ((values < 0) | (values > np.repeat(sizes, counted))).any():
+            raise damaged(f"shard {row.name} has fields that are larger than their sample", self.folder.where)
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
         """Return the shard of each position, and its number within the shard."""
@@ -183,16 +249,24 @@ class StoredIndex:
                 yield damaged(f"the bytes of {name} changed", self.folder.where)
 
     def _once(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
-        return read_batch(self._checked(block), schema)
+        return read_batch(self._checked(block), schema, self.folder.where)
 
-    def _block(self, block: Block, schema: pa.Schema, data: bytes | None = None) -> pa.RecordBatch:
+    def _block(
+        self,
+        block: Block,
+        schema: pa.Schema,
+        data: bytes | None = None,
+        check: Callable[[pa.RecordBatch], None] | None = None,
+    ) -> pa.RecordBatch:
         """Return a batch, read and checked unless it was asked for a moment ago."""
         place = (block.file, block.start)
         if place in self._kept:
             self._kept.move_to_end(place)
             return self._kept[place][0]
         data = self._checked(block) if data is None else checked(data, block, self.folder.where)
-        batch = read_batch(data, schema)
+        batch = read_batch(data, schema, self.folder.where)
+        if check is not None:
+            check(batch)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:

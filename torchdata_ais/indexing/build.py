@@ -94,7 +94,10 @@ def _standing(folder: Folder) -> list[IndexedSamples]:
 
 def _stored(folder: Folder, table: str) -> IndexedSamples | None:
     try:
-        return IndexedSamples([StoredIndex(folder, table)])
+        stored = StoredIndex(folder, table)
+        for number in range(len(stored.head.pages)):
+            stored.page(number)  # one that is damaged or forged is not taken up
+        return IndexedSamples([stored])
     except NotFoundError:
         return None
     except SampleIndexError as error:

@@ -11,12 +11,20 @@ from os.path import commonprefix
 from typing import Literal
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.index import IndexedSamples, ShardEntry, ShardSamples, entry_of, folder_at, stored_text
+from torchdata_ais.index import (
+    Folder,
+    IndexedSamples,
+    ShardEntry,
+    ShardSamples,
+    entry_of,
+    folder_at,
+    stored_text,
+)
 from torchdata_ais.indexing.foreign_forms import unfitting
 from torchdata_ais.indexing.headers import members_of
 from torchdata_ais.samples import is_apple_double, split_name
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import parse_url
+from torchdata_ais.urls import below_fault, parse_url, redact, shown_name
 
 Form = Literal["energon", "dali", "wids"]
 
@@ -62,17 +70,32 @@ class _Files:
     """Files below a folder or prefix."""
 
     def __init__(self, root: str, options: StoreOptions) -> None:
-        self._root, self._folder = root, folder_at(root or ".", options)
-        self.has = self._folder.has
+        self._root, self._options = root or ".", options
         self.written: list[str] = []
 
+    def has(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        folder, name = self._placed(path)
+        return folder.has(name)
+
+    def _placed(self, path: str) -> tuple[Folder, str]:
+        below, _, name = path.rpartition("/")
+        if below_fault(path):
+            raise UsageError.at(
+                f"{shown_name(path)} would be written outside of {redact(self._root)}",
+                todo="index the shards by names without ..",
+                url=redact(self._root),
+            )
+        return folder_at(posixpath.join(self._root, below) if below else self._root, self._options), name
+
     def write(self, name: str, data: bytes) -> None:
-        path = posixpath.join(self._root, name)
+        folder, base = self._placed(name)
+        path = posixpath.join(self._root, name) if self._root != "." else name
         if path in self.written:
             raise UsageError.at(
                 f"{path} would be written twice", todo="export indexes of one name each", url=path
             )
-        self._folder.write(name, data)
+        folder.write(base, data)
         self.written.append(path)
 
 

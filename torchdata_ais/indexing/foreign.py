@@ -17,6 +17,8 @@ from torchdata_ais.index import (
     StoredIndex,
     folder_at,
 )
+from torchdata_ais.index.form import foreign_shard
+from torchdata_ais.index.places import place_around
 from torchdata_ais.indexing.build import indexed_shards
 from torchdata_ais.indexing.foreign_forms import (
     Claim,
@@ -32,7 +34,15 @@ from torchdata_ais.indexing.listing import listed_shards
 from torchdata_ais.indexing.method import Indexing
 from torchdata_ais.indexing.shard_idx import ClusterIndex, samples_in
 from torchdata_ais.store import StoreOptions, list_objects, read_range
-from torchdata_ais.urls import ObjectURL, parse_url, redact
+from torchdata_ais.urls import (
+    OBJECTS_PATH,
+    ObjectURL,
+    ShardPlaces,
+    below_fault,
+    parse_url,
+    path_fault,
+    redact,
+)
 
 _INFO = ".nv-meta/.info.json"
 _MOST_BYTES = 1 << 30
@@ -53,23 +63,27 @@ def energon_info_at(where: str, options: StoreOptions) -> str | None:
     place = parse_url(where)
     if place.kind not in ("file", "object") or any(mark in place.name for mark in "{*?["):
         return None
-    return posixpath.join(where, _INFO) if folder_at(where, options).has(_INFO) else None
+    folder, _, name = posixpath.join(where, _INFO).rpartition("/")
+    return f"{folder}/{name}" if folder_at(folder, options).has(name) else None
 
 
-def open_foreign(where: str, shards: Any, options: StoreOptions, *, processes: int = 0) -> StoredIndex:
+def open_foreign(
+    where: str, shards: Any, options: StoreOptions, *, places: ShardPlaces, processes: int = 0
+) -> StoredIndex:
     """Return the samples that the index of another tool names, as an index in memory.
 
     Args:
         where: ``.idx`` files (a name, a pattern, a template), ``.nv-meta/.info.json``, or a JSON of wids.
         shards: What the ``.idx`` files are of, in the same order; None: what their names say.
         options: Transport settings.
+        places: Further places whose shards it may name.
         processes: Read in so many processes what must be read.
 
     Raises:
-        SampleIndexError: It is damaged, or does not fit the shards; names the first that it does not fit.
+        SampleIndexError: It is damaged, names shards of other places, or does not fit the shards; names the first.
         NotFoundError: There is no such index.
     """
-    claims = _claims_at(where, shards, options)
+    claims = _claims_at(where, shards, options, places)
     try:
         urls = listed_shards([claim.shard for claim in claims], options)
     except NotFoundError as error:
@@ -87,12 +101,12 @@ def open_foreign(where: str, shards: Any, options: StoreOptions, *, processes: i
     return StoredIndex(folder)
 
 
-def _claims_at(where: str, shards: Any, options: StoreOptions) -> list[Claim]:
+def _claims_at(where: str, shards: Any, options: StoreOptions, places: ShardPlaces) -> list[Claim]:
     if where.endswith(".json"):
         if shards is not None:
             raise UsageError.at("shards= beside an index that names its shards", todo="leave shards= out")
         whole = json_in(read_range(where, 0, _MOST_BYTES, options), where)
-        found = _energon(whole, where, options) if "shard_counts" in whole else wids_claims(whole, where)
+        found = _energon(whole, where, options) if "shard_counts" in whole else _wids(whole, where, places)
         if not found:
             raise UsageError.at(f"{redact(where)}: the index names no shard", todo="look into the file")
         return found
@@ -106,6 +120,25 @@ def _claims_at(where: str, shards: Any, options: StoreOptions) -> list[Claim]:
         claim_in_idx(read_range(name, 0, _MOST_BYTES, options), parse_url(name).uri, shard)
         for name, shard in zip(names, of, strict=True)
     ]
+
+
+def _wids(whole: dict[str, Any], where: str, places: ShardPlaces) -> list[Claim]:
+    found = wids_claims(whole, where)
+    places += ShardPlaces.of([place_around(posixpath.dirname(where) or ".")])
+    start = f"{endpoint}{OBJECTS_PATH}" if (endpoint := parse_url(where).endpoint) else ""
+    for claim in found:
+        # A URL at the host of the index is compared as the object that it names.
+        name = claim.shard
+        if start and name.startswith(start) and not (place := parse_url(name)).params:
+            name = place.uri
+        if why := places.fault(name) or _template_fault(name):
+            raise foreign_shard(claim.shard, why, redact(where))
+    return found
+
+
+def _template_fault(name: str) -> str:
+    """Return why a name would be expanded where shards are listed, or ""."""
+    return "it is a template or a pattern" if any(mark in name for mark in "{*[") else ""
 
 
 def _shards_of(names: list[str]) -> list[str]:
@@ -137,6 +170,11 @@ def _energon(whole: dict[str, Any], where: str, options: StoreOptions) -> list[C
     claims = []
     for name, count in energon_counts(whole, where).items():
         shard = posixpath.join(folder, name)
+        why = below_fault(name) or _template_fault(name)
+        if not why and parse_url(shard).kind == "file":
+            why = path_fault(folder or ".", shard)
+        if why:
+            raise foreign_shard(name, why, redact(where))
         try:
             offsets = read_range(f"{shard}.idx", 0, _MOST_BYTES, options)
         except NotFoundError as error:

@@ -17,7 +17,7 @@ Member = tuple[int, int, str]
 
 _DALI = b"v1."
 _HEADER = 512
-_COMPONENT = re.compile(r"(\S+) (\d+) (\d+) ((?:.*?\.)?\1)(?: |\Z)", re.DOTALL)
+_COMPONENT = re.compile(r"(\S{1,255}) (\d+) (\d+) ((?:.*?\.)?\1)(?: |\Z)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:([0-7]{3})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 

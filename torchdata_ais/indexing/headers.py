@@ -20,6 +20,7 @@ from torchdata_ais.store import StoreOptions, file_url, open_blocks
 from torchdata_ais.store.files import open_error
 from torchdata_ais.tar import PassableBlocks, is_compressed
 from torchdata_ais.urls import parse_url
+from torchdata_ais.whole_file import open_regular
 
 _BLOCK_BYTES = 8 << 10
 
@@ -65,15 +66,13 @@ def members_of(url: str, options: StoreOptions) -> Iterator[PlacedMember]:
 @contextmanager
 def _opened(path: str) -> Iterator[_FileBlocks]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_regular(path)
     except OSError as error:
         raise open_error(path, error) from error
-    try:
-        if is_compressed(os.pread(fd, 512, 0)):
+    with file:
+        if is_compressed(os.pread(file.fileno(), 512, 0)):
             raise not_addressable(path, "it is compressed")
-        yield _FileBlocks(fd, path)
-    finally:
-        os.close(fd)
+        yield _FileBlocks(file.fileno(), path)
 
 
 class _FileBlocks(PassableBlocks):

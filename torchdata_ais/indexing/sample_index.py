@@ -10,7 +10,7 @@ from typing_extensions import Self, Unpack, override
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.index import IndexedSamples
-from torchdata_ais.index.places import options_for
+from torchdata_ais.index.places import ShardsFrom, options_for, shard_places
 from torchdata_ais.indexing.build import build_stored
 from torchdata_ais.indexing.export import export_index
 from torchdata_ais.indexing.foreign import energon_info_at, is_foreign, open_foreign
@@ -109,6 +109,7 @@ class SampleIndex(IndexedSamples):
         where: str | os.PathLike[str],
         *,
         shards: Any = None,
+        shards_from: ShardsFrom = None,
         processes: int = 0,
         index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
@@ -126,6 +127,9 @@ class SampleIndex(IndexedSamples):
                 Energon (with ``.nv-meta/.info.json``), files ``.idx`` of Energon, Lhotse or DALI's wds2idx (a name, a
                 template, a pattern), a JSON of wids.
             shards: What ``.idx`` files are of, in their order; default the shards beside them.
+            shards_from: Further buckets, prefixes, folders or web URLs whose shards the index may name: one, or a list.
+                By default those of the place it is opened for: of a bucket or a web server those in it, of a folder
+                those below it (of ``DIR/.index`` those below ``DIR``).
             processes: Read in so many processes what another tool's index does not say; 0 reads in this one.
             index_dir: A folder of this node to copy a stored index to, see `kept_in`.
             cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
@@ -133,15 +137,15 @@ class SampleIndex(IndexedSamples):
 
         Raises:
             NotFoundError: There is none.
-            SampleIndexError: It is damaged, of a version this package does not read, or of other shards; one of another
-                tool does not fit a shard, which is named.
+            SampleIndexError: It is damaged, of a version this package does not read, or names shards of another place;
+                one of another tool does not fit a shard, which is named.
             TransportError: It cannot be read.
 
         Example:
             >>> import tempfile
             >>> from torchdata_ais.testing import example_shards
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     _ = SampleIndex.build(example_shards(counts=(3, 2))).save(folder)
+            ...     _ = SampleIndex.build(example_shards(folder, counts=(3, 2))).save(folder)
             ...     len(SampleIndex.open(folder))
             5
         """
@@ -152,13 +156,14 @@ class SampleIndex(IndexedSamples):
             if shards is not None:
                 raise UsageError.at("shards= of an index that names its shards", todo="leave shards= out")
             try:
-                return super().open(where, index_dir=index_dir, cluster=given)
+                return super().open(where, shards_from=shards_from, index_dir=index_dir, cluster=given)
             except NotFoundError:
                 info = energon_info_at(text, options)
                 if info is None:
                     raise
                 text = info
-        return cls([open_foreign(text, shards, options, processes=processes)], options=options)
+        found = open_foreign(text, shards, options, places=shard_places(shards_from), processes=processes)
+        return cls([found], options=options)
 
     @checked
     def export(

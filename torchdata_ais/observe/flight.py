@@ -6,7 +6,6 @@ import faulthandler
 import os
 import tempfile
 import time
-from pathlib import Path
 
 import msgspec
 
@@ -16,6 +15,7 @@ from torchdata_ais.observe.rank_summary import RankSummary
 from torchdata_ais.observe.records import BatchRecord, Taken
 from torchdata_ais.observe.time_text import time_text
 from torchdata_ais.store import RequestRecord, journal
+from torchdata_ais.whole_file import open_regular
 
 _VERSION = 1
 _LONG_S = 5.0
@@ -96,7 +96,8 @@ def read_flight(path: str | os.PathLike[str]) -> Flight:
         UsageError: It cannot be read, or is none.
     """
     try:
-        flight = msgspec.json.decode(Path(path).read_bytes(), type=Flight)
+        with open_regular(path) as file:
+            flight = msgspec.json.decode(file.read(), type=Flight)
     except OSError as error:
         raise UsageError.at(
             f"{os.fspath(path)}: this cannot be read ({error.strerror or error})", todo="check the path"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.observe.chrome_trace import write_whole
 from torchdata_ais.observe.rank_summary import SILENT_S, RankSummary
 from torchdata_ais.observe.time_text import time_text
+from torchdata_ais.whole_file import open_regular
 
 EVERY_S = 5.0
 """How often a rank tells."""
@@ -126,10 +127,11 @@ def _read(path: Path) -> tuple[RankSummary, float]:
         OSError: It cannot be read, or is no file of that kind.
         MsgspecError: It is damaged.
     """
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
-        raise OSError("it is no file that a rank writes")
-    return msgspec.json.decode(path.read_bytes(), type=RankSummary), about.st_mtime
+    with open_regular(path, follow=False) as file:
+        about = os.fstat(file.fileno())
+        if about.st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, "it is larger than a rank writes", str(path))
+        return msgspec.json.decode(file.read(_MOST_BYTES), type=RankSummary), about.st_mtime
 
 
 def _of_one_run(told: list[tuple[RankSummary, float]]) -> tuple[list[tuple[RankSummary, float]], list[str]]:

@@ -32,6 +32,7 @@ from torchdata_ais.store import (
     read_range,
 )
 from torchdata_ais.urls import ObjectURL, parse_url
+from torchdata_ais.whole_file import open_regular
 
 _LIVENESS_S = 1.0
 _CLOSE_S = 1.0
@@ -264,12 +265,8 @@ class Fetching:
 
 def _will_need(request: Request) -> None:
     """Tell the system that a part of a file will be read: it may read it from now on."""
-    with suppress(OSError):  # said when it is read
-        fd = os.open(request.shard.name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.posix_fadvise(fd, request.start, request.length, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(fd)
+    with suppress(OSError), open_regular(request.shard.name) as file:  # an error is raised when it is read
+        os.posix_fadvise(file.fileno(), request.start, request.length, os.POSIX_FADV_WILLNEED)
 
 
 def _with_key(error: AISError, reference: SampleReference) -> AISError:

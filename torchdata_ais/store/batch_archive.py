@@ -12,6 +12,7 @@ _BLOCK = 512
 _FILES = (0, ord("0"))
 _PAX = ord("x")
 _PAX_BYTES = 64 << 10
+_EXTENSION_BYTES = 1 << 20  # of all extension headers before one entry: `deadline` counts silence only
 _PLACEHOLDER = "__404__/"
 _REST = 64 << 10  # zeros that may follow the end
 
@@ -82,6 +83,7 @@ class _Archive:
     def header(self) -> tuple[str, int] | None:
         """Return name and size of the next entry; None where the archive ends."""
         said: dict[str, str] = {}
+        extension = 0
         while True:
             before, self._padding = self._padding, 0
             block = self._take(before + _BLOCK)[before:]
@@ -92,6 +94,11 @@ class _Archive:
             try:
                 kind, size, name = read_header(block)
                 if kind == _PAX and size <= _PAX_BYTES:
+                    extension += _BLOCK + size
+                    if extension > _EXTENSION_BYTES:
+                        raise NotAsAskedError(
+                            f"more than {_EXTENSION_BYTES} bytes of extension headers came before one entry"
+                        )
                     said = pax_records(self._take(size))
                     self._padding = -size % _BLOCK
                     continue

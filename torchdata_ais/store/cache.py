@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from torchdata_ais.arguments import check_number, checked_options
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import AISError, StallError, UsageError
-from torchdata_ais.store.cached_file import open_sound, remove, sync_folder, write_all
+from torchdata_ais.store.cached_file import open_sound, private_folder, remove, sync_folder, write_all
 from torchdata_ais.store.hashes import hash_like
 from torchdata_ais.store.objects import head_object
 from torchdata_ais.store.options import StoreOptions
@@ -137,8 +137,10 @@ class ObjectCache:
         path = Path(self.folder) / name[:2] / name
         proven = options.verify and hash_like(known.checksum) is not None
         with self._explained(known):
-            for folder in (Path(self.folder), path.parent):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            Path(self.folder).mkdir(
+                mode=0o700, parents=True, exist_ok=True
+            )  # may be shared: those in it are not
+            private_folder(path.parent)
             file, _ = open_sound(path, known, verify=options.verify)
             if file is not None:
                 return Kept(path, known, file, refetched=False, proven=proven)
@@ -175,7 +177,7 @@ class ObjectCache:
     @contextmanager
     def _locked(self, path: Path, url: ObjectURL) -> Iterator[None]:
         try:
-            lock = FileLock(path.with_suffix(".lock")).acquire(timeout=self.wait_s)
+            lock = FileLock(path.with_suffix(".lock"), mode=0o600).acquire(timeout=self.wait_s)
         except Timeout:
             raise StallError.at(
                 f"another process has been downloading the object into {self.folder} for {self.wait_s:g} s",

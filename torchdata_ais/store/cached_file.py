@@ -1,4 +1,8 @@
-"""A file in the cache: opened only if it is what was put there, whatever stands in its place."""
+"""Files kept on this node, of `cache_dir` and `index_dir`: one set of rules for both.
+
+Folders are of this user and closed to others, files are regular files. A link is not followed, a pipe is not waited
+for: what stands in the place of a file and is none is removed, and the file is made again.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ import shutil
 import stat
 import time
 from contextlib import ExitStack, suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from torchdata_ais.store.hashes import hash_like
 from torchdata_ais.urls import ObjectURL
+from torchdata_ais.whole_file import open_regular
 
 _PIECE = 1 << 20
 # Links, sockets, files without rights, and what the disk does not give: the entry's own fault.
@@ -67,6 +72,57 @@ def _damage(fd: int, known: ObjectURL, verify: bool) -> str:
     with suppress(PermissionError):  # another user's
         os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
     return ""
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder for this user alone; one that others may write to is closed to them.
+
+    Raises:
+        OSError: It is a link, no folder, or of another user.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.ENOTDIR, "it is a link, not a folder", str(path))
+    if status.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "it belongs to another user", str(path))
+    if status.st_mode & 0o077:
+        path.chmod(0o700)
+
+
+def open_kept(path: Path) -> BufferedReader | None:
+    """Return a file that is kept, open at its first byte; None if there is none, or something else in its place."""
+    try:
+        return open_regular(path, follow=False)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError | IsADirectoryError) or error.errno in _DAMAGE | {
+            errno.EINVAL
+        }:
+            return None
+        raise
+
+
+def open_part(path: Path) -> FileIO:
+    """Return an unfinished file to append to: the one of before, or a new one in the place of what is none.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "a.part")
+        >>> path.symlink_to("/etc/hostname")
+        >>> with open_part(path) as file:
+        ...     path.is_symlink(), oct(os.fstat(file.fileno()).st_mode & 0o777)
+        (False, '0o600')
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    for _ in range(2):
+        with suppress(OSError):
+            fd = os.open(path, flags, 0o600)
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid():
+                return FileIO(fd, "a+")
+            os.close(fd)
+        remove(path)
+    return FileIO(os.open(path, flags | os.O_EXCL, 0o600), "a+")
 
 
 def write_all(file: FileIO, block: bytes) -> None:

@@ -19,7 +19,7 @@ from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
-from torchdata_ais.redaction import clean, quiet, without_values_of
+from torchdata_ais.redaction import LONGEST, clean, quiet, without_values_of
 from torchdata_ais.store.attempts import PARTS_LOST, Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.options import StoreOptions
@@ -52,6 +52,7 @@ _DAMAGED = "ErrLmetaCorrupted"
 _SIZE_DIFFERS = re.compile(
     r"errsize \(\d{1,20} != \d{1,20}\)"
 )  # of the metadata, and of the file on the disk
+_NO_TEXT = ("style", "script", "title")
 _LONGEST_WAIT_S = 86_400.0  # a server that asks to wait longer means nothing by it
 
 
@@ -169,11 +170,31 @@ def message_in(text: str) -> str:
         if fields.get("tcode") == _DAMAGED:
             text = f"{_DAMAGED}: {text}"
     if text.lstrip()[:1] == "<":
-        text = re.sub(r"<(style|script|title).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
-    text = clean(
-        " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    )  # then cut: not in a secret
+        text = _text_in_page(text)
+    text = "".join(c if c.isprintable() else " " for c in text[: 4 * LONGEST])
+    text = clean(" ".join(text.split()))  # then cut: not in a secret
     return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _text_in_page(page: str) -> str:
+    """Return the text of an HTML page: what is neither in a tag nor in a style, script or title.
+
+    Example:
+        >>> _text_in_page("<title>t</title><b>busy</b> <style>b {}</style>now<br")
+        '   busy    now '
+    """
+    found, at, lower = [], 0, page.lower()
+    while (begin := page.find("<", at)) >= 0:
+        found.append(page[at:begin])
+        end = page.find(">", begin)
+        name = next((one for one in _NO_TEXT if lower.startswith(one, begin + 1)), None)
+        if name is not None:
+            end = lower.find(f"</{name}", begin)  # whose tag follows
+            end -= end >= 0
+        if end < 0:
+            return " ".join([*found, ""])
+        at = end + 1
+    return " ".join([*found, page[at:]])
 
 
 def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts | None = None) -> Failed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -164,6 +165,8 @@ def open_error(path: str, error: OSError) -> NotFoundError | AuthError | UsageEr
         return UsageError.at(f"{path}: this is a directory", todo="name files, or a pattern", url=path)
     if isinstance(error, PermissionError):
         return AuthError.at(f"{path}: no right to read it", todo="change its mode", url=path)
+    if error.errno == errno.EINVAL:
+        return ReadError.at(f"{path}: {error.strerror}", todo="name a regular file", url=path)
     return ReadError.at(f"{path}: {error}", todo="look at the file system", url=path)
 
 

@@ -24,6 +24,7 @@ from torchdata_ais.urls import (
     bucket_place,
     etl_query,
     expand_template,
+    file_fault,
     parse_url,
     redact,
 )
@@ -174,12 +175,25 @@ def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[t
 def _local(pattern: str) -> Iterable[str]:
     for path in expand_template(pattern):
         if Path(path).is_dir():
-            yield from sorted(str(file) for file in Path(path).iterdir() if is_shard(file.name))
+            yield from _files(str(file) for file in Path(path).iterdir() if is_shard(file.name))
         elif glob.has_magic(path) and not Path(path).exists():
             # Path.glob knows no absolute patterns and drops a leading ./
-            yield from sorted(glob.glob(path, recursive=True))  # noqa: PTH207
+            yield from _files(glob.glob(path, recursive=True))  # noqa: PTH207
         else:
             yield path
+
+
+def _files(names: Iterable[str]) -> list[str]:
+    """Return what was found in a folder, sorted.
+
+    Raises:
+        UsageError: A pipe or a device is among it, which a reader would wait for.
+    """
+    found = sorted(names)
+    for name in found:
+        if not Path(name).is_dir() and (why := file_fault(name)):
+            raise UsageError.at(f"{name}: {why}", todo="remove it, or name the shards", url=name)
+    return found
 
 
 def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:

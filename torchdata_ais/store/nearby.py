@@ -11,7 +11,7 @@ from torchdata_ais.store.options import ONE_TRY, StoreOptions
 from torchdata_ais.store.pages import list_bucket
 from torchdata_ais.urls import parse_url
 
-_NUMBER = re.compile(r"\d+(?=\D*\Z)")
+_NUMBER = re.compile(r"(?<!\d)\d+(?!\d)(?=\D*\Z)")
 
 
 def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named: int = 0) -> NotFoundError:

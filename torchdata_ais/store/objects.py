@@ -19,10 +19,9 @@ from torchdata_ais.store.cancel import Cancel
 from torchdata_ais.store.exchange import drain, is_marked, is_page, not_aistore, refused
 from torchdata_ais.store.facts import facts_of, length_of
 from torchdata_ais.store.naming import naming
-from torchdata_ais.store.object_names import check_name
 from torchdata_ais.store.options import StoreOptions
 from torchdata_ais.store.request import send
-from torchdata_ais.urls import Location, ObjectURL, parse_url, redact
+from torchdata_ais.urls import Location, ObjectURL, check_object, parse_url, redact
 
 _CHUNK = 256 << 10
 _IN_MEMORY = 8 << 20  # a stream longer than this is kept in a temporary file while it is sent
@@ -60,7 +59,7 @@ def put_object(
         UsageError: No object's name, one that no object can have, no endpoint, or another `size`.
     """
     url = parse_url(url)
-    check_name(url)
+    check_object(url)
     place, target = _place(url, options)
     with ExitStack() as stack:
         length, checksum, body = _replayable(data, stack, size, checksum)

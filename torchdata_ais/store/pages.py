@@ -18,9 +18,8 @@ from torchdata_ais.errors import ReadError
 from torchdata_ais.store.attempts import Attempts, retried, series
 from torchdata_ais.store.control import ask, quoted
 from torchdata_ais.store.exchange import UNREADABLE, not_aistore
-from torchdata_ais.store.object_names import name_fault
 from torchdata_ais.store.options import StoreOptions
-from torchdata_ais.urls import Location, redact
+from torchdata_ais.urls import Location, object_fault, redact
 
 _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
@@ -147,7 +146,7 @@ class _Listing:
             why = "it has no name"
         elif not name.startswith(self._prefix):
             why = f"that does not begin with {self._prefix!r}"
-        elif why := name_fault(name):
+        elif why := object_fault(name):
             todo = _NAMED
         elif not 0 <= size < _OBJECT_BYTES:
             why = f"it has {size} bytes"

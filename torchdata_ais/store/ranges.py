@@ -21,6 +21,7 @@ from torchdata_ais.store.reader import Stats
 from torchdata_ais.store.request import refused_read, send
 from torchdata_ais.store.whole_body import WholeBody
 from torchdata_ais.urls import Location, parse_url, redact
+from torchdata_ais.whole_file import open_regular
 
 _PIECE = 1 << 20
 
@@ -107,18 +108,19 @@ def read_range(
 
 def _of_file(place: Location, start: int, length: int, known: Facts | None) -> bytes:
     try:
-        fd = os.open(place.name, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_regular(place.name)
     except OSError as error:
         raise open_error(place.name, error) from error
-    try:
-        difference = known.difference(file_facts(fd)) if known is not None else ""
+    with file:
+        found = file_facts(file.fileno())
+        difference = known.difference(found) if known is not None else ""
         if difference:
             raise _changed(place, difference)
-        return os.pread(fd, length, start)
-    except OSError as error:
-        raise reading_failed(place.name, start, error) from error
-    finally:
-        os.close(fd)
+        try:
+            # A length that is forged is not asked for: its memory would be taken first.
+            return os.pread(file.fileno(), max(0, min(length, (found.size or 0) - start)), start)
+        except OSError as error:
+            raise reading_failed(place.name, start, error) from error
 
 
 def _check(response: BaseHTTPResponse, place: Location, known: Facts) -> None:

@@ -14,6 +14,7 @@ Member = tuple[str, "bytes | Link | TooLarge", int, int]
 """Name, data, offset of the first header (extension headers included), offset of the next header."""
 
 _EXTENSION_LIMIT = 1 << 20  # bytes of one PAX header, which may hold attributes besides names
+_EXTENSIONS_LIMIT = 2 << 20  # bytes of all extension headers of one member
 _SHOWN = 100  # of a name that is too long
 
 # Kinds of member. Those that are not named here are regular files, as POSIX has it.
@@ -162,6 +163,11 @@ class TarReader:
         """Read an extension header, and keep what it says of the next member or, if global, of all."""
         is_long_name = kind in _LONG_NAMES
         limit = MAX_NAME_BYTES + 1 if is_long_name else _EXTENSION_LIMIT  # GNU's names end with a NUL
+        before = offset - self._extended_at if self._extended_at >= 0 else 0
+        if before > _EXTENSIONS_LIMIT:
+            raise self._faults.too_long(
+                f"{before} bytes of extension headers", _EXTENSIONS_LIMIT, offset, name
+            )
         if size > limit:
             begins = text_field(self._window.take(_SHOWN)) if is_long_name else name
             raise self._faults.too_long(f"an extension header of {size} bytes", limit, offset, begins)

@@ -7,9 +7,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-_MEMBER = re.compile(
-    r"^(.*?(?:\.tar(?:\.\w+)?(?:\?[^/]*)?|\.tgz(?:\?[^/]*)?|\?provider=[^/]*))/(.*)$", re.DOTALL
-)
+_MEMBER = re.compile(r"^(.*?(?:\.tar(?:\.\w+)?(?:\?[^/]*)?|\.tgz(?:\?[^/]*)?|\?provider=[^/]*))/", re.DOTALL)
 
 
 class MemberPath(str):
@@ -42,8 +40,9 @@ class MemberPath(str):
     def __new__(cls, path: str, offset: int = -1) -> Self:
         """Split a plain path after the first ``.tar/``, ``.tgz/``, ``.tar.xx/`` or ``?provider=xx/``."""
         self = super().__new__(cls, path)
-        found = _MEMBER.match(path)
-        self.url, self.member = (found[1], found[2]) if found else ("", path)
+        # Up to the last slash: behind it the pattern would scan from each query to the end.
+        found = _MEMBER.match(path, 0, path.rfind("/") + 1)
+        self.url, self.member = (found[1], path[found.end() :]) if found else ("", path)
         self.offset = offset
         self.ends = ""
         self.shard = -1

@@ -24,13 +24,15 @@ def without_secrets(words: Sequence[str]) -> list[str]:
     kept: list[str] = []
     for word in words:
         before = kept[-1] if kept else ""
-        if before in _OF_CURL or _SECRET_OPTION.match(before):
+        # No pattern scans a word to its end from many starts: the first stops at the last sign, the other has none.
+        last = max(word.rfind(":"), word.rfind("=")) + 1
+        if before in _OF_CURL or ({":", "="}.isdisjoint(before) and _SECRET_OPTION.match(before)):
             kept.append("***")
         elif before in ("-H", "--header"):
             kept.append(word.partition(":")[0] + ":***")
         elif re.match("-[uUbH].", word):
             kept.append(word[:2] + "***")
-        elif (named := _NAMED_SECRET.match(word)) and not re.match(r"\w+://", word):
+        elif (named := _NAMED_SECRET.match(word, 0, last)) and not re.match(r"\w+://", word):
             kept.append(named[0] + "***")
         else:
             kept.append(redact(word))

@@ -53,7 +53,7 @@ class Failure:
             where,
             name,
             clean(str(error)) or name,
-            clean("".join(told.format())),
+            "".join(clean(line) for line in told.format()),
             tuple(clean(str(note)) for note in getattr(error, "__notes__", ())),
             (error.what, error.todo, error.place) if isinstance(error, AISError) else None,
             pickled_type,

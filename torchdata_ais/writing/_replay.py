@@ -10,7 +10,7 @@ import xxhash
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import StateError
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import redact
+from torchdata_ais.urls import redact, shown_name
 from torchdata_ais.writing.manifest import Manifest, ShardInfo
 
 _ANEW = "begin anew without resume=True"
@@ -18,12 +18,17 @@ _OTHER_SAMPLES = Remedy("resume with the same samples in the same order", _ANEW)
 
 
 def finished_shards(
-    where: str, settings: dict[str, Any], options: Callable[[], StoreOptions], *, check: bool
+    where: str,
+    settings: dict[str, Any],
+    names: Callable[[int], str],
+    options: Callable[[], StoreOptions],
+    *,
+    check: bool,
 ) -> Manifest | None:
     """Return the manifest that is stored, cut before the first shard that is no longer there; or None.
 
     Raises:
-        StateError: It was written with other settings.
+        StateError: It was written with other settings, or names shards that are not of this series.
     """
     found = Manifest.load(where, options)
     if found is None:
@@ -34,6 +39,13 @@ def finished_shards(
             raise StateError.at(
                 f"the series was begun with {name}={before!r}, not {value!r}",
                 todo=Remedy("pass the same arguments", _ANEW),
+                url=redact(where),
+            )
+    for index, shard in enumerate(found.shards):
+        if shard.name != names(index):  # it would be requested, and read for the index
+            raise StateError.at(
+                f"the manifest names {shown_name(shard.name)} as shard {index}, which is {redact(names(index))}",
+                todo=Remedy("name another manifest=", _ANEW),
                 url=redact(where),
             )
     for index, shard in enumerate(found.shards if check else ()):

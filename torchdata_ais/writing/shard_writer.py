@@ -189,7 +189,14 @@ class ShardWriter(Writer):
 
     def _take_up(self, where: str, *, check: bool) -> None:
         """Continue the series of the manifest, if there is one."""
-        found = finished_shards(where, self._manifest.settings, self._options, check=check)
+        begin, step = self.shard, self._step
+        found = finished_shards(
+            where,
+            self._manifest.settings,
+            lambda index: self._name(begin + index * step),
+            self._options,
+            check=check,
+        )
         if found is None:
             return
         self._manifest = found

@@ -29,12 +29,24 @@ class FoundFile(NamedTuple):
         return split_ending(self.path)[1]
 
 
+OUTSIDE_LINK = "a link out of the folder"
+OUTSIDE_CELL = "a cell that names a URL or a file outside of the folder"
+
+
+def leads_out(root: str, path: str) -> bool:
+    """Whether a path, its links resolved, is outside of a folder."""
+    folder = os.path.realpath(root)
+    return os.path.commonpath([folder, os.path.realpath(path)]) != folder
+
+
 Omitted = Tally[str]
 """What is left out, by reason."""
 
 
-def files_below(root: Path, omitted: Omitted) -> Iterator[FoundFile]:
-    """Yield the files below a folder, sorted by name level by level; links are followed, hidden ones left out.
+def files_below(root: Path, omitted: Omitted, *, outside: bool = False) -> Iterator[FoundFile]:
+    """Yield the files below a folder, sorted by name level by level; hidden ones are left out.
+
+    Links are followed, those that lead out of the folder only with `outside`.
 
     Raises:
         NotFoundError: No such folder.
@@ -42,11 +54,11 @@ def files_below(root: Path, omitted: Omitted) -> Iterator[FoundFile]:
     """
     if not root.is_dir():
         raise NotFoundError.at("there is no such folder", todo="check the path", url=str(root))
-    yield from _below(str(root), "", omitted, ())
+    yield from _below(str(root), "", omitted, (), None if outside else str(root))
 
 
 def _below(
-    folder: str, path: str, omitted: Omitted, above: tuple[tuple[int, int], ...]
+    folder: str, path: str, omitted: Omitted, above: tuple[tuple[int, int], ...], root: str | None
 ) -> Iterator[FoundFile]:
     with naming(folder):
         found = os.stat(folder)  # noqa: PTH116 - text in
@@ -59,8 +71,10 @@ def _below(
         below = f"{path}/{entry.name}" if path else entry.name
         if entry.name[0] == ".":
             omitted.add("hidden by its name", below)
+        elif root is not None and entry.is_symlink() and leads_out(root, entry.path):
+            omitted.add(OUTSIDE_LINK, below)
         elif entry.is_dir():
-            yield from _below(entry.path, below, omitted, (*above, here))
+            yield from _below(entry.path, below, omitted, (*above, here), root)
         elif entry.is_file():
             yield FoundFile(below, entry.stat().st_size)
         else:

@@ -56,8 +56,10 @@ def media_folder(
         >>> source.notes
         {'classes': ['cat', 'dog']}
     """
-    folder: FileFolder = root if isinstance(root, BucketFolder) else DiskFolder(os.fspath(root))
     options = options or SourceOptions()
+    folder: FileFolder = (
+        root if isinstance(root, BucketFolder) else DiskFolder(os.fspath(root), options.allow_outside)
+    )
     main, what = _MAIN.get(options.kind, MEDIA), _WHAT.get(options.kind, _WHAT["auto"])
     omitted = Omitted()
     files = list(folder.files(omitted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.store.naming import naming
 from torchdata_ais.urls import Location, parse_url
-from torchdata_ais.writing.sources.files import FoundFile, Omitted, files_below
+from torchdata_ais.whole_file import open_regular
+from torchdata_ais.writing.sources.files import FoundFile, Omitted, files_below, leads_out
 
 _HIDDEN = re.compile(r"(?:[^.][^/]*/)*\.[^/]*")
 
@@ -21,18 +23,25 @@ class DiskFolder:
     """A folder of this machine."""
 
     root: str
+    outside: bool = False
 
     def __str__(self) -> str:
         return self.root
 
     def files(self, omitted: Omitted) -> Iterator[FoundFile]:
         """Yield the files below it, sorted by name level by level; hidden ones are left out."""
-        return files_below(Path(self.root), omitted)
+        return files_below(Path(self.root), omitted, outside=self.outside)
 
     def folders(self) -> list[str]:
         """Return the names of the folders in it, sorted, also of empty ones."""
         with naming(self.root), os.scandir(self.root) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.is_dir()
+                and entry.name[0] != "."
+                and (self.outside or not leads_out(self.root, entry.path))
+            )
 
     def reader(self) -> DiskFolder:
         """Return what reads the files, and can be pickled: itself."""
@@ -46,7 +55,10 @@ class DiskFolder:
         """Return what a file holds; an ``OSError`` names it."""
         full = self.where(path)
         with naming(full):
-            return Path(full).read_bytes()
+            if not self.outside and leads_out(self.root, full):  # it was a file when the folder was listed
+                raise OSError(errno.ELOOP, "it is a link out of the folder", full)
+            with open_regular(full) as file:
+                return file.read()
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> T
         )
     named = source.paths()
     omitted = Omitted()
-    for file in files_below(root, omitted):
+    for file in files_below(root, omitted, outside=how.allow_outside):
         if file.path == found.name:
             continue
         if file.path not in named:
@@ -80,5 +80,5 @@ def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> T
             omitted.add(
                 f"no row of {found.name} names it" if is_media else "no picture, sound or video", file.path
             )
-    source.left_out = left_out(omitted)
+    source.left_out += left_out(omitted)
     return source

@@ -30,6 +30,7 @@ class SourceNames(TypedDict, total=False):
     image_field: str | None
     part: str | None
     split: str | None
+    allow_outside: bool
 
 
 @checked_options
@@ -49,6 +50,10 @@ class SourceOptions:
         split: ``"0.9/0.1"``: two series, for whose names the pattern has a place: ``{split}`` becomes ``train`` and
             ``val`` (with three ``test``, too). ``"fit=0.8/held=0.2"`` says other names. Drawn by the seed.
 
+        allow_outside: Follow links that lead out of the folder, and cells of a table that name URLs or files outside
+            of `root`. By default these are left out, counted and named: their author would choose which files of this
+            machine are published.
+
     Raises:
         UsageError: A value that cannot work.
 
@@ -65,6 +70,7 @@ class SourceOptions:
     image_field: str | None = None
     part: str | None = None
     split: str | None = None
+    allow_outside: bool = False
 
     def __post_init__(self) -> None:
         if self.columns is not None and not isinstance(self.columns, Mapping):

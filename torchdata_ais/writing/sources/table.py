@@ -6,14 +6,14 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
-from torchdata_ais.errors import MissingFieldError
+from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.writing.sources.files import PICTURES
+from torchdata_ais.writing.sources.files import OUTSIDE_CELL, PICTURES, Omitted
 from torchdata_ais.writing.sources.folder import picture_field
 from torchdata_ais.writing.sources.options import SourceOptions
 from torchdata_ais.writing.sources.read_rows import read_rows
 from torchdata_ais.writing.sources.rows import Row, Rows
-from torchdata_ais.writing.sources.source import ListSource
+from torchdata_ais.writing.sources.source import ListSource, left_out
 from torchdata_ais.writing.sources.table_columns import TableColumns
 from torchdata_ais.writing.sources.table_row import LONGEST, LoadRow, no_file
 
@@ -71,7 +71,9 @@ def table(
     one = picture_field(seen.endings(), source_options or SourceOptions())
     pictures = dict.fromkeys(PICTURES, next(iter(one.values()), "jpg")) if len(set(one.values())) < 2 else one
     classes, numbers = seen.classes()
-    source = TableSource(rows, LoadRow(base, options, seen.fields, seen.files, dict(pictures), numbers))
+    outside = source_options is not None and source_options.allow_outside
+    load = LoadRow(base, options, seen.fields, seen.files, dict(pictures), numbers, outside)
+    source = TableSource(rows, load)
     source.notes = {"classes": classes} if classes else {}
     return source
 
@@ -82,11 +84,36 @@ class TableSource(ListSource):
     load: LoadRow
 
     def __init__(self, rows: Rows, load: LoadRow) -> None:
-        super().__init__("row", range(len(rows)), rows.digest, load)
         self._rows = rows
+        self._columns = sorted(load.files & rows.texts)  # bytes may be all of a Parquet file
+        omitted = Omitted()
+        kept: Sequence[int] = range(len(rows))
+        if self._columns and not load.outside:
+            led_out = set(self._outside(load, omitted))
+            kept = [number for number in kept if number not in led_out] if led_out else kept
+        if not kept and len(rows):
+            (reason, (_, first)) = next(iter(omitted.items()))
+            raise UsageError.at(
+                f"every row has {reason}: {first}",
+                todo="if you trust the author of the table, pass allow_outside=True",
+                url=load.base,
+            )
+        super().__init__("row", kept, rows.digest, load)
+        self.left_out = left_out(omitted)
+
+    def _outside(self, load: LoadRow, omitted: Omitted) -> Iterator[int]:
+        """Yield the rows whose cells lead out of the folder of the table."""
+        for number, row in self._rows.take(range(len(self._rows)), self._columns):
+            for column in self._columns:
+                value = row.get(column)
+                if isinstance(value, str) and value and load.leads_out(value):
+                    omitted.add(OUTSIDE_CELL, f"row {number + 1}, {value:.200}")
+                    yield number
+                    break
 
     def _take(self, positions: Sequence[int]) -> Iterator[tuple[int, Row]]:
-        return self._rows.take(positions)
+        kept = self._items
+        return self._rows.take(positions if isinstance(kept, range) else [kept[one] for one in positions])
 
     def paths(self) -> set[str]:
         """Return all paths that rows name, as they stand there, normalised."""
@@ -98,9 +125,11 @@ class TableSource(ListSource):
 
     def check_files(self) -> None:
         """Raise `MissingFieldError` if files of this machine that rows name are not there."""
-        columns = sorted(self.load.files & self._rows.texts)  # bytes may be all of a Parquet file
+        columns = self._columns
         missing: list[tuple[int, str, str]] = []
-        for number, row in self._rows.take(self._positions, columns) if columns else ():
+        for number, row in (
+            self._rows.take([self._items[one] for one in self._positions], columns) if columns else ()
+        ):
             for column in columns:
                 value = row.get(column)
                 path = self.load.where(value) if isinstance(value, str) and value else ""

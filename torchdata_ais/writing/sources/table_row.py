@@ -13,7 +13,7 @@ from torchdata_ais.codecs.signs import ending_by_sign
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, UsageError
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import redact
+from torchdata_ais.urls import ShardPlaces, below_fault, parse_url, path_fault, redact, shown_name
 from torchdata_ais.writing.sources.column_names import by_columns
 from torchdata_ais.writing.sources.read_rows import read_bytes
 from torchdata_ais.writing.sources.rows import Row
@@ -22,6 +22,7 @@ from torchdata_ais.writing.sources.table_columns import BY_ENDING, CLASS, ending
 LONGEST = 300
 """Characters of a cell that are shown; no path is much longer."""
 
+_LONGEST_PATH = 4096
 _BASE64 = ("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD")  # JPEG, PNG, RIFF, GIF
 _KEYS = ("__key__", "key")
 _VALUES = frozenset(name for kind in ("text", "integer", "json", "jsonl") for name in FIELD_KINDS[kind])
@@ -46,6 +47,7 @@ class LoadRow:
     files: frozenset[str]
     pictures: Mapping[str, str]
     numbers: Mapping[str, int]
+    outside: bool = False
 
     def __call__(self, item: tuple[int, Row]) -> dict[str, Any]:
         """Return the sample.
@@ -115,6 +117,20 @@ class LoadRow:
         """Return what a cell names: relative to the table."""
         return path if "://" in path or path.startswith("/") else f"{self.base}/{path}"
 
+    def leads_out(self, path: str) -> bool:
+        """Whether a cell names a URL, or something outside of the folder or prefix of the table."""
+        if path.startswith("data:") or len(path) > _LONGEST_PATH:  # bytes, which no_file() explains
+            return False
+        full, base = self.where(path), parse_url(self.base)
+        if base.kind == "file":
+            return parse_url(full).kind != "file" or bool(path_fault(self.base, parse_url(full).name))
+        if full != path:
+            return bool(below_fault(path))
+        named = parse_url(path)
+        if named.kind == "object" and named.endpoint == self.options.endpoint and not named.params:
+            path = named.uri  # the URL of an object in the same cluster
+        return bool(ShardPlaces.of([f"{base.uri}/"]).fault(path))
+
     def _put_rest(self, sample: dict[str, Any], rest: dict[str, Any], column: str) -> None:
         """Put what belongs to no field into the field ``json``, beside the entries of the column of that name."""
         entries = sample.pop("json", {})
@@ -170,6 +186,12 @@ class LoadRow:
         return value, path
 
     def _read(self, path: str, where: str, key: str) -> bytes:
+        if not self.outside and self.leads_out(path):
+            raise UsageError.at(
+                f"{where}: {shown_name(path)} is a URL or a file outside of {redact(self.base)}",
+                todo="if you trust the author of the table, pass allow_outside=True",
+                key=key,
+            )
         try:
             return read_bytes(self.where(path), self.options)
         except NotFoundError as error:
