@@ -244,7 +244,16 @@ class StreamState(_Kind, tag="stream", kw_only=True):
     shards: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
     instances: list[InstanceState | SharedState] | None = None
 
-    ALIKE: ClassVar[tuple[str, ...]] = ("epoch", "user_epoch", "seed", "step", "ranks", "workers", "stages", "shards")
+    ALIKE: ClassVar[tuple[str, ...]] = (
+        "epoch",
+        "user_epoch",
+        "seed",
+        "step",
+        "ranks",
+        "workers",
+        "stages",
+        "shards",
+    )
     """The fields in which the ranks of a loader agree."""
 
     def __post_init__(self) -> None:
