@@ -207,7 +207,7 @@ def test_promise_5_a_state_of_something_else_is_refused_and_named(
                 loader.load_state_dict(state)
             assert loader.state_dict() == before  # as it was
     with ais_loader(pipe_over(both)) as loader:
-        for wrong in (None, [], "x", 3, {}, of_stream, {**state, "step": 2}, {**state, "plan": 2}):
+        for wrong in (None, [], "x", 3, {}, of_stream, {**state, "step": 2}, {**state, "plan": 1}):
             with pytest.raises(StateError):
                 loader.load_state_dict(wrong)  # type: ignore[arg-type]
         for name in state:

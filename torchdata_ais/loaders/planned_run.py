@@ -82,7 +82,8 @@ class RunUnderWay:
         if self._run is None:
             if not self._segments:
                 weights = self._sources().weights_at(0)
-                self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, (0,) * len(weights))]
+                none = (0,) * len(weights)
+                self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, none, 0, 0)]
             ranks = self.meeting.world.size
             self._run = Run(self._run_sources(), self.given.seed, self._segments, ranks=ranks).checked()
         return self._run
@@ -138,9 +139,10 @@ class RunUnderWay:
         return epoch.step
 
     def state(self) -> PlanState:
-        """Return where the run stands: after the batch that was given out last."""
-        run = self.run()
+        """Return where the run is: after the batch that was given out last."""
+        run, epoch = self.run(), self.epoch()
         position = run.position(self.step)
+        given, left = run.windows(self.step)
         return PlanState(
             plan=PLAN_VERSION,
             sources=self._names(),
@@ -151,8 +153,12 @@ class RunUnderWay:
             segments=msgspec.convert(self._segments, list[Segment], from_attributes=True),
             step=self.step,
             position=position,
-            epoch=self.epoch().number,
+            epoch=epoch.number,
             draws=list(run.counts(position)),
+            epoch_step=epoch.first_step,
+            epoch_position=epoch.first_position,
+            given=list(given),
+            left=list(left),
         )
 
     def load(self, state: PlanState, allow: Collection[str]) -> None:
@@ -192,16 +198,50 @@ class RunUnderWay:
         self._run, self.step = None, state.step
         if changed:
             held = sources.weights_at(state.position) if changed & {"sources", "weights"} else begun.weights
-            draws = _filled(state.draws, sources)
-            self._segments.append(RunSegment(state.step, state.position, state.epoch, batch, held, draws))
-            self.run()  # says what cannot be
-        elif self.run().counts(state.position) != tuple(state.draws):
-            raise damaged("its draws are not those of its step")
+            begins_order = bool(changed & {"sources", "weights"}) or (
+                sources.tail == "drop" and len(sources.samples) > 1
+            )
+            none = [0] * len(state.draws)
+            given, left = (state.given or none, state.left or none) if begins_order else ([], [])
+            self._segments.append(
+                RunSegment(
+                    state.step,
+                    state.position,
+                    state.epoch,
+                    batch,
+                    held,
+                    _filled(state.draws, sources),
+                    state.epoch_step,
+                    state.epoch_position,
+                    _filled(given, sources) if begins_order else (),
+                    _filled(left, sources) if begins_order else (),
+                )
+            )
+            self.run()  # raises where that cannot be
+            return
+        run = self.run()
+        epoch = run.epoch_of(state.step)
+        there = (state.position, state.epoch, tuple(state.draws), state.epoch_step, state.epoch_position)
+        numbers = (run.position(state.step), epoch.number, run.counts(state.position))
+        if there != (*numbers, epoch.first_step, epoch.first_position):
+            raise damaged("its numbers are not those of its step")
 
 
 def _segment(saved: Segment, sources: Sources) -> RunSegment:
     weights, draws = _filled(saved.weights, sources), _filled(saved.draws, sources)
-    return RunSegment(saved.step, saved.position, saved.epoch, saved.global_batch, weights, draws)
+    given, left = (_filled(one, sources) if saved.given else () for one in (saved.given, saved.left))
+    return RunSegment(
+        saved.step,
+        saved.position,
+        saved.epoch,
+        saved.global_batch,
+        weights,
+        draws,
+        saved.epoch_step,
+        saved.epoch_position,
+        given,
+        left,
+    )
 
 
 def _filled(numbers: list[int], sources: Sources) -> tuple[int, ...]:
