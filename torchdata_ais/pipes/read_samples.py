@@ -47,7 +47,8 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         tail: What becomes of the remainder of an epoch that makes no whole global batch: ``"short"`` deals it evenly
             over the ranks, ``"drop"``, or ``"pad"`` with the beginning of the epoch.
         empty: What becomes of a batch of which filters and error policies left nothing: ``"error"``, or ``"repeat"``:
-            the worker's last batch is given again; before its first one (at a resume, too), the one after.
+            what is left of the slices of the other ranks in that step; else the nearest batch of the epoch before it,
+            or after it, of which something is left. It is read again, so it is the same after a resume.
         epoch_steps: Global batches of an epoch; the next goes on in the data where it stopped. None: all samples
             (or what the `Mixture` says).
         index_dir: A folder of this node that an index far away is copied to (`SampleIndex.kept_in`).
@@ -166,6 +167,8 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
             self.compare_with_listing()
         task = self._begin(run, share, epoch)
         steps = range(task.step + share.worker, epoch.end, share.workers)[task.given :]
+        if task.only is not None:
+            steps = range(task.step, task.step + 1)
         live = self._live = PlannedReading(
             run,
             share.rank,
@@ -174,6 +177,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
             self.stored_options(),
             task.places,
             task.into,
+            task.only,
             max_bytes=self._safety.max_sample_bytes,
             cache=self._cache,
         )

@@ -386,7 +386,7 @@ class MixedOrder:
         return stretch.number + epochs, stretch.position + epochs * stretch.length, stretch.length
 
     def window_at(self, position: int) -> tuple[list[int], list[int]]:
-        """Return of each source the draws at which the epoch of a position, as far as it is known here, begins and ends."""
+        """Return for each source at which draws the epoch of a position begins, as far as it is known, and ends."""
         stretch = self._stretch_at(position)
         begin = stretch.draws + (position - stretch.position) // stretch.length * stretch.each
         return begin.tolist(), (begin + stretch.each).tolist()

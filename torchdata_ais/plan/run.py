@@ -70,8 +70,8 @@ class Sources:
 class RunSegment:
     """A part of a run in which global batch, sources and weights are the same; see `torchdata_ais.state.Segment`.
 
-    `Run.changed` makes the next one. Those with `given` and `left` begin another order, those without go on in the order
-    of the one before.
+    `Run.segment` makes the next one. Those with `given` and `left` begin another order, those without continue the
+    order of the one before.
     """
 
     step: int
@@ -325,21 +325,6 @@ class Run:
     def _samples_at(self, positions: Integers) -> Iterator[tuple[int, int]]:
         draws = self.at(positions)
         return zip(draws.source.tolist(), draws.index.tolist(), strict=True)
-
-    def substitutes(self, step: int, rank: int = 0) -> Iterator[Integers]:
-        """Yield what may be given in the place of a batch of which nothing is left: the first of which something is.
-
-        They are the slices of the other ranks in this step, and then those of all global batches of the epoch, from its
-        start on. So the choice depends on the plan alone, and a step gives the same samples for any number of ranks.
-        """
-        for other in range(1, self.ranks):
-            yield self.positions(step, (rank + other) % self.ranks)
-        epoch = self.epoch_of(step)
-        length = epoch.position + epoch.slots.length - epoch.known
-        slots = Slots(length, min(length, epoch.slots.global_batch), min(length, self.ranks))
-        for number in range(len(slots)):
-            for other in range(slots.ranks):
-                yield slots.positions(number, (rank + other) % slots.ranks) + epoch.known
 
     def position(self, step: int) -> int:
         """Return the position before `step`: all positions below were given out, or dropped."""

@@ -90,6 +90,12 @@ class Slots:
             end = begin + 1
         return begin, end
 
+    def part(self, begin: int, end: int, rank: int) -> Integers:
+        """Return the positions that `rank` gets of those from `begin` to `end`."""
+        first, last = (begin + one * (end - begin) // self.ranks for one in (rank, rank + 1))
+        result: Integers = np.arange(first, last, dtype=np.int64)
+        return result
+
     def given(self, rank: int = 0) -> int:
         """Return how many positions `rank` gets in an epoch."""
         whole = self.length // self.global_batch

@@ -13,6 +13,7 @@ from typing_extensions import Self
 from torchdata_ais.arguments import whole_number
 from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.plan import Epoch, Run
+from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.reading.packing import Grouping
 from torchdata_ais.reading.planned import PlannedReading
 from torchdata_ais.reading.planned_data import PlannedData
@@ -53,6 +54,7 @@ class Task(NamedTuple):
         places: Which of its indexes each source of the run is; None for one that is not drawn any more.
         given: How many batches of this share, from the first step on, were given before.
         into: How many samples of the next one.
+        only: Positions that are read instead, as one batch; None: the steps.
     """
 
     run: Run
@@ -61,6 +63,7 @@ class Task(NamedTuple):
     places: list[int | None]
     given: int = 0
     into: int = 0
+    only: Integers | None = None
 
 
 class DrawnStage(Stage):
@@ -245,9 +248,13 @@ class PlannedStage(SlotStage):
 
     @property
     def gives_again(self) -> bool:
-        """Whether a batch may be given a second time, in the place of an empty one."""
+        """Whether another batch is given in the place of an empty one."""
         return self._empty == "repeat"
 
+    def steps(self) -> range:
+        """Return the steps of the batches of this worker in the iteration under way."""
+        return range(0) if self._live is None else self._live.steps
+
     def lost(self, slot: int) -> EmptyBatchError | None:
-        """Return the error for a batch of which nothing is left; None: the batch before is given again."""
+        """Return the error for a batch of which nothing is left; None: another is given in its place."""
         return None if self.gives_again or self._live is None else self._live.lost(slot)
