@@ -125,7 +125,7 @@ def test_promise_5_weights_sources_and_batch_change_and_no_draw_is_lost_or_repea
             if len(sizes) > 1 and data.draw(st.booleans()):
                 weights = (weights[0] + weights[1], 0, *weights[2:])
         segments.append(run.segment(step, batch, weights if changed else None))
-    for source, size in enumerate(sizes):
+    for source in range(len(sizes)):
         draws = [draw for of, draw in seen if of == source]
         assert draws == list(range(len(draws)))  # 0 lost, 0 twice
 

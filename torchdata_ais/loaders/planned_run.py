@@ -119,17 +119,17 @@ class RunUnderWay:
         return self.run().epoch_of(self.step)
 
     def begin_of(self, number: int) -> int:
-        """Return the step that an epoch begins with; where the run stands in it already, the one it stands at.
+        """Return the step that an epoch begins with.
 
         Raises:
-            UsageError: It lies before what is known.
+            UsageError: It is before what is known.
         """
-        if number == self.epoch().number:
-            return self.step
-        if number < self.run().epoch_of(self._segments[-1].step).number:
+        last = self._segments[-1].step if self._segments else 0
+        known = self.run().epoch_of(last)
+        if number < known.number or (number == known.number and known.first_step < last):
             raise UsageError.at(
-                f"epoch {number} lies before the change at the resume, from which on this run is known",
-                todo="go on with a later epoch, or begin a run anew: a loader without load_state_dict()",
+                f"epoch {number} begins before the change at the resume, from which on this run is known",
+                todo="set a later epoch, or begin a run: a loader without load_state_dict()",
             )
         epoch = self.run().epoch(number)
         if epoch.position + epoch.slots.length >= 1 << 62:

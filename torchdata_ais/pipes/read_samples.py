@@ -22,6 +22,7 @@ from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.next_epoch import NextEpoch
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.planned import PlannedStage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
@@ -137,6 +138,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         self.batch_size = batch_size
         self._empty = empty
         self._compared = False
+        self.next_epoch = NextEpoch()
 
     @property
     def gives_all(self) -> bool:

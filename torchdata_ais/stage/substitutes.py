@@ -34,7 +34,9 @@ class Substitutes:
     def __init__(self, task: Task, rows_of: Callable[[Task], list[Any]]) -> None:
         self._task, self._rows_of = task, rows_of
         self._own: int | None = None  # the last step of which something is left in the slice of this worker
-        self._before: tuple[int, Integers | None] | None = None  # a step, and the nearest batch up to it, if any
+        self._before: tuple[int, Integers | None] | None = (
+            None  # a step, and the nearest batch up to it, if any
+        )
         self._after: tuple[int, Integers] | None = None  # likewise from a step on
 
     def note(self, step: int) -> None:
