@@ -353,3 +353,10 @@ def test_epochs_of_a_schedule_end_where_their_own_windows_end() -> None:
             else:
                 assert len(counts) == (100 if number == 0 else 140)
         check_rounds([sample for epoch in epochs for sample in epoch], [100, 40])
+
+
+def test_a_source_that_no_epoch_is_long_enough_for_is_found() -> None:
+    weights = (15 << 12, 1 << 12)
+    assert begin(Sources((3, 50), schedule=((0, weights),), stop="first"), 1).never_drawn() == [1]
+    assert begin(Sources((3, 50), schedule=((0, weights),), stop="all"), 1).never_drawn() == []
+    assert begin(Sources((300, 50), schedule=((0, weights),), stop="first"), 1).never_drawn() == []

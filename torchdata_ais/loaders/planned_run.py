@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.state import PlanState, Segment, damaged
 
+_log = logging.getLogger("torchdata_ais")
 _MOST_BATCH = 1 << 31
 ALLOWED = ("weights", "sources", "batch")
 """What may be changed at a resume, if the program says so."""
@@ -86,6 +88,12 @@ class RunUnderWay:
                 self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, none, 0, 0)]
             ranks = self.meeting.world.size
             self._run = Run(self._run_sources(), self.given.seed, self._segments, ranks=ranks).checked()
+            for source in self._run.never_drawn():
+                _log.warning(
+                    "source %d of the mixture has a weight and gives no sample: an epoch is too short for it. "
+                    'Raise its weight, use stop="all", or say epoch_steps=',
+                    source,
+                )
         return self._run
 
     def _names(self) -> list[str]:
@@ -221,9 +229,9 @@ class RunUnderWay:
             return
         run = self.run()
         epoch = run.epoch_of(state.step)
-        there = (state.position, state.epoch, tuple(state.draws), state.epoch_step, state.epoch_position)
-        numbers = (run.position(state.step), epoch.number, run.counts(state.position))
-        if there != (*numbers, epoch.first_step, epoch.first_position):
+        saved = (state.position, state.epoch, tuple(state.draws), state.epoch_step, state.epoch_position)
+        planned = (run.position(state.step), epoch.number, run.counts(state.position))
+        if saved != (*planned, epoch.first_step, epoch.first_position):
             raise damaged("its numbers are not those of its step")
 
 

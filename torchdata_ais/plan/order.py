@@ -205,6 +205,12 @@ class Stretch:
         """The position after them."""
         return self.position + self.count * self.length
 
+    @property
+    def drawn_from(self) -> list[int]:
+        """The sources that have a weight."""
+        weights = [piece.quota.weights for piece in self.pieces]
+        return [number for number, given in enumerate(zip(*weights, strict=True)) if any(given)]
+
     def counts(self, offset: int) -> Integers:
         """Return how many samples of each source an epoch has before an offset."""
         piece = [one for one in self.pieces if one.offset <= offset][-1]
@@ -349,7 +355,7 @@ class MixedOrder:
             stretch = self.stretches[number]
             epochs, offsets = np.divmod(wanted[here] - stretch.position, stretch.length)
             source, draw = stretch.drawn(offsets)
-            draw += stretch.draws[source] + epochs * stretch.each[source]
+            draw = draw + stretch.draws[source] + epochs * stretch.each[source]
             found.source[here], found.draw[here] = source, draw
             found.index[here] = self._indexes(stretch, epochs, source, draw)
         return found

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -124,7 +124,8 @@ class Epoch:
         return self.end - self.first_step
 
 
-class _Span(NamedTuple):
+@dataclass(frozen=True)
+class _Span:
     """Whole epochs of one length that follow each other."""
 
     number: int
@@ -256,6 +257,11 @@ class Run:
         if shortest < batch:
             raise too_large(batch, shortest)
         return self
+
+    def never_drawn(self) -> list[int]:
+        """Return the sources that have a weight in the end, and of which no epoch takes a sample."""
+        last = self._order.stretches[-1]
+        return [source for source in last.drawn_from if not last.each[source]]
 
     def epoch_of(self, step: int) -> Epoch:
         """Return the epoch that a step belongs to; of those before the last segment nothing is known here."""

@@ -71,8 +71,8 @@ class Substitutes:
         run, rank = self._task.run, self._task.share.rank
         for number, slices in run_before(run, step, rank):
             if number == self._own:
-                known = run.positions(number, rank)
-                return self._read(known), known
+                own = run.positions(number, rank)
+                return self._read(own), own
             if self._before is not None and self._before[0] == number:
                 known = self._before[1]
                 return ([], None) if known is None else (self._read(known), known)
