@@ -354,8 +354,8 @@ class MixedOrder:
         for number, here in _groups(np.searchsorted(self._begins, wanted, side="right") - 1):
             stretch = self.stretches[number]
             epochs, offsets = np.divmod(wanted[here] - stretch.position, stretch.length)
-            source, draw = stretch.drawn(offsets)
-            draw = draw + stretch.draws[source] + epochs * stretch.each[source]
+            source, within = stretch.drawn(offsets)
+            draw: Integers = within + stretch.draws[source] + epochs * stretch.each[source]
             found.source[here], found.draw[here] = source, draw
             found.index[here] = self._indexes(stretch, epochs, source, draw)
         return found
