@@ -25,7 +25,8 @@ class Mixture:
     """Indexes to be read mixed by weight; every prefix of the order is within one sample of the weights.
 
     Weights are rounded to multiples of 1/65,536, shown, and meant exactly. All samples of a source are drawn before
-    any of it comes again. (In proportion to their sizes: `SampleIndex.concat`.)
+    any of it comes again, across epochs. All epochs have the same length while the weights stay. (In proportion to
+    their sizes: `SampleIndex.concat`.)
 
     Args:
         weights: Of each index its weight: fractions that sum to 1, or whole numbers of which the proportions count. Or

@@ -168,12 +168,12 @@ def _proofs(sources: list[PlannedSource]) -> list[str]:
 def _order(shuffle: str | None, tail: Tail) -> str:
     said = {
         "samples": "all samples in another order each epoch, by seed and position alone",
-        "runs": "runs of neighbours in another order each epoch, by seed, position and global batch alone",
+        "runs": "runs of adjacent samples, in another order each epoch, by seed, position and first global batch alone",
         None: 'as stored, in every epoch; .read_samples(shuffle="samples") mixes',
     }[shuffle]
     rest = {
         "short": "is dealt evenly over the ranks",
         "drop": "is left out",
-        "pad": "is filled up from the beginning of the epoch",
+        "pad": "is filled up from the start of the epoch",
     }[tail]
     return f"{said}; the same for any ranks and workers; the remainder of an epoch {rest}"

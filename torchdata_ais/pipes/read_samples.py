@@ -39,14 +39,14 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
     Args:
         source: A `SampleIndex`; a `Mixture` of several; the place of a stored index, as `SampleIndex.open` takes it; or
             a lister, whose shards have their index beside them (``AISSourceLister(...).read_samples()``).
-        shuffle: ``"samples"``: all samples, in an order that is another in each epoch; ``"runs"``: neighbours stay
-            together, so that fewer requests are made; None: the stored order.
+        shuffle: ``"samples"``: all samples, in an order that is another in each epoch; ``"runs"``: adjacent samples
+            stay together, so that fewer requests are made; None: the stored order.
         seed: Seed of the order. A loader's counts instead, where it has one.
         positions: The numbers of the samples to read, in this order, instead of all (they may repeat).
         batch_size: How many samples of a rank make a batch, for loaders that batch by themselves. Below this stage
             ``.batched(n)`` says so.
         tail: What becomes of the remainder of an epoch that makes no whole global batch: ``"short"`` deals it evenly
-            over the ranks, ``"drop"``, or ``"pad"`` with the beginning of the epoch.
+            over the ranks, ``"drop"``, or ``"pad"`` with the start of the epoch.
         empty: What becomes of a batch of which filters and error policies left nothing: ``"error"``, or ``"repeat"``:
             what is left of the slices of the other ranks in that step; else the nearest batch of the epoch before it,
             or after it, of which something is left. It is read again, so it is the same after a resume.
@@ -66,8 +66,8 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         mixture). Of an index that is joined (`SampleIndex.join`), the fields of the others come with it.
 
     Order:
-        A function of seed, position and, for ``"runs"``, global batch. Global batch k holds the same samples for any
-        number of ranks and workers. Ranks take equal slices of it; their batches go round their workers.
+        A function of seed, position and, for ``"runs"``, the first global batch. Global batch k holds the same samples
+        for any number of ranks and workers. Ranks take equal slices of it; their batches go round their workers.
 
     Memory:
         ``prefetch_bytes + max(sample)``; 8 bytes a shard and a selected sample for the index; 512 KiB for each of up to

@@ -79,7 +79,7 @@ class Order:
         if wanted.size and int(wanted.min()) < 0:
             raise IndexError(f"position {wanted.min()} is before the first")
         rounds, places = np.divmod(wanted, self.samples)
-        if not self._shuffle:
+        if not self._shuffle or self.samples == 1:
             return places
         result = np.empty_like(places)
         for number, here in _groups(rounds):
@@ -94,7 +94,7 @@ class Order:
         remains whole.
         """
         rounds, places = np.divmod(draws, self.samples)
-        if not self._shuffle:
+        if not self._shuffle or self.samples == 1:
             return places
         result = np.empty_like(places)
         for number, here in _groups(rounds):
