@@ -358,6 +358,9 @@ def test_epochs_of_a_schedule_end_where_their_own_windows_end() -> None:
         run = begin(Sources((100, 40), schedule=((0, only), (200, both)), stop=stop), 10)  # type: ignore[arg-type]
         lengths = [run.epoch(number).slots.length for number in range(4)]
         assert lengths == ([100, 100, 81, 81] if stop == "first" else [100, 100, 199, 199])
+        run = begin(Sources((100, 40), schedule=((0, only), (100, both)), stop=stop), 10)  # type: ignore[arg-type]
+        lengths = [run.epoch(number).slots.length for number in range(3)]
+        assert lengths == ([100, 81, 81] if stop == "first" else [100, 199, 199])
 
 
 def test_a_source_that_no_epoch_is_long_enough_for_is_found() -> None:

@@ -199,6 +199,13 @@ def test_promise_3_a_mixture_draws_all_of_a_source_before_any_again(
         assert (alone.source[0], alone.index[0]) == (all_draws.source[position], all_draws.index[position])
 
 
+@pytest.mark.parametrize("position", [4, 5, 6])
+def test_an_order_that_begins_at_a_change_of_weights_has_the_new_ones(position: int) -> None:
+    schedule = [(0, [1, 0]), (5, [0, 1])]
+    mixed = MixedOrder([Order(9), Order(9, source=1)], schedule, "never", position=position)
+    assert mixed.at(range(position, 9)).source.tolist() == [0 if one < 5 else 1 for one in range(position, 9)]
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
