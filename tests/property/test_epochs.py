@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -266,6 +266,31 @@ def test_promise_5_changes_at_any_step_lose_and_double_nothing(
             assert max(Counter(epoch).values()) == 1
 
 
+@pytest.mark.parametrize("sizes", [(5, 4), (3, 7), (4, 5, 2)])
+def test_promise_3_all_has_each_sample_in_an_epoch_that_was_changed_twice(sizes: tuple[int, ...]) -> None:
+    """At each step of the first epochs, and again some steps later, the weights become others."""
+    some = [tuple((end - start) << 12 for start, end in pairwise(cuts)) for cuts in _CUTS[len(sizes)]]
+
+    def sources(weights: tuple[int, ...]) -> Sources:
+        return Sources(sizes, schedule=((0, weights),), stop="all", shuffle="samples")
+
+    everything = {(source, index) for source, size in enumerate(sizes) for index in range(size)}
+    plain = begin(sources(some[0]), 1)
+    for step, later in product(range(plain.epoch(3).step), (1, 2, 4)):
+        for second, third in ((some[1], some[2]), (some[2], some[1])):
+            run = Run(sources(second), 0, [*plain.segments, plain.segment(step, 1, second)])
+            again = Run(sources(third), 0, [*run.segments, run.segment(step + later, 1, third)])
+            epochs: dict[int, set[Sample]] = {}
+            for number in range(again.epoch_of(step + later).end + 1):
+                known = plain if number < step else run if number < step + later else again
+                epochs.setdefault(known.epoch_of(number).number, set()).update(samples_of(known, number))
+            *whole, _ = epochs.values()
+            assert all(epoch == everything for epoch in whole), (step, later, second, third)
+
+
+_CUTS = {2: [(0, 8, 16), (0, 15, 16), (0, 2, 16)], 3: [(0, 6, 12, 16), (0, 12, 14, 16), (0, 2, 4, 16)]}
+
+
 @given(sizes=SIZES, batch=st.integers(2, 30), seed=st.integers(0, 2**40), data=st.data())
 @settings(max_examples=examples(150), deadline=None)
 def test_pad_fills_from_the_start_of_the_epoch_and_doubles_nothing_in_a_batch(
@@ -315,6 +340,9 @@ def test_pad_after_a_resume_with_a_larger_batch_takes_no_sample_twice() -> None:
     last = samples_of(run, 4)
     assert len(set(last)) == 8
     assert last[4:] == first[:4]
+    begun = begin(sources, 4)
+    run = Run(sources, 0, [*begun.segments, begun.segment(1, 6)])  # 16 are left: 6, 6 and 4
+    assert samples_of(run, 3)[4:] == first[:2]
 
 
 @pytest.mark.parametrize("stop", ["first", "all", "never"])
