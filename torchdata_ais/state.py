@@ -304,7 +304,8 @@ class Segment(_Row):
         draws: How many samples were drawn from each source before.
         epoch_step: The first step of that epoch.
         epoch_position: The first position of that epoch.
-        given: How many samples of each source that epoch had given before; empty where the order goes on.
+        given: How many samples of each source that epoch had given before, since the last change in it; empty where the
+            order goes on.
         left: How many it had left, as it was planned then; likewise.
     """
 
@@ -378,7 +379,7 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
         draws: How many samples of each source stand before it.
         epoch_step: The first step of that epoch.
         epoch_position: The first position of that epoch.
-        given: How many samples of each source that epoch has given; empty between epochs.
+        given: How many samples of each source that epoch has given, since the last change in it; empty between epochs.
         left: How many it has left; likewise.
     """
 

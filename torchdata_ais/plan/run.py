@@ -367,6 +367,8 @@ class Run:
     def windows(self, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return of each source how many samples the epoch of `step` has given before it, and how many it has left.
 
+        Those given before a change of the order in this epoch are not counted.
+
         Both are empty between epochs, and where an epoch is so many steps.
         """
         epoch, position = self.epoch_of(step), self.position(step)
@@ -374,18 +376,8 @@ class Run:
             return (), ()
         draws = self.counts(position)
         begins, ends = self._order.window_at(position)
-        given = [draw - begin for draw, begin in zip(draws, begins, strict=True)]
-        origin = self._origin
-        if not origin.begins_epoch and epoch.known == origin.position:
-            given = [
-                now + before for now, before in zip(given, _filled(origin.given, len(given)), strict=True)
-            ]
-        left = tuple(end - draw for draw, end in zip(draws, ends, strict=True))
-        return tuple(given), left
-
-
-def _filled(numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return numbers + (0,) * (count - len(numbers))
+        given = tuple(draw - begin for draw, begin in zip(draws, begins, strict=True))
+        return given, tuple(end - draw for draw, end in zip(draws, ends, strict=True))
 
 
 def _windows(
