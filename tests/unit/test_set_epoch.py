@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -56,12 +57,13 @@ def epochs_of(loader: Any, setter: Any, order: Any = ORDER) -> Iterator[tuple[in
         yield epoch, got
 
 
-WORKERS = [0, 1, pytest.param(2, marks=pytest.mark.ci)]
+CASES = [
+    pytest.param(*case, marks=[] if case[1] == 0 or case[1:] == (1, "index") else pytest.mark.ci)
+    for case in product(("dataloader", "dataloader2"), (0, 1, 2), ("index", "mixture", "stream"))
+]
 
 
-@pytest.mark.parametrize("engine", ["dataloader", "dataloader2"])
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("kind", ["index", "mixture", "stream"])
+@pytest.mark.parametrize(("engine", "workers", "kind"), CASES)
 def test_ais_loader(index: SampleIndex, engine: Any, workers: int, kind: str) -> None:
     other = SampleIndex.build(example_shards(counts=(9,)))
 
@@ -103,7 +105,7 @@ LOADERS: dict[str, Any] = {
         as_dataset(pipe), batch_size=None, num_workers=2, persistent_workers=True
     ),
 }
-LONG = ("service of 1, spawn", "torch, spawn, 1 that stays")
+LONG = ("service of 1, spawn", "torch, 2", "torch, spawn, 1 that stays", "dataset, 2 that stay")
 
 
 @pytest.mark.parametrize(

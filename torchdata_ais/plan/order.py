@@ -355,7 +355,10 @@ class MixedOrder:
             stretch = self.stretches[number]
             epochs, offsets = np.divmod(wanted[here] - stretch.position, stretch.length)
             source, within = stretch.drawn(offsets)
-            draw: Integers = within + stretch.draws[source] + epochs * stretch.each[source]
+            before: Integers = (stretch.draws[source] + epochs * stretch.each[source]).astype(
+                np.int64, copy=False
+            )
+            draw: Integers = within + before
             found.source[here], found.draw[here] = source, draw
             found.index[here] = self._indexes(stretch, epochs, source, draw)
         return found
