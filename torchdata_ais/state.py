@@ -27,9 +27,9 @@ from msgspec import Meta, Struct
 from torchdata_ais.errors import StateError
 
 FORMAT = "torchdata_ais.loader"
-VERSION = 3
-"""1 was that of torchdata_ais 0.1: no checksum, no number of workers, and other shards for each rank. 2 was never
-released: its parts were packed, and of no kind."""
+VERSION = 4
+"""1 was that of torchdata_ais 0.1: no checksum, no number of workers, and other shards for each rank. 2 and 3 were
+never released: the parts of 2 were packed, and of no kind; 3 did not contain where the epoch of a plan began."""
 
 _MOST_BITS = 4096
 _MOST_NESTED = 64
@@ -311,6 +311,11 @@ class Segment(_Row):
         global_batch: Positions a step, over all ranks.
         weights: Of each source, in 1/65,536; 0 for one that was removed.
         draws: How many samples were drawn from each source before.
+        epoch_step: The first step of that epoch.
+        epoch_position: The first position of that epoch.
+        given: How many samples of each source that epoch had given before, since the last change in it; empty where the
+            order goes on.
+        left: How many it had left, as it was planned then; likewise.
     """
 
     step: _Count
@@ -319,6 +324,10 @@ class Segment(_Row):
     global_batch: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     weights: list[_Weight]
     draws: list[_Count]
+    epoch_step: _Count = 0
+    epoch_position: _Count = 0
+    given: list[_Count] = []
+    left: list[_Count] = []
 
     def __post_init__(self) -> None:
         _require(len(self.weights) == len(self.draws), "a segment of it has not one weight a source")
@@ -326,6 +335,13 @@ class Segment(_Row):
         _require(
             sum(self.draws) == self.position, "the draws of a segment of it are not as many as its positions"
         )
+        _require(
+            self.epoch_step <= self.step and self.epoch_position <= self.position,
+            "an epoch of it begins after a step of that epoch",
+        )
+        there = len(self.given) == len(self.left) <= len(self.draws)
+        whole = there and all(one <= draw for one, draw in zip(self.given, self.draws, strict=False))
+        _require(whole, "an epoch of it has given more samples than were drawn")
 
 
 class EpochShare(_Row):
@@ -370,6 +386,10 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
         position: The position that the next one begins at.
         epoch: The epoch that it is in.
         draws: How many samples of each source stand before it.
+        epoch_step: The first step of that epoch.
+        epoch_position: The first position of that epoch.
+        given: How many samples of each source that epoch has given, since the last change in it; empty between epochs.
+        left: How many it has left; likewise.
     """
 
     removed: list[_Count]
@@ -379,6 +399,10 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
     position: _Count
     epoch: _Count
     draws: list[_Count]
+    epoch_step: _Count = 0
+    epoch_position: _Count = 0
+    given: list[_Count] = []
+    left: list[_Count] = []
 
     def __post_init__(self) -> None:
         segments = self.segments
@@ -394,7 +418,18 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
         )
         last = segments[-1]
         _require(last.step <= self.step, "its last segment begins after its step")
-        end = Segment(self.step, self.position, self.epoch, last.global_batch, last.weights, self.draws)
+        end = Segment(
+            self.step,
+            self.position,
+            self.epoch,
+            last.global_batch,
+            last.weights,
+            self.draws,
+            self.epoch_step,
+            self.epoch_position,
+            self.given,
+            self.left,
+        )
         for before, after in pairwise([*segments, end]):
             _require(
                 before.step <= after.step

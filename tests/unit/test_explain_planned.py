@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,24 @@ def _stream() -> Any:
     from torchdata_ais import AISSourceLister
 
     return AISSourceLister(example_shards()).load_tar().group_samples()
+
+
+def test_the_proof_is_explained_with_what_it_does_not_cover(indexes: list[SampleIndex]) -> None:
+    text = str(explain(AISSampleReader(indexes[0]).batched(4)))
+    assert 'proof: of "bytes" the XXH64 of every sample is compared' in text
+    run = plan_of(AISSampleReader(indexes[0]).batched(4))
+    sources = [replace(source, proof="headers") for source in run.sources]
+    lines = replace(run, sources=sources, proof="headers").lines(1, 1)
+    assert any("not noticed in local files" in line for line in lines)
+    assert not any('of "bytes"' in line for line in lines)
+
+
+def test_a_source_that_is_never_drawn_is_explained_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    few, many = (SampleIndex.build(example_shards(counts=(count,))) for count in (3, 50))
+    pipe = AISSampleReader(Mixture({few: 15, many: 1})).decode().to_tuple("cls").batched(1)
+    assert "source 1: 0 of 50 samples an epoch (never drawn: an epoch is too short for its weight)" in str(
+        explain(pipe)
+    )
+    with ais_loader(pipe) as loader:
+        assert len(list(loader)) == 3
+    assert "source 1 of the mixture has a weight and gives no sample" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 
 from torchdata_ais import AISSampleReader, Mixture, SampleIndex, ais_loader
 from torchdata_ais.errors import UsageError
-from torchdata_ais.testing import write_shard
+from torchdata_ais.testing import example_shards, write_shard
 
 NAN = float("nan")
 
@@ -127,3 +127,27 @@ def test_numbers_too_large_to_count_are_told(one: SampleIndex) -> None:
         pytest.raises(UsageError, match="global_batch="),
     ):
         list(made)
+
+
+def test_samples_that_two_indexes_have_are_refused_where_that_is_known(tmp_path: Path) -> None:
+    index = SampleIndex.build(example_shards(tmp_path, (30, 20)))
+    first, second, rest = index.select(range(30)), index.select(range(20, 40)), index.select(range(40, 50))
+    for make in (
+        lambda: Mixture({first: 1, second: 1}),
+        lambda: Mixture([(0, {first: 1}), (100, {second: 1})]),
+        lambda: Mixture({index: 1, rest: 1}),
+    ):
+        with pytest.raises(
+            UsageError, match=r"1?0 samples are in two indexes of the mixture, numbers 0 and 1"
+        ):
+            make()
+    with pytest.raises(
+        UsageError, match=r"50 samples are in two of the indexes of concat\(\), numbers 0 and 1"
+    ):
+        SampleIndex.concat([index, index])
+    with pytest.raises(UsageError, match="10 samples are in two"):
+        Mixture({SampleIndex.concat([first, rest]): 1, second: 1})
+    with pytest.raises(UsageError, match="10 samples are in two"):
+        SampleIndex.concat([rest, first, second])
+    assert len(SampleIndex.concat([first, rest])) == 40
+    assert len(Mixture({first: 1, rest: 1}).sources) == 2

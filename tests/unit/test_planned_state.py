@@ -19,6 +19,7 @@ from torchdata_ais.index import Mixture
 from torchdata_ais.loaders import state as loader_states
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSampleReader
+from torchdata_ais.state import content_of, sealed
 from torchdata_ais.testing import shard_bytes, write_shard
 
 SIZES = (13, 40, 21, 9)
@@ -208,7 +209,7 @@ def test_promise_5_a_state_of_something_else_is_refused_and_named(
                 loader.load_state_dict(state)
             assert loader.state_dict() == before  # as it was
     with ais_loader(pipe_over(both)) as loader:
-        for wrong in (None, [], "x", 3, {}, of_stream, {**state, "step": 2}, {**state, "plan": 2}):
+        for wrong in (None, [], "x", 3, {}, of_stream, {**state, "step": 2}, {**state, "plan": 1}):
             with pytest.raises(StateError):
                 loader.load_state_dict(wrong)  # type: ignore[arg-type]
         for name in state:
@@ -423,6 +424,33 @@ def test_a_step_before_a_change_is_an_error_of_ours(sources: list[SampleIndex]) 
         assert len(loader.samples_of(3)) == 8
         with pytest.raises(UsageError, match="Step 2 lies before step 3"):
             loader.samples_of(2)
+
+
+@pytest.mark.parametrize(("name", "value"), [("epoch_step", 1), ("epoch_position", 4), ("epoch", 1)])
+def test_promise_5_a_state_whose_numbers_are_not_those_of_its_step_is_refused(
+    sources: list[SampleIndex], name: str, value: Any
+) -> None:
+    with ais_loader(pipe_over(mixture(sources, 1, 1), 4)) as loader:
+        some(loader, 3)
+        content = content_of(loader.state_dict())
+    with ais_loader(pipe_over(mixture(sources, 1, 1), 4)) as loader:
+        loader.load_state_dict(sealed(content))
+        with pytest.raises(StateError, match="not those of its step"):
+            loader.load_state_dict(sealed({**content, name: value}))
+
+
+@pytest.mark.parametrize("start", [8, 12, 16])
+def test_weights_that_begin_at_the_resume_hold_from_its_first_batch_on(
+    sources: list[SampleIndex], start: int
+) -> None:
+    one, other = sources[1], sources[2]
+    with ais_loader(pipe_over(Mixture({one: 3, other: 1}), 4)) as loader:
+        some(loader, 3)  # 12 samples
+        state = loader.state_dict()
+    changed = Mixture([(0, {one: 1}), (start, {other: 1})])
+    with ais_loader(pipe_over(changed, 4)) as loader:
+        loader.load_state_dict(state, allow={"weights"})
+        assert {number // 1000 for number in some(loader, 1)[0]} == ({1} if start > 12 else {2})
 
 
 @pytest.mark.parametrize("epoch", ["a", 1.5, None, True, -1])

@@ -133,6 +133,13 @@ def forged(edit: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (lambda s: s["segments"][1][4].append(0), "one weight a source"),
         (lambda s: s["segments"][1].__setitem__(4, [1, 1]), "weights of a segment"),
         (lambda s: s["segments"][2].__setitem__(5, [600, 1320]), "less often later"),
+        (lambda s: s.update(epoch_step=26), "begins after a step of that epoch"),
+        (lambda s: s.update(epoch_position=2561), "begins after a step of that epoch"),
+        (lambda s: s["segments"][1].__setitem__(6, 11), "begins after a step of that epoch"),
+        (lambda s: s.update(given=[1]), "more samples than were drawn"),
+        (lambda s: s.update(given=[1, 1, 1], left=[1, 1, 1]), "more samples than were drawn"),
+        (lambda s: s.update(given=[961, 0], left=[0, 0]), "more samples than were drawn"),
+        (lambda s: s["segments"][1].__setitem__(8, [641, 0]), "more samples than were drawn"),
     ],
 )
 def test_promise_5_a_plan_state_that_cannot_be_is_refused(

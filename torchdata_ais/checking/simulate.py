@@ -241,6 +241,10 @@ def _state_bytes(run: Run, samples: int) -> int:
         position=samples,
         epoch=0,
         draws=[samples],
+        epoch_step=0,
+        epoch_position=0,
+        given=[samples],
+        left=[samples],
     )
     return len(json.dumps(to_plain(state)))
 

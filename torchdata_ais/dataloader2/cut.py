@@ -46,9 +46,13 @@ def seed_plan(pipes: Iterable[Any], seeds: Any) -> None:
         pipes: Pipes that were seeded already.
         seeds: The seed generator of torchdata that they were seeded by.
     """
-    for part in pipes:
-        if isinstance(part, PlannedStage):
-            part.set_seed(seeds.generate_shared_seed())
+    for part in planned_stages(pipes):
+        part.set_seed(seeds.generate_shared_seed())
+
+
+def planned_stages(pipes: Iterable[Any]) -> list[PlannedStage]:
+    """Return the stages that read by a plan."""
+    return [part for part in pipes if isinstance(part, PlannedStage)]
 
 
 def pause(pipe: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.random  # here, once: a worker that is seeded would import it, each for itself
 import torch
 
-from torchdata_ais.dataloader2.cut import pause, seed_plan, shard
+from torchdata_ais.dataloader2.cut import pause, planned_stages, seed_plan, shard
 from torchdata_ais.dataloader2.own.copying import extract_wrapper
 from torchdata_ais.dataloader2.own.graph import list_dps
 from torchdata_ais.dataloader2.own.pausing import resume
@@ -20,6 +20,7 @@ from torchdata_ais.dataloader2.torchdata_names import WorkerInfo
 from torchdata_ais.ranks.sharding import number_ranks_first
 from torchdata_ais.stage.datapipes import traverse_dps
 from torchdata_ais.stage.graph import all_pipes
+from torchdata_ais.stage.next_epoch import EpochCall
 from torchdata_ais.stage.transport import share_node
 from torchdata_ais.workers.hooks import tell_pipes
 from torchdata_ais.world import ranks_of_node
@@ -34,12 +35,14 @@ class Reset:
         seeds: A seed generator of torchdata: its shared seeds are equal in all processes, its own differ.
         iter_reset_fn: Handed on from a service that stands before this one.
         extras: Handed to every pipe that has `_ais_reset`.
+        calls: The last calls of ``set_epoch`` of the stages that read by a plan.
     """
 
     epoch: int
     seeds: Any
     iter_reset_fn: Callable[[Any], Any] | None
     extras: Any
+    calls: tuple[EpochCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class ServicePart:
             pipe = self.reset_fn(pipe, self.info, reset.seeds)
         pipes = all_pipes(pipe)
         seed_plan(pipes, reset.seeds)
+        for stage, call in zip(planned_stages(pipes), reset.calls, strict=False):
+            stage.take_call(call)
         tell_pipes(pipes, reset.epoch, reset.extras)
         return pipe
 

@@ -18,6 +18,7 @@ from torchdata_ais.dataloader2.cut import (
     Parts,
     cut,
     pause,
+    planned_stages,
     refuse_second_sharding,
     shard_over_ranks,
 )
@@ -40,6 +41,7 @@ from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.stage.datapipes import traverse_dps
 from torchdata_ais.stage.graph import all_pipes
+from torchdata_ais.stage.next_epoch import NextEpoch
 from torchdata_ais.workers.channel import Kind
 from torchdata_ais.workers.hooks import EnvelopeSender, tell_pipes
 from torchdata_ais.workers.job import DISPATCHER, Job
@@ -168,6 +170,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._pool: Pool | None = None
         self._ranks: Ranks | None = None
         self._end_datapipe: Any = None
+        self._set_epochs: list[NextEpoch] = []
         self._finalized = False
 
     def __enter__(self) -> Self:
@@ -225,6 +228,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         _STARTED.add(self)
         close_at_exit(self, "finalize")
         self._join(datapipe)
+        self._set_epochs = [stage.next_epoch for stage in planned_stages(all_pipes(datapipe))]
         parts = cut(datapipe) if self.num_workers else Parts(datapipe, None, None)
         refuse_second_sharding(parts)
         if self._world.size > 1:
@@ -289,19 +293,21 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         apart = self._ranks is None and self.joined is None and self._world.size > 1
         seeds = epoch_seeds(seed_generator, self._ranks, self._round, apart=apart)
         extras, self.reset_extras = self.reset_extras, {}
-        epoch = self.epoch
+        epoch, calls = self.epoch, tuple(one.look() for one in self._set_epochs)
         self.epoch, self._round = epoch + 1, self._round + 1
         if self._here is not None:
-            self._here.begin_pipe(self._end_datapipe, Reset(epoch, seeds, iter_reset_fn, extras.get(0)))
+            self._here.begin_pipe(
+                self._end_datapipe, Reset(epoch, seeds, iter_reset_fn, extras.get(0), calls)
+            )
             return
         assert self._pool is not None
         set_graph_random_seed(self._end_datapipe, seeds)
         tell_pipes(all_pipes(self._end_datapipe), epoch, None)
         loads = [
-            Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id))
+            Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id), calls)
             for worker_id in range(self.num_workers)
         ]
-        dispatched = Reset(epoch, seeds.spawn(0), iter_reset_fn, extras.get(DISPATCHER))
+        dispatched = Reset(epoch, seeds.spawn(0), iter_reset_fn, extras.get(DISPATCHER), calls)
         try:
             self._pool.reset(loads, dispatched)
         except Exception:

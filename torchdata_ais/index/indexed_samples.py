@@ -15,7 +15,7 @@ from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.index.columns import check_column, values_of
 from torchdata_ais.index.joining import Missing, joined_with
 from torchdata_ais.index.numbered import NumberedSamples
-from torchdata_ais.index.parts import Parts
+from torchdata_ais.index.parts import Parts, shared_samples
 from torchdata_ais.index.places import (
     ShardsFrom,
     folder_at,
@@ -119,7 +119,8 @@ class IndexedSamples(NumberedSamples):
         """Return the samples of all `indexes`, one after the other.
 
         Raises:
-            UsageError: None were given, or something else than indexes.
+            UsageError: None were given, or something else than indexes; or two have samples of one stored index in
+                common.
 
         Example:
             >>> from torchdata_ais import SampleIndex
@@ -139,6 +140,13 @@ class IndexedSamples(NumberedSamples):
             )
         if any(index.joins for index in indexes):
             raise UsageError.at("concat() of an index that is joined", todo="join what concat() returns")
+        shared = shared_samples([index.parts for index in indexes])
+        if shared is not None:
+            one, other, count = shared
+            raise UsageError.at(
+                f"{count} samples are in two of the indexes of concat(), numbers {one} and {other}",
+                todo="leave them out of one (index.select), or give an index a larger weight in a Mixture",
+            )
         parts = Parts.concat([index.parts for index in indexes])
         columns = {
             name: np.concatenate([index._columns.whole(name) for index in indexes])

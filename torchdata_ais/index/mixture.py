@@ -13,6 +13,7 @@ from typing import Any
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index.indexed_samples import IndexedSamples
+from torchdata_ais.index.parts import shared_samples
 from torchdata_ais.plan import DENOMINATOR, Stop, round_weights
 
 _EXACT = 1e-6  # how far weights may be from a sum of 1: they are written with few digits
@@ -24,7 +25,8 @@ class Mixture:
     """Indexes to be read mixed by weight; every prefix of the order is within one sample of the weights.
 
     Weights are rounded to multiples of 1/65,536, shown, and meant exactly. All samples of a source are drawn before
-    any of it comes again. (In proportion to their sizes: `SampleIndex.concat`.)
+    any of it comes again, across epochs. All epochs have the same length while the weights stay. (In proportion to
+    their sizes: `SampleIndex.concat`.)
 
     Args:
         weights: Of each index its weight: fractions that sum to 1, or whole numbers of which the proportions count. Or
@@ -40,7 +42,7 @@ class Mixture:
 
     Raises:
         UsageError: Weights that are negative, zero, no numbers or that do not sum to 1; an index that is empty, or
-            there twice.
+            there twice; two that have samples of one stored index in common.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -87,6 +89,13 @@ class Mixture:
         digests = [index.digest for index in self.sources]
         if len(set(digests)) < len(digests):
             raise UsageError.at("an index is twice in the mixture", todo="add up its weights")
+        shared = shared_samples([index.parts for index in self.sources])
+        if shared is not None:
+            one, other, count = shared
+            raise UsageError.at(
+                f"{count} samples are in two indexes of the mixture, numbers {one} and {other}",
+                todo="leave them out of one: index.select(...)",
+            )
         self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
 
     def kept_in(self, folder: str | os.PathLike[str] | None) -> Mixture:

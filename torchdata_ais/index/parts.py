@@ -145,5 +145,33 @@ class Parts:
             yield from (entry_of(part, number, None) for number in range(part.head.shards))
 
 
+def shared_samples(several: Sequence[Parts]) -> tuple[int, int, int] | None:
+    """Return which two have samples of one stored index in common, and how many; None if no two do.
+
+    Of stored indexes with different digests that is not known: they may have been made of the same shards.
+    """
+    seen: dict[str, list[tuple[int, Integers | None, int]]] = {}
+    for number, parts in enumerate(several):
+        end = 0
+        for part in parts.stored:
+            begin, end = end, end + part.head.samples
+            chosen = None
+            if parts.positions is not None:
+                low, high = np.searchsorted(parts.positions, [begin, end])
+                chosen = parts.positions[low:high] - begin
+            for other, theirs, count in seen.setdefault(part.head.digest, []):
+                if common := _common(chosen, theirs, count):
+                    return other, number, common
+            seen[part.head.digest].append((number, chosen, part.head.samples))
+    return None
+
+
+def _common(ones: Integers | None, others: Integers | None, count: int) -> int:
+    if ones is None or others is None:
+        both = others if ones is None else ones
+        return count if both is None else len(both)
+    return len(np.intersect1d(ones, others, assume_unique=True))
+
+
 def _absolute(name: str) -> str:
     return name if "://" in name else os.path.abspath(name)  # noqa: PTH100 - links stay as they are

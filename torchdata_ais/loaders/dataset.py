@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torchdata_ais.arguments import checked, whole_number
-from torchdata_ais.errors import StateError
+from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin
 from torchdata_ais.loaders.state import check_single, check_worker_plan
 from torchdata_ais.loaders.worker_plan import WorkerPlan
@@ -19,6 +18,7 @@ from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.ranks.start_up import wait_for_turn
 from torchdata_ais.stage.checkpoint import save, stage_names
+from torchdata_ais.stage.next_epoch import NextEpoch
 from torchdata_ais.stage.origin import note_place, trimmed
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.planned import Share
@@ -100,8 +100,8 @@ class PipeDataset(IterableDataset[Any]):
         self._listing, ranks = begin_together(pipe, found, settings, world.rank_timeout_s)
         wait_for_turn(found, _WORKERS, world.start_spread_s, ranks)
         self._runs = 0
-        # In shared memory, so that set_epoch reaches workers that live on between epochs.
-        self._epoch = torch.full((1,), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._next_epoch = NextEpoch()  # reaches workers that live on between epochs
+        self._calls = 0  # of the reader's set_epoch, when a state was loaded
         self._plan: InstancePlan | None = None
         self._pending: StreamState | WorkerPlanState | None = None
         # Handed to an iteration that has not begun.
@@ -113,18 +113,22 @@ class PipeDataset(IterableDataset[Any]):
         return len(self._pipe)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration; without it each iteration counts as one."""
-        self._epoch[0] = whole_number(epoch, "epoch")
+        """Set the epoch of the iterations from the next one on; without it each iteration counts as one.
+
+        A state that was loaded fits its own epoch: with another one the next iteration raises `UsageError`.
+        """
+        self._next_epoch.set(whole_number(epoch, "epoch"))
 
     def __bool__(self) -> bool:
         return True
 
     def __getstate__(self) -> Any:
         # The epoch goes by itself: it stays in shared memory.
-        return self._epoch, sendable({name: value for name, value in vars(self).items() if name != "_epoch"})
+        rest = {name: value for name, value in vars(self).items() if name != "_next_epoch"}
+        return self._next_epoch, sendable(rest)
 
     def __setstate__(self, state: Any) -> None:
-        self._epoch, rest = state
+        self._next_epoch, rest = state
         vars(self).update(received(rest))
 
     def __iter__(self) -> Iterator[Any]:
@@ -137,9 +141,9 @@ class PipeDataset(IterableDataset[Any]):
         self._resuming = None
         share, worker_seed = self._where()
         number, instance = _among_all(share)
-        epoch = int(self._epoch[0])
-        if epoch >= 0:
-            epoch_seed = mix_seed(self._seed, "epoch", epoch)
+        call = self._next_epoch.look()
+        if call.number:
+            epoch_seed = mix_seed(self._seed, "epoch", call.epoch)
         elif self._ranks > 1:  # what torch's generator gives, and how often each rank iterates, may differ
             epoch_seed = mix_seed(self._seed, "epoch", 0)
         elif worker_seed is not None:
@@ -150,6 +154,8 @@ class PipeDataset(IterableDataset[Any]):
         plan = InstancePlan(epoch_seed, number, instance)
         if resumed is not None:
             plan = self._resumed(resumed, share, plan)
+            if call.number and plan.epoch_seed != epoch_seed:
+                raise _another_epoch(call.epoch)
         plan = replace(plan, on_node=ranks_of_node() * share.workers)
         shard_instance(self._pipe, number, instance)
         if self._planned is not None:
@@ -215,6 +221,7 @@ class PipeDataset(IterableDataset[Any]):
         if self._planned is not None:
             worker = check_worker_plan(state)
             self._planned.check(worker)
+            self._calls = self._planned.reader.next_epoch.look().number
             self._runs = worker.runs - (worker.epoch is not None)
             self._pending = worker if worker.epoch is not None else None
             return
@@ -229,6 +236,9 @@ class PipeDataset(IterableDataset[Any]):
             assert self._planned is not None
             assert state.epoch is not None
             task = self._planned.task(state, state.epoch, share)
+            call = self._planned.reader.next_epoch.look()
+            if call.number > self._calls and not self._planned.is_epoch(task, call.epoch):
+                raise _another_epoch(call.epoch)
             self._planned.go_on_after(task)
             return InstancePlan(state.epoch.sent, plan.number, plan.instance, task=task)
         if (state.ranks, state.rank) != (plan.number, plan.instance) or state.instances is None:
@@ -238,6 +248,13 @@ class PipeDataset(IterableDataset[Any]):
             )
         digests = (state.shards, self._listing.digest)
         return InstancePlan(state.seed, plan.number, plan.instance, pack(state.instances[0]), digests)
+
+
+def _another_epoch(epoch: int) -> UsageError:
+    return UsageError.at(
+        f"set_epoch({epoch}), and the state that was loaded is of another epoch",
+        todo="finish that one first: call set_epoch(n) with its number; or load no state",
+    )
 
 
 def _among_all(share: Share) -> tuple[int, int]:

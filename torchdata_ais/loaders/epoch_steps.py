@@ -15,6 +15,7 @@ from torchdata_ais.loaders.engine import Step
 from torchdata_ais.loaders.engine_options import StepsName
 from torchdata_ais.loaders.in_process_engine import InProcessEngine
 from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.loaders.passes import another_epoch
 from torchdata_ais.loaders.streamed import StreamPasses
 from torchdata_ais.ranks.steps import StepVotes
 from torchdata_ais.world import World
@@ -54,6 +55,19 @@ class FixedStepPasses(StreamPasses):
     @override
     def check(self, world: World) -> None:
         pass
+
+    @override
+    def check_epoch(self, epoch: int, following: int) -> None:
+        if self._resume is not None:
+            following = self._resume.parts[0].user_epoch
+            if self.under_way and epoch != following:
+                raise another_epoch(epoch, following)
+        if epoch != following:
+            raise UsageError.at(
+                f"set_epoch({epoch}) of a stream with epoch_steps={self.length}: the next epoch is {following}, and it "
+                "begins in the data where the last one ended",
+                todo="leave set_epoch() out, or read by index (.read_samples()), where each epoch can be set",
+            )
 
     @override
     def _begin_at(self, epoch: int) -> None:

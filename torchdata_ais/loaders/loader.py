@@ -177,14 +177,28 @@ class AISLoader:
 
     @checked
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch; nothing changes for the epoch under way."""
+        """Set the number of the next epoch, also to give one again; nothing changes for the epoch under way.
+
+        Raises:
+            UsageError: A state was loaded that was taken in the middle of another epoch; or the epochs are steps of a
+                stream, and another one is next.
+        """
         epoch = whole_number(epoch, "epoch")
-        if epoch != self.epoch:
-            self._next_epoch = epoch
+        self._passes.check_epoch(epoch, self._next_epoch)
+        self._next_epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches, where it is known: with a fixed number of steps, and by index."""
+        """The number of batches of a whole epoch, where it is known: with a fixed number of steps, and by index."""
         return self._passes.length
+
+    @property
+    def steps_left(self) -> int:
+        """The batches that are left of the epoch under way; between epochs, and before the first, those of the next.
+
+        Raises:
+            TypeError: It is not known, as for `len`.
+        """
+        return self._passes.length - self._passes.steps_given(self._step)
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise ArgumentError.at(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torchdata_ais.errors import AISError
+from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.loaders.engine import Engine, Step
 from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings, PassOptions
 from torchdata_ais.loaders.engines import make_engine
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     import torch
 
     from torchdata_ais.loaders.meeting import Meeting
+
+
+def another_epoch(wanted: int, under_way: int) -> UsageError:
+    """Return the error for an epoch that was set while another one is to be finished."""
+    return UsageError.at(
+        f"set_epoch({wanted}), and the state that was loaded is of epoch {under_way}, which is not finished",
+        todo=f"iterate that one first, without set_epoch() or after set_epoch({under_way}); or make a loader without "
+        "load_state_dict()",
+    )
 
 
 class Passes:
@@ -72,6 +81,22 @@ class Passes:
     @property
     def under_way(self) -> bool:
         """Whether the next epoch is the rest of one that a state was taken in."""
+        raise NotImplementedError
+
+    def check_epoch(self, epoch: int, following: int) -> None:
+        """Take it that `epoch` is to be the next one.
+
+        Args:
+            epoch: Its number.
+            following: The one that would be next.
+
+        Raises:
+            UsageError: It cannot be.
+        """
+        raise NotImplementedError
+
+    def steps_given(self, step: int) -> int:
+        """Return how many batches of the epoch under way were given; `step` of them since the loader has begun it."""
         raise NotImplementedError
 
     def settings(self, epoch: int) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import Step
 from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
 from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.passes import Passes
+from torchdata_ais.loaders.passes import Passes, another_epoch
 from torchdata_ais.loaders.planned_run import RunUnderWay
 from torchdata_ais.loaders.state import check_plan_state
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import Run
+from torchdata_ais.plan import Epoch, Run
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.planned import Share, Task
 from torchdata_ais.stage.slots import SlotBatcher, not_steps
@@ -71,12 +71,28 @@ class PlannedPasses(Passes):
         why = self._why_not_steps()
         if why is not None:
             raise TypeError(f"how many items come is not known before: {why}")
-        return len(self._under_way.epoch().slots)
+        return self._current().steps
 
     @property
     @override
     def under_way(self) -> bool:
-        return self._loaded and self._under_way.step > self._under_way.epoch().step
+        return self._loaded and self._under_way.step > self._under_way.epoch().first_step
+
+    @override
+    def check_epoch(self, epoch: int, following: int) -> None:
+        here = self._under_way.epoch().number if self._loaded else epoch
+        if epoch != here and self.under_way:
+            raise another_epoch(epoch, here)
+        self._loaded = self._loaded and epoch == here
+
+    @override
+    def steps_given(self, step: int) -> int:
+        return self._under_way.step - self._current().first_step
+
+    def _current(self) -> Epoch:
+        """Return the epoch under way, also after its last step; between epochs the next one."""
+        begun = self._begun_at
+        return self._under_way.epoch() if begun is None else self._under_way.run().epoch_of(begun)
 
     @override
     def settings(self, epoch: int) -> dict[str, Any]:
@@ -95,7 +111,7 @@ class PlannedPasses(Passes):
             self._under_way.step = self._under_way.begin_of(epoch)
         self._loaded, self._begun_at = False, None
         here = self._under_way.epoch()
-        return here.number, self._under_way.step - here.step
+        return here.number, self._under_way.step - here.first_step
 
     @override
     def epoch(self, done: int) -> Iterator[Step]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.state import PlanState, Segment, damaged
 
+_log = logging.getLogger("torchdata_ais")
 _MOST_BATCH = 1 << 31
 ALLOWED = ("weights", "sources", "batch")
 """What may be changed at a resume, if the program says so."""
@@ -82,9 +84,16 @@ class RunUnderWay:
         if self._run is None:
             if not self._segments:
                 weights = self._sources().weights_at(0)
-                self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, (0,) * len(weights))]
+                none = (0,) * len(weights)
+                self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, none, 0, 0)]
             ranks = self.meeting.world.size
             self._run = Run(self._run_sources(), self.given.seed, self._segments, ranks=ranks).checked()
+            for source in self._run.never_drawn():
+                _log.warning(
+                    "source %d of the mixture has a weight and gives no sample: an epoch is too short for it. "
+                    'Raise its weight, use stop="all", or say epoch_steps=',
+                    source,
+                )
         return self._run
 
     def _names(self) -> list[str]:
@@ -118,17 +127,17 @@ class RunUnderWay:
         return self.run().epoch_of(self.step)
 
     def begin_of(self, number: int) -> int:
-        """Return the step that an epoch begins with; where the run stands in it already, the one it stands at.
+        """Return the step that an epoch begins with.
 
         Raises:
-            UsageError: It lies before what is known.
+            UsageError: It is before what is known.
         """
-        if number == self.epoch().number:
-            return self.step
-        if number < self.run().epoch_of(self._segments[-1].step).number:
+        last = self._segments[-1].step if self._segments else 0
+        known = self.run().epoch_of(last)
+        if number < known.number or (number == known.number and known.first_step < last):
             raise UsageError.at(
-                f"epoch {number} lies before the change at the resume, from which on this run is known",
-                todo="go on with a later epoch, or begin a run anew: a loader without load_state_dict()",
+                f"epoch {number} begins before the change at the resume, from which on this run is known",
+                todo="set a later epoch, or begin a run: a loader without load_state_dict()",
             )
         epoch = self.run().epoch(number)
         if epoch.position + epoch.slots.length >= 1 << 62:
@@ -138,9 +147,10 @@ class RunUnderWay:
         return epoch.step
 
     def state(self) -> PlanState:
-        """Return where the run stands: after the batch that was given out last."""
-        run = self.run()
+        """Return where the run is: after the batch that was given out last."""
+        run, epoch = self.run(), self.epoch()
         position = run.position(self.step)
+        given, left = run.windows(self.step)
         return PlanState(
             plan=PLAN_VERSION,
             sources=self._names(),
@@ -151,8 +161,12 @@ class RunUnderWay:
             segments=msgspec.convert(self._segments, list[Segment], from_attributes=True),
             step=self.step,
             position=position,
-            epoch=self.epoch().number,
+            epoch=epoch.number,
             draws=list(run.counts(position)),
+            epoch_step=epoch.first_step,
+            epoch_position=epoch.first_position,
+            given=list(given),
+            left=list(left),
         )
 
     def load(self, state: PlanState, allow: Collection[str]) -> None:
@@ -192,16 +206,50 @@ class RunUnderWay:
         self._run, self.step = None, state.step
         if changed:
             held = sources.weights_at(state.position) if changed & {"sources", "weights"} else begun.weights
-            draws = _filled(state.draws, sources)
-            self._segments.append(RunSegment(state.step, state.position, state.epoch, batch, held, draws))
-            self.run()  # says what cannot be
-        elif self.run().counts(state.position) != tuple(state.draws):
-            raise damaged("its draws are not those of its step")
+            begins_order = bool(changed & {"sources", "weights"}) or (
+                sources.tail == "drop" and len(sources.samples) > 1
+            )
+            none = [0] * len(state.draws)
+            given, left = (state.given or none, state.left or none) if begins_order else ([], [])
+            self._segments.append(
+                RunSegment(
+                    state.step,
+                    state.position,
+                    state.epoch,
+                    batch,
+                    held,
+                    _filled(state.draws, sources),
+                    state.epoch_step,
+                    state.epoch_position,
+                    _filled(given, sources) if begins_order else (),
+                    _filled(left, sources) if begins_order else (),
+                )
+            )
+            self.run()  # raises where that cannot be
+            return
+        run = self.run()
+        epoch = run.epoch_of(state.step)
+        saved = (state.position, state.epoch, tuple(state.draws), state.epoch_step, state.epoch_position)
+        planned = (run.position(state.step), epoch.number, run.counts(state.position))
+        if saved != (*planned, epoch.first_step, epoch.first_position):
+            raise damaged("its numbers are not those of its step")
 
 
 def _segment(saved: Segment, sources: Sources) -> RunSegment:
     weights, draws = _filled(saved.weights, sources), _filled(saved.draws, sources)
-    return RunSegment(saved.step, saved.position, saved.epoch, saved.global_batch, weights, draws)
+    given, left = (_filled(one, sources) if saved.given else () for one in (saved.given, saved.left))
+    return RunSegment(
+        saved.step,
+        saved.position,
+        saved.epoch,
+        saved.global_batch,
+        weights,
+        draws,
+        saved.epoch_step,
+        saved.epoch_position,
+        given,
+        left,
+    )
 
 
 def _filled(numbers: list[int], sources: Sources) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from torchdata_ais.loaders.engine import Step
 from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
 from torchdata_ais.loaders.in_process_engine import InProcessEngine
 from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.passes import Passes
+from torchdata_ais.loaders.passes import Passes, another_epoch
 from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.shown import count_text
 from torchdata_ais.stage.checkpoint import stage_names
@@ -81,6 +81,18 @@ class StreamPasses(Passes):
     def under_way(self) -> bool:
         resume = self._resume
         return resume is not None and (isinstance(resume, MergedState) or resume.step > 0)
+
+    @override
+    def check_epoch(self, epoch: int, following: int) -> None:
+        if self._resume is None or epoch == (here := self._resume.parts[0].user_epoch):
+            return
+        if self.under_way:
+            raise another_epoch(epoch, here)
+        self._resume = None  # it was taken before the first batch
+
+    @override
+    def steps_given(self, step: int) -> int:
+        return step if self._resume is None else self._resume.parts[0].step
 
     @override
     def settings(self, epoch: int) -> dict[str, Any]:

@@ -108,10 +108,14 @@ class WorkerPlan:
         whole, into = divmod(epoch.given, self._of_a_slot(task))
         return task._replace(given=whole, into=into)
 
+    def is_epoch(self, task: Task, epoch: int) -> bool:
+        """Return whether a task is of an epoch as the reader counts them."""
+        return task.run.seed == self.reader.own_seed and task.run.epoch_of(task.step).number == epoch
+
     def go_on_after(self, task: Task) -> None:
         """Have the iterations after that of `task` be the epochs after it, where the reader counts them itself."""
         if task.run.seed == self.reader.own_seed:
-            self.reader.set_epoch(task.run.epoch_of(task.step).number + 1)
+            self.reader.take_epoch(task.run.epoch_of(task.step).number + 1)
 
     def _batch(self) -> int | None:
         """Return how many samples of a rank the pipe makes one item of; None: none."""

@@ -72,11 +72,12 @@ class PlannedRun:
         lines = [
             f"data: {self.samples} samples an epoch, {about}{bytes_text(self.traffic.bytes)}, proof {self.proof}",
             *(
-                f"source {number}: {one.drawn} of {one.samples} samples an epoch{_again(one)}, weight {one.weight:.5f},"
+                f"source {number}: {one.drawn} of {one.samples} samples an epoch{_often(one)}, weight {one.weight:.5f},"
                 f" proof {one.proof}, index {one.digest}"
                 for number, one in enumerate(self.sources)
             ),
             f"steps: {self.steps} on each of {ranks} ranks, with {workers} workers each; {batches}",
+            *(f"proof: {sentence}" for sentence in _proofs(self.sources)),
             f"requests: {about}{self.traffic.ranges} ranges an epoch, in {self.traffic.requests} requests"
             + ("" if self.proof == "bytes" else ", and a listing of the shards before the first"),
             f"order: {self.order}",
@@ -146,19 +147,33 @@ def _group(request: Request) -> Hashable | None:
     return request.source if parse_url(request.shard.name).kind == "object" else None
 
 
-def _again(source: PlannedSource) -> str:
-    return f" ({source.drawn / source.samples:.1f} times each)" if source.drawn > source.samples else ""
+def _often(source: PlannedSource) -> str:
+    if source.drawn > source.samples:
+        return f" ({source.drawn / source.samples:.1f} times each)"
+    return (
+        " (never drawn: an epoch is too short for its weight)" if source.weight and not source.drawn else ""
+    )
+
+
+def _proofs(sources: list[PlannedSource]) -> list[str]:
+    """Return what the proofs of indexes compare, and what they do not."""
+    said = {
+        "bytes": 'of "bytes" the XXH64 of every sample is compared',
+        "headers": 'of "headers" keys, names and sizes are compared, and a listing of objects before the first sample; '
+        "other bytes of the same sizes are not noticed in local files, nor in objects that change after the listing",
+    }
+    return [said[proof] for proof in dict.fromkeys(source.proof for source in sources)]
 
 
 def _order(shuffle: str | None, tail: Tail) -> str:
     said = {
         "samples": "all samples in another order each epoch, by seed and position alone",
-        "runs": "runs of neighbours in another order each epoch, by seed, position and global batch alone",
+        "runs": "runs of adjacent samples, in another order each epoch, by seed, position and first global batch alone",
         None: 'as stored, in every epoch; .read_samples(shuffle="samples") mixes',
     }[shuffle]
     rest = {
         "short": "is dealt evenly over the ranks",
         "drop": "is left out",
-        "pad": "is filled up from the beginning of the epoch",
+        "pad": "is filled up from the start of the epoch",
     }[tail]
     return f"{said}; the same for any ranks and workers; the remainder of an epoch {rest}"

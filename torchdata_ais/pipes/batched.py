@@ -107,9 +107,7 @@ class Batcher(SlotBatcher):
         if plan is not None:
             self.say_to(plan)
         size = self.batchsize if plan is None else plan.batch_size or self.batchsize
-        # A batch that is given again is kept, so what another process does to its own must not reach it.
-        memory = None if plan is not None and plan.gives_again else self.memory
-        self._live = maker.rows = BatchRows(size, memory)
+        self._live = maker.rows = BatchRows(size, self.memory)
         try:
             yield from super()._items()
         finally:

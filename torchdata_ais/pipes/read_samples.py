@@ -22,6 +22,7 @@ from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.samples import PlannedSample
 from torchdata_ais.stage.bound import MemoryBound, mib
 from torchdata_ais.stage.contract import Effect
+from torchdata_ais.stage.next_epoch import NextEpoch
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.planned import PlannedStage
 from torchdata_ais.stage.policy import ErrorPolicy, OnError
@@ -38,16 +39,17 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
     Args:
         source: A `SampleIndex`; a `Mixture` of several; the place of a stored index, as `SampleIndex.open` takes it; or
             a lister, whose shards have their index beside them (``AISSourceLister(...).read_samples()``).
-        shuffle: ``"samples"``: all samples, in an order that is another in each epoch; ``"runs"``: neighbours stay
-            together, so that fewer requests are made; None: the stored order.
+        shuffle: ``"samples"``: all samples, in an order that is another in each epoch; ``"runs"``: adjacent samples
+            stay together, so that fewer requests are made; None: the stored order.
         seed: Seed of the order. A loader's counts instead, where it has one.
         positions: The numbers of the samples to read, in this order, instead of all (they may repeat).
         batch_size: How many samples of a rank make a batch, for loaders that batch by themselves. Below this stage
             ``.batched(n)`` says so.
         tail: What becomes of the remainder of an epoch that makes no whole global batch: ``"short"`` deals it evenly
-            over the ranks, ``"drop"``, or ``"pad"`` with the beginning of the epoch.
+            over the ranks, ``"drop"``, or ``"pad"`` with the start of the epoch.
         empty: What becomes of a batch of which filters and error policies left nothing: ``"error"``, or ``"repeat"``:
-            the worker's last batch is given again; before its first one (at a resume, too), the one after.
+            what is left of the slices of the other ranks in that step; else the nearest batch of the epoch before it,
+            or after it, of which something is left. It is read again, so it is the same after a resume.
         epoch_steps: Global batches of an epoch; the next goes on in the data where it stopped. None: all samples
             (or what the `Mixture` says).
         index_dir: A folder of this node that an index far away is copied to (`SampleIndex.kept_in`).
@@ -64,8 +66,8 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         mixture). Of an index that is joined (`SampleIndex.join`), the fields of the others come with it.
 
     Order:
-        A function of seed, position and, for ``"runs"``, global batch. Global batch k holds the same samples for any
-        number of ranks and workers. Ranks take equal slices of it; their batches go round their workers.
+        A function of seed, position and, for ``"runs"``, the first global batch. Global batch k holds the same samples
+        for any number of ranks and workers. Ranks take equal slices of it; their batches go round their workers.
 
     Memory:
         ``prefetch_bytes + max(sample)``; 8 bytes a shard and a selected sample for the index; 512 KiB for each of up to
@@ -136,6 +138,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         self.batch_size = batch_size
         self._empty = empty
         self._compared = False
+        self.next_epoch = NextEpoch()
 
     @property
     def gives_all(self) -> bool:
@@ -166,6 +169,8 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
             self.compare_with_listing()
         task = self._begin(run, share, epoch)
         steps = range(task.step + share.worker, epoch.end, share.workers)[task.given :]
+        if task.only is not None:
+            steps = range(task.step, task.step + 1)
         live = self._live = PlannedReading(
             run,
             share.rank,
@@ -174,6 +179,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
             self.stored_options(),
             task.places,
             task.into,
+            task.only,
             max_bytes=self._safety.max_sample_bytes,
             cache=self._cache,
         )

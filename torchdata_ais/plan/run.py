@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
+import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.hashing import Integers
-from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop
+from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop, cut_to_round
 from torchdata_ais.plan.slots import Slots, Tail, too_large
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Which function of the position the order is; kept in states."""
 
 Shuffle = Literal["samples", "runs"] | None
 _RUN_BYTES = 8 << 20
+_AT_ONCE = 1 << 12  # positions that are looked up at a time, to fill a batch up
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Sources:
         mean_bytes: The mean size of a sample of each.
         schedule: ``(from_position, weights)``: rounded weights, of each source one, that sum to 65,536.
         stop: When an epoch ends; see `MixedOrder`.
-        shuffle: ``"samples"``, ``"runs"`` (neighbours in the stored order stay together), or None.
-        run_bytes: How many bytes of neighbours, at most an eighth of a global batch.
+        shuffle: ``"samples"``, ``"runs"`` (adjacent samples of the stored order stay together), or None.
+        run_bytes: How many bytes of adjacent samples, at most an eighth of a global batch.
         epoch_steps: Steps of an epoch; None: `stop` decides.
         tail: What becomes of the remainder of an epoch; see `Slots`.
     """
@@ -66,7 +68,11 @@ class Sources:
 
 @dataclass(frozen=True)
 class RunSegment:
-    """A part of a run in which global batch, sources and weights are the same; see `torchdata_ais.state.Segment`."""
+    """A part of a run in which global batch, sources and weights are the same; see `torchdata_ais.state.Segment`.
+
+    `Run.segment` makes the next one. Those with `given` and `left` begin another order, those without continue the
+    order of the one before.
+    """
 
     step: int
     position: int
@@ -74,28 +80,59 @@ class RunSegment:
     global_batch: int
     weights: tuple[int, ...]
     draws: tuple[int, ...]
+    epoch_step: int | None = None
+    epoch_position: int | None = None
+    given: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether an epoch begins with it."""
+        return self.epoch_position in (None, self.position)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch, or what a segment has of one.
+    """An epoch, or what is left of one after a segment has begun in it.
 
     Attributes:
         number: Which one, from the beginning of the run.
-        step: Its first step.
-        position: Its first position.
-        slots: Its steps.
+        step: The first step of `slots`.
+        position: The first position of `slots`.
+        slots: Its steps, or those left.
+        first_step: Its first step.
+        first_position: Its first position.
+        known: The first position of it that this run can look up.
     """
 
     number: int
     step: int
     position: int
     slots: Slots
+    first_step: int
+    first_position: int
+    known: int
 
     @property
     def end(self) -> int:
         """The step after its last."""
         return self.step + len(self.slots)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the whole epoch has."""
+        return self.end - self.first_step
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Whole epochs of one length that follow each other."""
+
+    number: int
+    step: int
+    position: int
+    count: int
+    slots: Slots
 
 
 class Run:
@@ -120,21 +157,32 @@ class Run:
     ) -> None:
         self.sources, self.seed, self.ranks = sources, seed, ranks
         self.segments = list(segments)
+        begun = [segment for segment in self.segments if segment.given or segment is self.segments[0]]
+        self._origin = origin = begun[-1]  # where the order that holds now begins
+        opened, until = _windows(begun, sources.samples)
         self._orders = [
-            Order(samples, seed, shuffle=sources.shuffle is not None, run=self._run_of(number), source=number)
+            Order(
+                samples,
+                seed,
+                shuffle=sources.shuffle is not None,
+                run=self._run_of(number),
+                source=number,
+                opened=opened[number],
+            )
             for number, samples in enumerate(sources.samples)
         ]
-        origin = self.segments[0]  # where the weights that hold now began
-        self._order = self._order_from(origin.position, origin.weights, origin.draws)
-        for before, segment in pairwise(self.segments):
-            # A schedule that was changed may come to the same weights, and have drawn otherwise before.
-            if before.weights != segment.weights or self.counts(segment.position) != segment.draws:
-                origin = segment
-                self._order = self._order_from(origin.position, origin.weights, origin.draws)
-        given = (sources.epoch_steps or 1) * self.segments[-1].global_batch
-        self._length = self._order_from(0, origin.weights, None).length or given
-        self._whole = self._slots(self._length)
-        self._first = self._begun(origin)
+        later = [one for one in sources.schedule if one[0] > origin.position]
+        self._order = MixedOrder(
+            self._orders,
+            [(origin.position, origin.weights), *later],
+            "never" if sources.epoch_steps is not None else sources.stop,
+            position=origin.position,
+            draws=origin.draws,
+            number=origin.epoch,
+            until=None if origin.begins_epoch else until,
+            whole=self.segments[-1].global_batch if sources.tail == "drop" else 1,
+        )
+        self._first, self._spans = self._of_steps() if sources.epoch_steps is not None else self._of_windows()
 
     @classmethod
     def begun(cls, sources: Sources, seed: int, global_batch: int, ranks: int = 1) -> Self:
@@ -145,75 +193,147 @@ class Run:
         )
 
     def _run_of(self, source: int) -> int:
-        """Return how many neighbours stay together: the same over the whole run, and for any topology."""
+        """Return how many adjacent samples stay together: the same over the whole run, and for any topology."""
         if self.sources.shuffle != "runs":
             return 1
         mean = self.sources.mean_bytes[source] if self.sources.mean_bytes else 1.0
         return max(1, min(int(self.sources.run_bytes / max(mean, 1.0)), self.segments[0].global_batch // 8))
 
-    def _order_from(
-        self, position: int, weights: tuple[int, ...], draws: tuple[int, ...] | None
-    ) -> MixedOrder:
-        later = [one for one in self.sources.schedule if one[0] > position]
-        stop: Stop = "never" if self.sources.epoch_steps is not None else self.sources.stop
-        schedule = [(position, weights), *later]
-        return MixedOrder(self._orders, schedule, stop, position=position, draws=draws)
+    def _slots(self, length: int, before: int = 0) -> Slots:
+        return Slots(length, self.segments[-1].global_batch, self.ranks, self.sources.tail, before)
 
-    def _slots(self, length: int) -> Slots:
-        return Slots(length, self.segments[-1].global_batch, self.ranks, self.sources.tail)
+    def _of_steps(self) -> tuple[Epoch | None, list[_Span]]:
+        """Return epochs that are so many steps."""
+        last, steps = self.segments[-1], self.sources.epoch_steps or 1
+        number, done = divmod(last.step, steps)
+        left = (steps - done) * last.global_batch
+        whole = self._slots(steps * last.global_batch)
+        begin = last.position if last.epoch_position is None or not done else last.epoch_position
+        first = Epoch(
+            number,
+            last.step,
+            last.position,
+            self._slots(left),
+            last.step - done,
+            begin,
+            max(begin, self._origin.position),
+        )
+        return first, [_Span(number + 1, first.end, last.position + left, 1 << 62, whole)]
 
-    def _begun(self, origin: RunSegment) -> Epoch:
-        """Return what the last segment has of the epoch that it begins in."""
-        last, steps = self.segments[-1], self.sources.epoch_steps
-        if steps is not None:
-            number, left = last.step // steps, (steps - last.step % steps) * last.global_batch
-        else:
-            number, left = origin.epoch, origin.position + (self._order.length or 0) - last.position
-            if left <= 0:
-                more, into = divmod(-left, self._length)
-                number, left = number + 1 + more, self._length - into
-        if self.sources.tail == "drop" and left < min(last.global_batch, self._length):
-            return Epoch(number + 1, last.step, last.position + left, self._whole)
-        return Epoch(number, last.step, last.position, self._slots(left))
+    def _of_windows(self) -> tuple[Epoch | None, list[_Span]]:
+        """Return epochs that are windows of the sources: what the last segment has of the first, and the others."""
+        last = self.segments[-1]
+        number, begin, length = self._order.epoch_at(last.position)
+        first, step, position = None, last.step, last.position
+        inside = begin < position if last.epoch_position is None else not last.begins_epoch
+        if inside and number == last.epoch:  # else nothing is left of it
+            left = begin + length - position
+            if self.sources.tail != "drop" or left >= last.global_batch:
+                whole_begin = begin if last.epoch_position is None else last.epoch_position
+                known = max(whole_begin, self._origin.position)
+                first_step = step if last.epoch_step is None else last.epoch_step
+                slots = self._slots(left, position - known)
+                first = Epoch(number, step, position, slots, first_step, whole_begin, known)
+                step = first.end
+            position, number = begin + length, number + 1
+        spans = []
+        for stretch in self._order.stretches:
+            skipped = max(0, number - stretch.number)
+            if skipped < stretch.count:
+                slots = self._slots(stretch.length)
+                spans.append(_Span(number, step, position, stretch.count - skipped, slots))
+                step += spans[-1].count * len(slots)
+                number, position = stretch.number + stretch.count, stretch.end
+        return first, spans
 
     def checked(self) -> Self:
-        """Return this run, if an epoch of it has at least one whole global batch.
+        """Return this run, if each epoch of it has at least one whole global batch.
 
         Raises:
-            UsageError: It has none; names both numbers.
+            UsageError: One has none; names both numbers.
         """
         batch = self.segments[-1].global_batch
-        if self._length < batch:
-            raise too_large(batch, self._length)
+        shortest = min(span.slots.length for span in self._spans if span.count > 1)
+        if shortest < batch:
+            raise too_large(batch, shortest)
         return self
+
+    def never_drawn(self) -> list[int]:
+        """Return the sources that have a weight in the end, and of which no epoch takes a sample."""
+        last = self._order.stretches[-1]
+        return [source for source in last.drawn_from if not last.each[source]]
 
     def epoch_of(self, step: int) -> Epoch:
         """Return the epoch that a step belongs to; of those before the last segment nothing is known here."""
         first = self._first
-        if step < first.step:
-            raise IndexError(f"step {step} lies before step {first.step}, from which on this run is known")
-        if step < first.end:
+        if step < self.segments[-1].step:
+            raise IndexError(
+                f"step {step} is before step {self.segments[-1].step}, from which on this run is known"
+            )
+        if first is not None and step < first.end:
             return first
-        whole, _ = divmod(step - first.end, len(self._whole))
-        begin = first.position + first.slots.length + whole * self._length
-        return Epoch(first.number + 1 + whole, first.end + whole * len(self._whole), begin, self._whole)
+        span = self._spans[bisect_right([one.step for one in self._spans], step) - 1]
+        return self._of_span(span, (step - span.step) // len(span.slots))
+
+    @staticmethod
+    def _of_span(span: _Span, more: int) -> Epoch:
+        step = span.step + more * len(span.slots)
+        position = span.position + more * span.slots.length
+        return Epoch(span.number + more, step, position, span.slots, step, position, position)
 
     def epoch(self, number: int) -> Epoch:
         """Return an epoch by its number."""
-        first = self._first
+        first = self._first if self._first is not None else self._of_span(self._spans[0], 0)
         if number < first.number:
-            raise IndexError(f"epoch {number} lies before epoch {first.number}")
-        more = number - first.number
-        return first if not more else self.epoch_of(first.end + (more - 1) * len(self._whole))
+            raise IndexError(f"epoch {number} is before epoch {first.number}")
+        if number == first.number:
+            return first
+        span = self._spans[bisect_right([one.number for one in self._spans], number) - 1]
+        return self._of_span(span, number - span.number)
 
     def positions(self, step: int, rank: int = 0) -> Integers:
         """Return the positions of the run that `rank` gets in `step`."""
         epoch = self.epoch_of(step)
-        result: Integers = epoch.slots.positions(step - epoch.step, rank) + epoch.position
+        slots, number = epoch.slots, step - epoch.step
+        result: Integers = slots.positions(number, rank) + epoch.position
+        begin, end = slots.slice_of(number, rank)
+        if end > slots.length:
+            distinct = self.sources.stop == "first" or len(self.sources.samples) == 1
+            if not distinct or slots.before + slots.length < slots.global_batch:
+                first = number * slots.global_batch
+                result = self._padded(epoch, number)[begin - first : end - first]
         return result
 
+    def _padded(self, epoch: Epoch, number: int) -> Integers:
+        """Return the last batch of an epoch, filled up with samples that are not in it yet while there are some.
+
+        They are of the epoch from its start on, and then of the next one.
+        """
+        slots = epoch.slots
+        begin, end = epoch.position + number * slots.global_batch, epoch.position + slots.length
+        following = self.epoch(epoch.number + 1)
+        chosen = list(range(begin, end))
+        there = set(self._samples_at(np.arange(begin, end)))
+        more = [(epoch.known, begin), (following.position, following.position + following.slots.length)]
+        for first, last in more:
+            for some in range(first, last, _AT_ONCE):
+                numbers = np.arange(some, min(last, some + _AT_ONCE))
+                for position, sample in zip(numbers.tolist(), self._samples_at(numbers), strict=True):
+                    if len(chosen) == slots.global_batch:
+                        return np.array(chosen, dtype=np.int64)
+                    if sample not in there:
+                        there.add(sample)
+                        chosen.append(position)
+        missing = slots.global_batch - len(chosen)  # all samples are in it
+        again = epoch.known + np.arange(missing) % (end - epoch.known)
+        return np.concatenate([np.array(chosen, dtype=np.int64), again])
+
+    def _samples_at(self, positions: Integers) -> Iterator[tuple[int, int]]:
+        draws = self.at(positions)
+        return zip(draws.source.tolist(), draws.index.tolist(), strict=True)
+
     def position(self, step: int) -> int:
-        """Return where the run stands before `step`: all positions below were given out, or dropped."""
+        """Return the position before `step`: all positions below were given out, or dropped."""
         epoch = self.epoch_of(step)
         return epoch.position + (step - epoch.step) * epoch.slots.global_batch
 
@@ -222,5 +342,66 @@ class Run:
         return self._order.at(positions)
 
     def counts(self, position: int) -> tuple[int, ...]:
-        """Return how many samples of each source stand before a position."""
+        """Return how many samples of each source are at positions below a position."""
         return tuple(self._order.counts(position).tolist())
+
+    def segment(self, step: int, global_batch: int, weights: tuple[int, ...] | None = None) -> RunSegment:
+        """Return the segment that begins at a step with another global batch, or also with other weights."""
+        epoch, position = self.epoch_of(step), self.position(step)
+        given, left = self.windows(step)
+        begins_order = weights is not None or (self.sources.tail == "drop" and len(self.sources.samples) > 1)
+        none = (0,) * len(self.sources.samples)
+        return RunSegment(
+            step,
+            position,
+            epoch.number,
+            global_batch,
+            self.segments[-1].weights if weights is None else weights,
+            self.counts(position),
+            epoch.first_step,
+            epoch.first_position,
+            (given or none) if begins_order else (),
+            (left or none) if begins_order else (),
+        )
+
+    def windows(self, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return of each source how many samples the epoch of `step` has given before it, and how many it has left.
+
+        Those given before a change of the order in this epoch are not counted.
+
+        Both are empty between epochs, and where an epoch is so many steps.
+        """
+        epoch, position = self.epoch_of(step), self.position(step)
+        if self.sources.epoch_steps is not None or position == epoch.first_position:
+            return (), ()
+        draws = self.counts(position)
+        begins, ends = self._order.window_at(position)
+        given = tuple(draw - begin for draw, begin in zip(draws, begins, strict=True))
+        return given, tuple(end - draw for draw, end in zip(draws, ends, strict=True))
+
+
+def _windows(
+    begun: Sequence[RunSegment], samples: Sequence[int]
+) -> tuple[list[list[tuple[int, int]]], list[int]]:
+    """Return of each source the windows that a change has interrupted, and where the one that it is in ends.
+
+    Of `stop="all"` that is the draw by which each sample has come, of ``"first"`` the one before any comes again. Both
+    are as many draws after the first of the epoch as there are samples; but where the change came in the middle of a
+    part that is permuted, only its end has all of it.
+    """
+    opened: list[list[tuple[int, int]]] = [[] for _ in samples]
+    until: list[int] = []
+    for before, segment in pairwise(begun):
+        goes_on = before.epoch == segment.epoch and until
+        ends = []
+        for source, count in enumerate(samples):
+            draw = segment.draws[source]
+            end = until[source] if goes_on else draw - segment.given[source] + count
+            window = max(draw - segment.given[source], before.draws[source]), draw + segment.left[source]
+            first, last = cut_to_round(*window, draw // count, count)
+            if first < draw < last:
+                opened[source].append((first, last))
+                end = draw if first >= end else max(end, last)
+            ends.append(end)
+        until = ends
+    return opened, until

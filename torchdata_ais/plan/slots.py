@@ -27,6 +27,7 @@ class Slots:
         ranks: How many ranks share each global batch.
         tail: What becomes of the remainder: ``"short"`` deals it evenly, and a rank that would get nothing
             repeats one of its positions; ``"drop"`` leaves it out; ``"pad"`` fills it from the epoch's start.
+        before: Positions of the epoch before these, which ``"pad"`` takes first; the epoch starts at ``-before``.
 
     Example:
         >>> slots = Slots(length=10, global_batch=4, ranks=2)
@@ -38,6 +39,7 @@ class Slots:
     global_batch: int
     ranks: int = 1
     tail: Tail = "short"
+    before: int = 0
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -64,15 +66,22 @@ class Slots:
         """
         if not (0 <= step < len(self) and 0 <= rank < self.ranks):
             raise IndexError(f"step {step} of {len(self)}, rank {rank} of {self.ranks}")
-        result: Integers = np.arange(*self._slice(step, rank), dtype=np.int64) % self.length
+        begin, end = self.slice_of(step, rank)
+        result: Integers = np.arange(begin, end, dtype=np.int64)
+        if end > self.length:
+            more = result[max(self.length - begin, 0) :]
+            more -= self.length
+            more %= self.before + self.length
+            more -= self.before
         return result
 
     def size(self, step: int, rank: int = 0) -> int:
         """Return how many positions `rank` gets in `step`."""
-        begin, end = self._slice(step, rank)
+        begin, end = self.slice_of(step, rank)
         return end - begin
 
-    def _slice(self, step: int, rank: int) -> tuple[int, int]:
+    def slice_of(self, step: int, rank: int = 0) -> tuple[int, int]:
+        """Return where the slice of `rank` in `step` begins and ends; what is past `length` is filled up."""
         first = step * self.global_batch
         size = self.global_batch if self.tail == "pad" else min(self.global_batch, self.length - first)
         begin, end = first + rank * size // self.ranks, first + (rank + 1) * size // self.ranks
@@ -80,6 +89,12 @@ class Slots:
             begin = min(begin, first + size - 1)
             end = begin + 1
         return begin, end
+
+    def part(self, begin: int, end: int, rank: int) -> Integers:
+        """Return the positions that `rank` gets of those from `begin` to `end`."""
+        first, last = (begin + one * (end - begin) // self.ranks for one in (rank, rank + 1))
+        result: Integers = np.arange(first, last, dtype=np.int64)
+        return result
 
     def given(self, rank: int = 0) -> int:
         """Return how many positions `rank` gets in an epoch."""

@@ -33,6 +33,7 @@ class PlannedReading:
         options: How the shards of each index are reached, of those that are joined, too (`PlannedData.joined`).
         places: Which of the indexes each source of the run is; None: in their order.
         into: How many samples of the first batch were given before.
+        only: The positions of the one batch, instead of those of its step.
         max_bytes: Bound on one sample.
         cache: Where whole shards are kept.
 
@@ -48,6 +49,7 @@ class PlannedReading:
     options: Sequence[StoreOptions]
     places: Sequence[int | None] | None
     into: int = 0
+    only: Integers | None = None
     _: KW_ONLY
     max_bytes: int | None
     cache: ObjectCache | None
@@ -67,7 +69,7 @@ class PlannedReading:
         slots: list[Integers] = []
         count, most = 0, 1
         for slot, step in enumerate(self.steps):
-            positions.append(self.run.positions(step, self.rank)[0 if slot else self.into :])
+            positions.append(self._positions(step)[0 if slot else self.into :])
             slots.append(np.full(len(positions[-1]), slot))
             count += len(positions[-1])
             if count >= most or slot + 1 == len(self.steps):
@@ -75,6 +77,9 @@ class PlannedReading:
                     self.run, np.concatenate(positions), np.concatenate(slots), self.places
                 )
                 count, most, positions, slots = 0, min(_AT_ONCE, 4 * count), [], []
+
+    def _positions(self, step: int) -> Integers:
+        return self.run.positions(step, self.rank) if self.only is None else self.only
 
     def sample_of(self, whole: Whole) -> PlannedSample:
         """Return what came as a sample.
@@ -97,7 +102,9 @@ class PlannedReading:
         """Return how many samples are planned for a batch."""
         step = self.steps[slot]
         if self.data.groups is not None:
-            return self.data.planned_samples(self.run, self.run.positions(step, self.rank), self.places)
+            return self.data.planned_samples(self.run, self._positions(step), self.places)
+        if self.only is not None:
+            return len(self.only)
         epoch = self.run.epoch_of(step)
         return epoch.slots.size(step - epoch.step, self.rank)
 
@@ -108,5 +115,5 @@ class PlannedReading:
         return EmptyBatchError.at(
             f"nothing is left of the batch of the positions {positions.tolist()}: the samples "
             f"{[one.reference.key for one in wanted]} were left out",
-            todo="filter when the index is chosen (index.select), or give the batch before again: empty='repeat'",
+            todo="filter when the index is chosen (index.select), or give another batch in its place: empty='repeat'",
         )

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from torchdata_ais.errors import StateError
 
-MARK = ("pickled by torchdata_ais", 3)
+MARK = ("pickled by torchdata_ais", 4)
 """The second is counted on when attributes of stages change in a way that an older pickle would not fit."""
 
 

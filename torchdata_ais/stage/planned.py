@@ -13,11 +13,13 @@ from typing_extensions import Self
 from torchdata_ais.arguments import whole_number
 from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.plan import Epoch, Run
+from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.reading.packing import Grouping
 from torchdata_ais.reading.planned import PlannedReading
 from torchdata_ais.reading.planned_data import PlannedData
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.datapipes import SHARDING_PRIORITIES
+from torchdata_ais.stage.next_epoch import EpochCall, NextEpoch
 from torchdata_ais.stage.seed import mix_seed
 from torchdata_ais.world import known_ranks
 
@@ -53,6 +55,7 @@ class Task(NamedTuple):
         places: Which of its indexes each source of the run is; None for one that is not drawn any more.
         given: How many batches of this share, from the first step on, were given before.
         into: How many samples of the next one.
+        only: Positions that are read instead, as one batch; None: the steps.
     """
 
     run: Run
@@ -61,6 +64,7 @@ class Task(NamedTuple):
     places: list[int | None]
     given: int = 0
     into: int = 0
+    only: Integers | None = None
 
 
 class DrawnStage(Stage):
@@ -92,6 +96,7 @@ class PlannedStage(SlotStage):
         run_seed: What the order, and each random draw below, depends on.
         slots_given: How many batches this worker had in the last iteration, once it is over.
         under_way: What is given in the iteration under way, or was in the last.
+        next_epoch: What `set_epoch` was called with, of this stage or of the one that it is a copy of.
     """
 
     planned = True
@@ -101,12 +106,15 @@ class PlannedStage(SlotStage):
     run_seed: int = 0
     slots_given: int = 0
     under_way: Task | None = None
+    next_epoch: NextEpoch
 
     _live: PlannedReading | None = None
     _empty: Literal["error", "repeat"] = "error"
     _seed: int = 0
     _epoch: int = 0
     _was_set: bool = False
+    _calls: int = 0  # of `set_epoch` that it has taken
+    _was_sent_calls: bool = False
     _sent: int | None = None
     _task: Task | None = None
     _given: Share | None = None
@@ -153,8 +161,24 @@ class PlannedStage(SlotStage):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch; its order then follows from it and from `seed` alone."""
-        self._epoch, self._was_set = whole_number(epoch, "epoch"), True
+        """Set the number of the next epoch; its order then follows from it and from `seed` alone.
+
+        Copies of this stage in loaders and in their workers take it, too, for the pass after the one under way.
+        """
+        self.next_epoch.set(whole_number(epoch, "epoch"))
+
+    def take_epoch(self, epoch: int) -> None:
+        """Take the number of the next epoch: loaders call it. Only a later call of `set_epoch` counts."""
+        self._epoch, self._was_set, self._calls = epoch, True, self.next_epoch.look().number
+
+    def take_call(self, call: EpochCall) -> None:
+        """Take a call of `set_epoch`, once: loaders whose workers are to begin with the same one call it."""
+        self._was_sent_calls = True
+        self._take_call(call)
+
+    def _take_call(self, call: EpochCall) -> None:
+        if call.number != self._calls:
+            self._epoch, self._was_set, self._calls = call.epoch, True, call.number
 
     # What is next
 
@@ -184,8 +208,8 @@ class PlannedStage(SlotStage):
         return Share(rank or 0, ranks)
 
     def batches(self) -> int:
-        """Return how many batches this rank gets in the next epoch."""
-        return len(self._next(self.rank_share())[2].slots)
+        """Return how many batches this rank gets in the next epoch, those given before a resume included."""
+        return self._next(self.rank_share())[2].steps
 
     def __len__(self) -> int:
         """The number of samples that this rank gets in the next epoch, in all its workers."""
@@ -203,6 +227,8 @@ class PlannedStage(SlotStage):
                 f"{share.ranks} ranks and {share.workers} workers share batches, and nothing says what a batch is",
                 todo="put .batched(n) below, or pass batch_size=n to .read_samples() if the loader makes the batches",
             )
+        if not self._was_sent_calls:
+            self._take_call(self.next_epoch.look())
         sources, epoch = self.data.sources_with(), self._epoch
         size = self.batch_size
         if size is None:
@@ -245,9 +271,13 @@ class PlannedStage(SlotStage):
 
     @property
     def gives_again(self) -> bool:
-        """Whether a batch may be given a second time, in the place of an empty one."""
+        """Whether another batch is given in the place of an empty one."""
         return self._empty == "repeat"
 
+    def steps(self) -> range:
+        """Return the steps of the batches of this worker in the iteration under way."""
+        return range(0) if self._live is None else self._live.steps
+
     def lost(self, slot: int) -> EmptyBatchError | None:
-        """Return the error for a batch of which nothing is left; None: the batch before is given again."""
+        """Return the error for a batch of which nothing is left; None: another is given in its place."""
         return None if self.gives_again or self._live is None else self._live.lost(slot)

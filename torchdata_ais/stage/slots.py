@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from torchdata_ais.errors import EmptyBatchError
 from torchdata_ais.stage.below_plan import check_below_plan
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
-from torchdata_ais.stage.planned import DrawnStage, PlannedStage, SlotStage
+from torchdata_ais.stage.planned import DrawnStage, PlannedStage, SlotStage, Task
+from torchdata_ais.stage.substitutes import Substitutes, separate
 from torchdata_ais.stage.upstream import parents, upstream
 
 
@@ -146,32 +147,37 @@ class SlotBatcher(Pipe[Any], DrawnStage):
         """Yield a batch for each that was laid down, of what is `left` of it.
 
         Raises:
-            EmptyBatchError: Nothing is left of one, and it may not be replaced by the batch before; or of all of them.
+            EmptyBatchError: Nothing is left of one, and it may not be replaced by another; or of all of them.
         """
-        made: tuple[Any] | None = None
-        owed = 0  # empty batches before the first that is none: a worker begins anew at every resume
+        substitutes: Substitutes | None = None
+        maker: SlotBatcher = self
         for slot, items in enumerate(left):
-            if items:
-                made = (self._batch(items),)
-                for _ in range(owed + 1):
-                    yield made[0]
-                owed = 0
-                continue
-            error = plan.lost(slot)
+            error = plan.lost(slot) if not items else None
             if error is not None:
                 raise error
-            self.stats.skip(
-                EmptyBatchError.at("a batch is empty, and another of its worker is given in its place")
-            )
-            if made is None:
-                owed += 1
-            else:
-                yield made[0]
-        if owed:
-            raise EmptyBatchError.at(
-                f"a worker has {owed} batches left in this epoch, and nothing is left of any of them",
-                todo="filter when the index is chosen (index.select)",
-            )
+            if plan.gives_again and substitutes is None and plan.under_way is not None:
+                maker = cast(SlotBatcher, separate(self))
+                substitutes = Substitutes(plan.under_way, maker.rows_of)
+            if substitutes is None:
+                yield self._batch(items)
+                continue
+            step = plan.steps()[slot]
+            if items:
+                substitutes.note(step)
+                yield self._batch(items)
+                continue
+            self.stats.skip(EmptyBatchError.at("a batch is empty, and another is given in its place"))
+            yield maker._batch(substitutes.rows(step, len(plan.steps()) - slot))
+
+    def rows_of(self, task: Task) -> list[Any]:
+        """Return what stages leave of the one batch of a task."""
+        plan, slots = planned_above(self), slots_above(self)
+        if plan is None or slots is None:
+            return []
+        self.say_to(plan)
+        plan.take_task(task)
+        found = list(self._as_planned(plan, slots))
+        return found[0] if found else []
 
     def _of_stream(self) -> Iterator[Any]:
         """Yield batches of what comes, where nothing was laid down."""
