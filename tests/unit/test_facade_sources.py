@@ -48,22 +48,22 @@ def test_a_folder_is_a_list_of_its_shards_and_of_nothing_else(tmp_path: Path, sh
 
 
 def test_a_prefix_of_a_bucket_is_a_list_of_its_shards(
-    ais_cluster: LocalCluster, shards: list[str], monkeypatch: pytest.MonkeyPatch
+    ais_cluster: LocalCluster, ais_bucket: Any, shards: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIS_ENDPOINT", ais_cluster.endpoint)
-    ais_cluster.client().bucket("prefixes").create(exist_ok=True)
+    home = f"ais://{ais_bucket.name}"
     for name in (*shards, shards[0] + ".idx"):
         put_object(
-            f"ais://prefixes/a/{Path(name).name}",
+            f"{home}/a/{Path(name).name}",
             Path(shards[0]).read_bytes(),
             StoreOptions(ais_cluster.endpoint),
         )
-    for prefix in ("ais://prefixes", "ais://prefixes/a/", "ais://prefixes/a/shard-", "ais://prefixes/a"):
+    for prefix in (home, f"{home}/a/", f"{home}/a/shard-", f"{home}/a"):
         names = [url.partition("?")[0][-9:] for url in wds.shardlists.expand_urls(prefix)]
         assert names == ["d-000.tar", "d-001.tar"]
-    assert wds.shardlists.expand_urls("ais://prefixes/a/shard-000.tar") == ["ais://prefixes/a/shard-000.tar"]
+    assert wds.shardlists.expand_urls(f"{home}/a/shard-000.tar") == [f"{home}/a/shard-000.tar"]
     with pytest.raises(NotFoundError, match="A bucket knows no"):
-        wds.WebDataset("ais://prefixes/a/shard-*.tar")
+        wds.WebDataset(f"{home}/a/shard-*.tar")
 
 
 def test_lists_iterables_and_dicts_of_urls(shards: list[str]) -> None:

@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -561,6 +562,7 @@ def test_the_command_takes_functions_by_name_and_several_sources(tmp_path, monke
         "def ten(sample): return {**sample, 'cls': sample['cls'] + 10}\n"
     )
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the working folder
     shards = example_shards(tmp_path)
     result = run(
         *shards, f"{tmp_path}/out/s-%d.tar", "--map", "my_functions_of_convert:ten", "--select",
