@@ -66,6 +66,9 @@ def cut_of(frame: Frame, height: int, width: int) -> Part:
 class Replayed(random.Random):
     """Gives again what torchvision has drawn of torch's generator."""
 
+    def __new__(cls, _: list[float]) -> Replayed:
+        return super().__new__(cls)  # CPython 3.10 takes its argument for a seed
+
     def __init__(self, numbers: list[float]) -> None:
         super().__init__(0)
         self.numbers = numbers
