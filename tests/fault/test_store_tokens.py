@@ -29,6 +29,7 @@ from torchdata_ais.store import (
     open_blocks,
     put_object,
     resolve_options,
+    tokens,
 )
 from torchdata_ais.store.tokens import origin
 from torchdata_ais.testing import shard_bytes
@@ -72,6 +73,66 @@ def test_nodes_of_the_cluster_get_the_token_and_the_map_is_read_once():
             assert read("ais://b/s.tar", options) == BODY
             assert shown(proxy) == shown(target) == [f"Bearer {TOKEN}"] * 2
             assert sum("smap" in request.target for request in proxy.requests) == 1
+
+
+@pytest.mark.parametrize("kind", ["tmap", "pmap"])
+@pytest.mark.parametrize("net", ["public_net", "intra_control_net", "intra_data_net"])
+def test_a_node_gets_the_token_by_each_of_its_nets(kind, net):
+    with RawServer(whole(BODY)) as target:
+        others = {"public_net": {"direct_url": "http://127.0.0.1:9"}, "intra_data_net": None}
+        nodes = {"tmap": {}, "pmap": {}, kind: {"n": others | {net: {"direct_url": target.endpoint}}}}
+
+        def script(request):
+            smap = status(200, body=json.dumps(nodes).encode())
+            (smap if "what=smap" in request.target else redirect(target.url()))(request)
+
+        with RawServer(script) as proxy:
+            assert read("ais://b/s.tar", StoreOptions(endpoint=proxy.endpoint, token=TOKEN)) == BODY
+        assert shown(target) == [f"Bearer {TOKEN}"]
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_a_node_that_joins_later_gets_the_token_and_the_map_is_read_at_most_every_ten_seconds(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(tokens, "time", clock)
+    nodes = []
+
+    def maps():
+        return sum("smap" in request.target for request in proxy.requests)
+
+    with RawServer(whole(BODY)) as target:
+
+        def script(request):
+            (smap(*nodes) if "what=smap" in request.target else redirect(target.url()))(request)
+
+        with RawServer(script) as proxy:
+            options = StoreOptions(endpoint=proxy.endpoint, token=TOKEN)
+            for later, read_so_far in ((0.0, 1), (9.5, 1), (0.5, 2)):
+                clock.now += later
+                assert read("ais://b/s.tar", options) == BODY
+                assert maps() == read_so_far
+                nodes[:] = [target.endpoint]
+            assert read("ais://b/s.tar", options) == BODY
+            clock.now += 1000.0  # a node that is known is not looked up again
+            assert read("ais://b/s.tar", options) == BODY
+            assert maps() == 2
+        assert shown(target) == [None, None, *[f"Bearer {TOKEN}"] * 3]
+
+
+def test_the_nodes_of_one_cluster_are_not_those_of_another():
+    """Each endpoint, and each token, has a map of its own."""
+    with RawServer(whole(BODY)) as target:
+        with RawServer(of_cluster(target.endpoint, location=target.url())) as mine:
+            assert read("ais://b/s.tar", StoreOptions(endpoint=mine.endpoint, token=TOKEN)) == BODY
+        with RawServer(of_cluster("http://127.0.0.1:9", location=target.url())) as other:
+            assert read("ais://b/s.tar", StoreOptions(endpoint=other.endpoint, token=TOKEN)) == BODY
+        assert shown(target) == [f"Bearer {TOKEN}", None]
 
 
 def test_other_hosts_do_not_get_the_token():
