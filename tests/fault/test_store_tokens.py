@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import pickle
+import subprocess
+import sys
 import tempfile
 from base64 import b64encode
 
@@ -193,6 +195,41 @@ def test_the_token_is_in_no_text(caplog):
     for text in (repr(options), str(options), str(caught.value), repr(caught.value), caplog.text):
         assert TOKEN not in text
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+ELSEWHERE = """
+import pickle, sys
+from torchdata_ais.redaction import clean
+options, text = pickle.load(sys.stdin.buffer)
+print(clean(text))
+if options.token:
+    options.bearer  # of a file or a function: read here
+print(clean(text))
+"""
+
+
+def in_another_process(options, text):
+    """Return `text` as a process shows it that was sent `options`, before and after it reads the token."""
+    given = pickle.dumps((options, text))
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], input=given, capture_output=True, check=True, timeout=60
+    )
+    return done.stdout.decode().splitlines()
+
+
+def test_promise_8_a_worker_process_knows_what_is_secret(tmp_path):
+    """Workers get the options, and see nothing of what the main process has hidden."""
+    token, password = "very-secret-of-a-worker", "pass-of-a-worker"
+    text = f"no user {token}, {b64encode(token.encode()).decode()} or {password}"
+    assert (
+        in_another_process(StoreOptions("http://h:1"), text) == [text] * 2
+    )  # it is not known from elsewhere
+    options = StoreOptions(f"http://me:{password}@h:1", token=token)
+    assert in_another_process(options, text) == ["no user ***, *** or ***"] * 2
+    file = tmp_path / "token"
+    file.write_text(token)
+    shown = in_another_process(StoreOptions("http://h:1", token=file), text)
+    assert shown == [text, f"no user ***, *** or {password}"]
 
 
 # A URL is data: whatever way it comes, its host gets no token unless program or environment named it.
