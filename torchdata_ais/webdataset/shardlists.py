@@ -88,11 +88,11 @@ def _listed(url: str) -> list[str]:
 def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
     """Return the shards of a text, a path, or an iterable of URLs, paths or ``{"url": ...}``; the first `max_urls`."""
     if isinstance(source, Command):
-        return [source][:max_urls]
+        return [source]
     if isinstance(source, str):
         return expand_urls(source)[:max_urls]
     if isinstance(source, os.PathLike):
-        return [named_by(source)][:max_urls]  # letter by letter: a path is no template
+        return [named_by(source)]  # letter by letter: a path is no template
     if not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
         raise UsageError.at(
             f"an object of type {type(source).__name__} names no shards",
