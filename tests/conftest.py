@@ -1,5 +1,6 @@
 import gc
 import os
+import signal
 import threading
 import time
 import warnings
@@ -14,6 +15,10 @@ pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
 
 # Programs that tests run in interpreters of their own: importing them for their doctests would run them here.
 collect_ignore_glob = ["*/*_program.py", "upstream/own/*"]
+
+# A shell turns Ctrl-C off for what it starts in the background, and all that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # torch's store asks for the name of each peer: a resolver that is slow to say that there is none would cost seconds.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")

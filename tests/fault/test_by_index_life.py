@@ -188,14 +188,14 @@ def test_promise_6_a_cluster_that_goes_in_the_middle_is_an_error_in_seconds() ->
 def test_promise_6_closing_ends_requests_that_wait(
     cluster: LocalCluster, index: IndexedSamples, many: bool
 ) -> None:
-    cluster.faults.add(Stall(seconds=8), verb="BATCH" if many else "GET", nth=[3, 4, 5])
+    cluster.faults.add(Stall(seconds=40), verb="BATCH" if many else "GET", nth=[3, 4, 5])
     order = ORDER if many else ORDER[:7]
     iterator = iter(AISSampleReader(index, positions=order, prefetch_bytes=1 << 20))
     next(iterator)
     begin = time.monotonic()
     iterator.close()  # type: ignore[attr-defined]
     until(lambda: not fetching(), what="threads are left")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
 
 
 def test_a_forked_process_reads_by_itself_and_its_parent_goes_on(

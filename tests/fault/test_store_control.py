@@ -38,7 +38,7 @@ from torchdata_ais.urls import parse_url
 
 pytestmark = pytest.mark.timeout(60)
 
-GRACE_S = 2.0
+GRACE_S = 12.0
 MSGPACK = "Content-Type: application/msgpack"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 
 import pytest
 from store_rawserver import RawServer, raw, silent, status
 
-from torchdata_ais.errors import NotFoundError, ReadError, StallError, TransportError
+from torchdata_ais.errors import NotFoundError, ObjectChangedError, ReadError, StallError, TransportError
 from torchdata_ais.store import Retry, StoreOptions, read_range
+from torchdata_ais.store.facts import Facts
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -74,6 +77,34 @@ def test_errors_say_what_they_are() -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
     with pytest.raises(ReadError, match="not an AIStore"):
         read(page)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_ranges_of_local_files_leave_no_descriptor_open(tmp_path: Path) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    path = tmp_path / "s.tar"
+    path.write_bytes(BODY)
+    options = StoreOptions()
+    before = opened()
+    for start in range(40):
+        assert read_range(str(path), start, 10, options) == BODY[start : start + 10]
+        with pytest.raises(ObjectChangedError):
+            read_range(str(path), start, 10, options, known=Facts(size=1001))
+        with pytest.raises(NotFoundError):
+            read_range(f"{path}.none", start, 10, options)
+        with pytest.raises(TransportError):
+            read_range(str(tmp_path), start, 10, options)  # a folder
+        assert not read_range(str(path), 2000, 10, options)
+    assert opened() == before
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 1000), (0, 1001), (999, 1), (999, 2), (1000, 1), (5, 0)])
+def test_ranges_at_exactly_the_end_of_a_file(tmp_path: Path, start: int, length: int) -> None:
+    path = tmp_path / "s.tar"
+    path.write_bytes(BODY)
+    assert read_range(str(path), start, length, StoreOptions()) == BODY[start : start + length]
 
 
 def test_promise_6_a_server_that_falls_silent_is_given_up() -> None:

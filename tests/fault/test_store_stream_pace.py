@@ -108,7 +108,7 @@ def test_a_stream_that_is_closed_waits_for_no_turn() -> None:
         begun = time.monotonic()
         second.close()
         first.close()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20
         assert len(server.requests) == 1
 
 

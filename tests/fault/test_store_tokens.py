@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import pickle
+import subprocess
+import sys
 import tempfile
 from base64 import b64encode
 
@@ -29,6 +31,7 @@ from torchdata_ais.store import (
     open_blocks,
     put_object,
     resolve_options,
+    tokens,
 )
 from torchdata_ais.store.tokens import origin
 from torchdata_ais.testing import shard_bytes
@@ -72,6 +75,66 @@ def test_nodes_of_the_cluster_get_the_token_and_the_map_is_read_once():
             assert read("ais://b/s.tar", options) == BODY
             assert shown(proxy) == shown(target) == [f"Bearer {TOKEN}"] * 2
             assert sum("smap" in request.target for request in proxy.requests) == 1
+
+
+@pytest.mark.parametrize("kind", ["tmap", "pmap"])
+@pytest.mark.parametrize("net", ["public_net", "intra_control_net", "intra_data_net"])
+def test_a_node_gets_the_token_by_each_of_its_nets(kind, net):
+    with RawServer(whole(BODY)) as target:
+        others = {"public_net": {"direct_url": "http://127.0.0.1:9"}, "intra_data_net": None}
+        nodes = {"tmap": {}, "pmap": {}, kind: {"n": others | {net: {"direct_url": target.endpoint}}}}
+
+        def script(request):
+            smap = status(200, body=json.dumps(nodes).encode())
+            (smap if "what=smap" in request.target else redirect(target.url()))(request)
+
+        with RawServer(script) as proxy:
+            assert read("ais://b/s.tar", StoreOptions(endpoint=proxy.endpoint, token=TOKEN)) == BODY
+        assert shown(target) == [f"Bearer {TOKEN}"]
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_a_node_that_joins_later_gets_the_token_and_the_map_is_read_at_most_every_ten_seconds(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(tokens, "time", clock)
+    nodes = []
+
+    def maps():
+        return sum("smap" in request.target for request in proxy.requests)
+
+    with RawServer(whole(BODY)) as target:
+
+        def script(request):
+            (smap(*nodes) if "what=smap" in request.target else redirect(target.url()))(request)
+
+        with RawServer(script) as proxy:
+            options = StoreOptions(endpoint=proxy.endpoint, token=TOKEN)
+            for later, read_so_far in ((0.0, 1), (9.5, 1), (0.5, 2)):
+                clock.now += later
+                assert read("ais://b/s.tar", options) == BODY
+                assert maps() == read_so_far
+                nodes[:] = [target.endpoint]
+            assert read("ais://b/s.tar", options) == BODY
+            clock.now += 1000.0  # a node that is known is not looked up again
+            assert read("ais://b/s.tar", options) == BODY
+            assert maps() == 2
+        assert shown(target) == [None, None, *[f"Bearer {TOKEN}"] * 3]
+
+
+def test_the_nodes_of_one_cluster_are_not_those_of_another():
+    """Each endpoint, and each token, has a map of its own."""
+    with RawServer(whole(BODY)) as target:
+        with RawServer(of_cluster(target.endpoint, location=target.url())) as mine:
+            assert read("ais://b/s.tar", StoreOptions(endpoint=mine.endpoint, token=TOKEN)) == BODY
+        with RawServer(of_cluster("http://127.0.0.1:9", location=target.url())) as other:
+            assert read("ais://b/s.tar", StoreOptions(endpoint=other.endpoint, token=TOKEN)) == BODY
+        assert shown(target) == [f"Bearer {TOKEN}", None]
 
 
 def test_other_hosts_do_not_get_the_token():
@@ -132,6 +195,41 @@ def test_the_token_is_in_no_text(caplog):
     for text in (repr(options), str(options), str(caught.value), repr(caught.value), caplog.text):
         assert TOKEN not in text
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+ELSEWHERE = """
+import pickle, sys
+from torchdata_ais.redaction import clean
+options, text = pickle.load(sys.stdin.buffer)
+print(clean(text))
+if options.token:
+    options.bearer  # of a file or a function: read here
+print(clean(text))
+"""
+
+
+def in_another_process(options, text):
+    """Return `text` as a process shows it that was sent `options`, before and after it reads the token."""
+    given = pickle.dumps((options, text))
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], input=given, capture_output=True, check=True, timeout=60
+    )
+    return done.stdout.decode().splitlines()
+
+
+def test_promise_8_a_worker_process_knows_what_is_secret(tmp_path):
+    """Workers get the options, and see nothing of what the main process has hidden."""
+    token, password = "very-secret-of-a-worker", "pass-of-a-worker"
+    text = f"no user {token}, {b64encode(token.encode()).decode()} or {password}"
+    assert (
+        in_another_process(StoreOptions("http://h:1"), text) == [text] * 2
+    )  # it is not known from elsewhere
+    options = StoreOptions(f"http://me:{password}@h:1", token=token)
+    assert in_another_process(options, text) == ["no user ***, *** or ***"] * 2
+    file = tmp_path / "token"
+    file.write_text(token)
+    shown = in_another_process(StoreOptions("http://h:1", token=file), text)
+    assert shown == [text, f"no user ***, *** or {password}"]
 
 
 # A URL is data: whatever way it comes, its host gets no token unless program or environment named it.

@@ -19,7 +19,7 @@ from torchdata_ais.checking.findings import Problem
 from torchdata_ais.cli._words import as_typed, remedy_as_typed
 from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import UsageError
-from torchdata_ais.local import FlipBit, LocalCluster
+from torchdata_ais.local import FlipBit, LocalCluster, Status
 from torchdata_ais.testing import shard_bytes
 
 MEMBERS = {"a/1.txt": b"one", "a/1.bin": b"\xff\x00", "b.txt": b"two"}
@@ -76,6 +76,34 @@ def test_get_leaves_what_is_there_and_replaces_only_when_told(run: Run, pets: st
     (tmp_path / "out" / "s-0.tar").unlink()
     (tmp_path / "out" / "s-0.tar").mkdir()
     assert "Name another target" in run("get", "--overwrite", f"{pets}/t/s-0.tar", "out").stderr
+
+
+@pytest.mark.parametrize("shard", ["t/s-0.tar", "t/s-1.tar.gz"])
+@pytest.mark.parametrize("there", [b"one!", b"on", b"", b"One"])
+def test_a_file_that_is_not_the_member_is_not_taken_for_it(
+    run: Run, pets: str, tmp_path: Path, shard: str, there: bytes
+) -> None:
+    (tmp_path / "1.txt").write_bytes(there)
+    refused = run("get", f"{pets}/{shard}/a/1.txt")
+    assert refused.exit_code == 2
+    assert "There is a file 1.txt already" in refused.stderr
+    assert (tmp_path / "1.txt").read_bytes() == there
+    assert run("get", "--overwrite", f"{pets}/{shard}/a/1.txt").stdout == "wrote 1 file, 3 B: 1.txt\n"
+    assert (tmp_path / "1.txt").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("there", [b"no member!", b"no membe", b"", b"NO member"])
+def test_a_file_or_object_that_is_not_the_same_is_not_taken_for_it(
+    run: Run, pets: str, tmp_path: Path, there: bytes
+) -> None:
+    (tmp_path / "x.txt").write_bytes(there)
+    assert run("get", f"{pets}/odd.tar/x.txt").exit_code == 2
+    assert run("put", "x.txt", f"{pets}/odd.tar/x.txt").exit_code == 2
+    assert run("put", "x.txt", f"{pets}/other").exit_code == 0
+    assert run("cp", f"{pets}/odd.tar/x.txt", f"{pets}/other").exit_code == 2
+    assert (tmp_path / "x.txt").read_bytes() == there
+    assert run("cat", f"{pets}/odd.tar/x.txt").stdout == "no member"
+    assert run("cat", f"{pets}/other").stdout_bytes == there
 
 
 def test_a_damaged_body_leaves_no_file(
@@ -149,6 +177,38 @@ def test_rm_of_many_wants_a_yes(run: Run, pets: str) -> None:
     assert run("ls", f"{pets}/t/").exit_code == 1
     assert run("rm", "-ry", pets).stdout == f"removed 1 object, 9 B, and 1 bucket: {pets}\n"
     assert pets not in run("ls").stdout
+
+
+@pytest.mark.parametrize("how", ["ais", "http"])
+def test_an_object_that_went_meanwhile_is_not_reported_as_removed(
+    run: Run, pets: str, ais_cluster: Any, ais_faults: Any, how: str
+) -> None:
+    url = f"{pets}/t/s-0.tar"
+    if how == "http":
+        url = f"{ais_cluster.endpoint}/v1/objects/{pets.removeprefix('ais://')}/t/s-0.tar?provider=ais"
+    ais_faults.add(Status(404), verb="DELETE", object="t/s-0.tar")
+    missing = run("rm", url)
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "t/s-0.tar" in missing.stderr
+    assert run("rm", "-ry", f"{pets}/t/").exit_code == 0  # of a prefix, all is gone then
+
+
+def test_regex_chooses_members_buckets_and_objects(run: Run, pets: str) -> None:
+    for shard in ("t/s-0.tar", "t/s-1.tar.gz"):
+        found = run("ls", "--regex", r"a/1\.", f"{pets}/{shard}/")
+        assert [line.split()[-1] for line in found.stdout.splitlines()] == [
+            f"{pets}/{shard}/a/1.txt",
+            f"{pets}/{shard}/a/1.bin",
+        ]
+        assert found.stderr == "2 members, 5 B\n"
+    one = json.loads(run("ls", "--json", "--regex", "bin$", f"{pets}/t/s-0.tar/").stdout)
+    assert [row["url"] for row in one] == [f"{pets}/t/s-0.tar/a/1.bin"]
+    assert run("ls", "--regex", "nowhere", f"{pets}/t/s-0.tar/").stderr == "0 members, 0 B\n"
+    buckets = run("ls", "--regex", "cli-obj.*s$")
+    assert (buckets.stdout, buckets.stderr) == (f"{pets}\n", "1 bucket\n")
+    assert run("ls", "--regex", "^nowhere$", "ais://").stderr == "0 buckets\n"
+    objects = run("ls", "--regex", "gz$", pets)
+    assert [line.split()[-1] for line in objects.stdout.splitlines()] == [f"{pets}/t/s-1.tar.gz"]
 
 
 def test_ls_of_an_empty_bucket_is_no_error(run: Run, ais_bucket: Any) -> None:

@@ -116,6 +116,25 @@ def test_web_files_are_kept_until_they_change(tmp_path: Path, web: str, shards: 
     assert [sample["__key__"] for sample in dataset] == ["00002", "00003"] * 2
 
 
+@pytest.mark.parametrize(
+    ("size", "kept"), [(None, 2), (-1, 2), (0, 0), (1 << 30, 2), (20480, 2), (20479, 1), (1, 1)]
+)
+def test_cache_size_is_the_most_that_is_kept(
+    tmp_path: Path, web: str, shards: list[str], size: int | None, kept: int
+) -> None:
+    """0 is no cache; the shard that is being read is kept in any case."""
+    assert [Path(shard).stat().st_size for shard in shards] == [10240, 10240]
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    given = {} if size is None else {"cache_size": size}
+    dataset = wds.WebDataset([web, web.replace("000", "001")], cache_dir=folder, **given)
+    for _ in range(2):
+        samples = list(dataset)
+        assert len(samples) == 4
+        assert all(("__local_path__" in sample) == bool(kept) for sample in samples)
+        assert sum(path.stat().st_size == 10240 for path in folder.rglob("*")) == kept
+
+
 def test_a_web_file_that_is_not_there_goes_to_the_handler(tmp_path: Path, web: str) -> None:
     urls = [web + "x", web]
     assert len(list(wds.WebDataset(urls, cache_dir=tmp_path, handler=wds.ignore_and_continue))) == 2

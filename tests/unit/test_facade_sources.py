@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, put_object
-from torchdata_ais.testing import example_shards
+from torchdata_ais.testing import example_shards, write_shard
 
 
 @pytest.fixture
@@ -69,6 +70,34 @@ def test_a_prefix_of_a_bucket_is_a_list_of_its_shards(
 def test_lists_iterables_and_dicts_of_urls(shards: list[str]) -> None:
     for urls in (shards, tuple(shards), iter(shards), [{"url": url} for url in shards]):
         assert len(list(wds.WebDataset(urls))) == 4
+
+
+@pytest.mark.parametrize("urls", ["s-{0..9}.tar", [f"s-{n}.tar" for n in range(10)]], ids=["text", "list"])
+@pytest.mark.parametrize(("most", "used"), [(None, 10), (99, 10), (10, 10), (3, 3), (1, 1)])
+def test_max_urls_bounds_the_shards_that_are_drawn(urls: Any, most: int | None, used: int) -> None:
+    dataset = wds.ResampledShards(urls, 300, max_urls=most, deterministic=True)
+    drawn = {item["url"] for item in dataset}
+    assert drawn == {f"s-{n}.tar" for n in range(used)}
+
+
+def test_max_urls_ends_a_list_that_has_no_end() -> None:
+    dataset = wds.ResampledShards((f"s-{n}.tar" for n in itertools.count()), 300, max_urls=4)
+    assert {item["url"] for item in dataset} == {f"s-{n}.tar" for n in range(4)}
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(UsageError, match="max_urls"):
+            wds.ResampledShards("s-{0..9}.tar", max_urls=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("steps", ["tarfile_samples", "single steps"])
+def test_a_sample_that_is_marked_as_bad_is_left_out(tmp_path: Path, steps: str) -> None:
+    members = [("a.cls", b"1"), ("a.__bad__", b"cut"), ("b.cls", b"2"), ("c.__bad__", b""), ("c.cls", b"3")]
+    path = write_shard(tmp_path / "s.tar", [*members, ("d.__bad__", b"0")])
+    if steps == "tarfile_samples":
+        samples: Any = wds.WebDataset(path)
+    else:
+        opened = wds.tariterators.url_opener([{"url": path}])
+        samples = wds.tariterators.group_by_keys(wds.tariterators.tar_file_expander(opened))
+    assert [sample["__key__"] for sample in samples] == ["b", "c"]
 
 
 def test_samples_of_local_files_say_where_they_are(shards: list[str]) -> None:

@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from torchdata_ais import SampleIndex
 from torchdata_ais.dsort import DsortSpec, run_dsort
 from torchdata_ais.errors import AISError, TransportError
 from torchdata_ais.etl import ensure_etl, etl_logs, shard_etl, transform_bucket
+from torchdata_ais.jobs import JobError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes
 
@@ -103,6 +105,7 @@ def between(ais_local_cluster: LocalCluster) -> Iterator[Between]:
     with Between(ais_local_cluster) as running:
         yield running
     bucket.delete()
+    ais_local_cluster.client().bucket(".sys-shardidx").delete(missing_ok=True)
 
 
 def is_start(method: str, path: str) -> bool:
@@ -137,6 +140,82 @@ def test_a_job_is_done_when_it_is_on_all_targets(between: Between) -> None:
     between.change = slower
     result = run_dsort(between.endpoint, DsortSpec("ais://asked/s-", "ais://asked/new-%d.tar"), check=True)
     assert (looks, result.samples) == (3, 12)
+
+
+@pytest.mark.parametrize("where", ["job", "metrics", "one target of two"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_promise_1_an_aborted_dsort_job_is_an_error(between: Between, where: str, finished: bool) -> None:
+    """What it wrote before is no whole result."""
+
+    def aborted(method: str, path: str, answer: Answer) -> Answer:
+        if method != "GET" or not path.startswith("/v1/sort"):
+            return answer
+        infos = json.loads(answer[1])
+        (info,) = infos.values()
+        if where == "one target of two":
+            infos["other"] = json.loads(answer[1]).popitem()[1]
+        (info if where != "metrics" else info["Metrics"])["aborted"] = True
+        info["Metrics"]["shard_creation"] |= {"finished": finished, "running": False}
+        return 200, json.dumps(infos).encode()
+
+    between.change = aborted
+    with pytest.raises(JobError, match="failed: it was aborted"):
+        run_dsort(between.endpoint, DsortSpec("ais://asked/s-", "ais://asked/new-%d.tar"))
+
+
+def test_promise_1_a_dsort_job_with_errors_is_an_error_that_has_them(between: Between) -> None:
+    def failed(method: str, path: str, answer: Answer) -> Answer:
+        if method != "GET" or not path.startswith("/v1/sort"):
+            return answer
+        infos = json.loads(answer[1])
+        (info,) = infos.values()
+        info["Metrics"]["errors"] = ["disk full", "", "no such shard"]
+        return 200, json.dumps(infos).encode()
+
+    between.change = failed
+    with pytest.raises(JobError, match="failed: disk full; no such shard"):
+        run_dsort(between.endpoint, DsortSpec("ais://asked/s-", "ais://asked/new-%d.tar"))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(("error", "says"), [("", "it was aborted"), ("no space", "no space")])
+def test_promise_1_an_aborted_transform_of_a_bucket_is_an_error(
+    between: Between, on_error: Any, error: str, says: str
+) -> None:
+    looks = 0
+
+    def aborted(method: str, path: str, answer: Answer) -> Answer:
+        nonlocal looks
+        if b'"etl-bck"' in between.asked[-1][2]:
+            return 200, b"job-1"
+        if "what=qryxstats" in path:
+            return 200, b"{}"
+        if "what=status" in path:
+            looks += 1
+            ended = {"end_time": looks // 2, "aborted": True, "err": error}
+            return 200, json.dumps({"kind": "etl-bck", "uuid": "job-1", **ended}).encode()
+        return (404, b"no such transform") if path.startswith("/v1/etl") else answer
+
+    between.change = aborted
+    with pytest.raises(JobError, match=says):
+        transform_bucket(between.endpoint, "t", "ais://asked/s-", "ais://asked/t-", on_error=on_error)
+    assert looks == 2  # its end was waited for
+
+
+def test_promise_6_an_index_job_that_was_aborted_on_a_target_is_not_waited_for(between: Between) -> None:
+    """Such a target may never say when its part ended; shards without an index are read."""
+
+    def aborted(method: str, path: str, answer: Answer) -> Answer:
+        if "what=qryxstats" not in path or answer[0] != 200:
+            return answer
+        targets = json.loads(answer[1])
+        for part in (part for parts in targets.values() for part in parts or ()):
+            part |= {"aborted": True, "end-time": "0001-01-01T00:00:00Z"}
+        return 200, json.dumps(targets).encode()
+
+    between.change = aborted
+    index = SampleIndex.build("ais://asked/s-", method="cluster", endpoint=between.endpoint)
+    assert len(index) == 12
 
 
 def test_a_few_missing_shards_are_all_named(between: Between, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import resource
 import socket
@@ -104,6 +105,22 @@ def test_what_is_not_http_is_a_400_and_the_end(raw: Any) -> None:
     connection = raw()
     connection.send(b"hello\r\n\r\n")
     assert connection.head()[0] == 400
+
+
+@pytest.mark.parametrize("name", ["<script>alert('1')</script>", '"><b>', "a&b", "plain.tar"])
+def test_a_redirect_page_has_no_html_of_the_request(raw: Any, name: str) -> None:
+    connection = raw()
+    connection.send(f"GET /v1/objects/b/{name}?provider=ais HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    status, headers, body = connection.answer()
+    assert status == 301
+    assert headers["content-type"].startswith("text/html")
+    page = body.decode()
+    assert page.startswith('<a href="')
+    assert page.endswith('">Moved Permanently</a>.\n\n')
+    inside = page[len('<a href="') :].partition('"')[0]
+    assert html.unescape(inside) == headers["location"]
+    assert not set(inside) & set("<>'")
+    assert page.count("<") == page.count(">") == 2
 
 
 def test_a_put_is_redirected_before_its_body_is_sent(raw: Any) -> None:

@@ -135,6 +135,52 @@ def test_a_share_is_looked_at_from_the_hundredth_item_on() -> None:
     assert len(got) == 90  # ten had been skipped before
 
 
+@pytest.mark.parametrize(("first", "items"), [(93, 101), (94, 100), (95, 101), (96, 102)])
+def test_a_share_is_looked_at_from_exactly_the_hundredth_item_on(first: int, items: int) -> None:
+    """Of a hundred items five may be given up; of fewer any number, until the end."""
+    bad = {*range(first, first + 6), 100}
+    samples = [{"__key__": str(n), "json": b"{" if n in bad else b"1"} for n in range(120)]
+    _, error = until_error(decode(samples, on_error="skip", max_errors=0.05))
+    assert f"decode() met {7 if first == 93 else 6} errors in {items} items" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("items", "skipped", "processes", "at_end", "over"),
+    [
+        (99, 99, 1, False, False),
+        (100, 5, 1, False, False),
+        (100, 6, 1, False, True),
+        (99, 6, 1, True, True),
+        (20, 1, 1, True, False),
+        (199, 99, 2, False, False),
+        (200, 10, 2, False, False),
+        (200, 11, 2, False, True),
+    ],
+)
+def test_a_share_is_over_from_exactly_the_next_error(
+    items: int, skipped: int, processes: int, at_end: bool, over: bool
+) -> None:
+    policy = ErrorPolicy("skip", 0.05)
+    assert policy.is_share_over(items, skipped, processes=processes, at_end=at_end) is over
+
+
+def test_promise_6_a_thousand_items_in_a_row_may_be_given_up_and_not_one_more() -> None:
+    """The loader compares the share, and hears nothing of a worker that makes no batch."""
+    policy, counts = ErrorPolicy("skip", 0.99), StageStats()
+    policy.by_job = True
+
+    def meet(number: int) -> None:
+        for _ in range(number):
+            counts.items += 1
+            assert policy.goes_on(ValueError("x"), counts, "decode")
+
+    meet(1000)
+    counts.items += 1  # a good one
+    meet(1000)
+    with pytest.raises(AISError, match=r"met 2001 errors in 2002 items"):
+        meet(1)
+
+
 def decode(samples: list[Any], *specs: Any, **options: Any) -> Any:
     from torchdata_ais import SampleDecoder
 

@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.loaders import ais_loader
+from torchdata_ais.loaders import ais_loader, load_state_dict, state_dict
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.pipes.mapped import SampleMapper
@@ -302,3 +302,47 @@ def test_the_pipe_that_has_ended_leaves_the_mix_and_no_other() -> None:
     for seed in range(8):
         mixed = RandomMix([1], range(10, 40), range(100, 130), longest=True, seed=seed)
         assert sorted(mixed) == [1, *range(10, 40), *range(100, 130)]
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("where", ["shuffled", "shuffle"])
+def test_shuffle_of_torchs_loader_turns_shuffling_off_and_on(
+    shards: list[str], where: str, num_workers: int
+) -> None:
+    """Of ``.shuffled()``, and of ``.shuffle()`` over shards."""
+
+    def order(**given: Any) -> list[str]:
+        pipe: Any = IterableWrapper(shards)
+        pipe = TarSampleGrouper(AISFileLoader(pipe.shuffle() if where == "shuffle" else pipe))
+        pipe = SampleMapper(pipe.shuffled(20) if where == "shuffled" else pipe, key)
+        generator = torch.Generator().manual_seed(1)
+        loader = DataLoader(pipe, batch_size=None, num_workers=num_workers, generator=generator, **given)
+        return [found for _ in range(2) for found in loader]
+
+    written = [f"{n:05}" for n in range(20)]
+    assert order(shuffle=False) == written * 2
+    for given in ({}, {"shuffle": None}, {"shuffle": True}):
+        found = order(**given)
+        assert found[:20] != written
+        assert sorted(found[:20]) == sorted(found[20:]) == written
+
+
+def test_promise_5_a_state_of_an_epoch_without_shuffling_names_no_samples_of_the_one_before(
+    shards: list[str],
+) -> None:
+    def make() -> Any:
+        return TarSampleGrouper(AISFileLoader(shards)).shuffled(20, initial=10)
+
+    pipe = make()
+    left = iter(pipe)
+    assert len([next(left) for _ in range(3)]) == 3  # others are in the buffer
+    pipe.set_shuffle(False)
+    items = iter(pipe)
+    head = [next(items)["__key__"] for _ in range(4)]
+    state = state_dict(pipe)
+    for shuffle in (False, True):
+        resumed = make().set_shuffle(shuffle)
+        load_state_dict(resumed, state)
+        rest = [sample["__key__"] for sample in resumed]
+        assert sorted(head + rest) == [f"{n:05}" for n in range(20)]
+        assert shuffle or head + rest == sorted(rest + head)

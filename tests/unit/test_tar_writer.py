@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tarfile
 
+import numpy as np
 import pytest
 from archives import archive_of
 from examples import examples
@@ -40,6 +41,15 @@ MEMBERS = [
     ("n" * 101, b"a name that USTAR cannot say"),
     ("d" * 156 + "/" + "n" * 50, b"a prefix that is too long"),
     ("x/" + "n" * 101, b"a last part that is too long"),
+    ("d" * 155 + "/" + "n" * 100, b"a name that fills both of its fields"),
+    ("d" * 155 + "/" + "n" * 101, b"one byte too many for them"),
+    ("d" * 156 + "/" + "n" * 99, b"a prefix with one byte too many"),
+    ("/" + "n" * 99, b"a name of 100 bytes that begins with a slash"),
+    ("/" + "n" * 100, b"a name of 101 bytes that begins with a slash"),
+    ("/" + "n" * 101, b"a name of 102 bytes that begins with a slash"),
+    ("//" + "n" * 100, b"two slashes, and 100 bytes"),
+    ("/d/" + "n" * 100, b"a prefix that begins with a slash"),
+    ("e" * 99 + "é", b"100 characters and 101 bytes"),
     ("l" * 3000 + "/deep.jpg", b"more than one block of PAX header"),
     ("é/漢字.jpg", b"unicode"),
     ("\udcff\udc80.bin", b"not UTF-8"),
@@ -76,7 +86,9 @@ def test_gnu_tar_extracts_what_was_written(tmp_path):
     ):
         pytest.skip("GNU tar is not here")
     # It warns of hdrcharset, which a name that is not UTF-8 needs, and reads it right.
-    members = [(name, data) for name, data in MEMBERS if len(name) < 240 and name.isprintable()]
+    members = [
+        (name, data) for name, data in MEMBERS if len(name) < 240 and name.isprintable() and name[0] != "/"
+    ]
     (tmp_path / "shard.tar").write_bytes(build(*members, mtime=1_700_000_000))
     out = tmp_path / "out"
     out.mkdir()
@@ -98,6 +110,26 @@ def test_bytes_are_a_function_of_the_arguments_and_of_nothing_else():
 )
 def test_a_plain_member_takes_one_header(name):
     assert sum(map(len, TarBuilder().member(name, b"1"))) == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "headers"),
+    [
+        ("d" * 155 + "/" + "n" * 100, 1),
+        ("d" * 154 + "/" + "n" * 100, 1),
+        ("d" * 155 + "/" + "n" * 101, 3),
+        ("d" * 156 + "/" + "n" * 99, 3),
+        ("/" + "n" * 99, 1),
+        ("/" + "n" * 100, 3),
+        ("/d/" + "n" * 100, 1),
+    ],
+)
+def test_a_pax_header_is_written_only_where_ustar_is_not_enough(name, headers):
+    header = TarBuilder().member(name, b"1")[0]
+    assert len(header) == headers * 512
+    # Readers that do not know PAX see the end of the name, and nothing outside of the folder they write to.
+    fallback = tarfile.TarInfo.frombuf(header[-512:], "utf-8", "strict").name
+    assert fallback == (name if headers == 1 else name[-100:].lstrip("/"))
 
 
 def test_headers_are_those_of_tarfile_where_ustar_is_enough():
@@ -137,13 +169,36 @@ def test_data_is_passed_on_without_a_copy():
     assert len(archive) == 1024
 
 
-def test_a_member_above_8_gib_has_its_size_in_a_pax_header():
-    size = (8 << 30) + 1
-    header = TarBuilder()._headers("big.bin", size)
-    assert len(header) == 1536
-    info = tarfile.open(fileobj=io.BytesIO(header + bytes(512)), mode="r:").next()  # noqa: SIM115
-    assert (info.name, info.size) == ("big.bin", size)
-    assert len(TarBuilder()._headers("a", (8 << 30) - 1)) == 512
+@pytest.mark.parametrize("size", [(8 << 30) - 1, 8 << 30, (8 << 30) + 1])
+def test_a_member_of_8_gib_or_more_has_its_size_in_a_pax_header(size):
+    data = np.broadcast_to(np.zeros(1, np.uint8), size)  # it takes no memory
+    header, content, *padding = TarBuilder().member("big.bin", data)
+    assert content is data
+    assert list(map(len, padding)) == ([-size % 512] if size % 512 else [])
+    assert len(header) == (512 if size < 8 << 30 else 1536)
+    with tarfile.open(fileobj=io.BytesIO(header + bytes(512)), mode="r:") as tar:
+        info = tar.next()
+    assert (info.name, info.size, info.type) == ("big.bin", size, tarfile.REGTYPE)
+    assert tarfile.TarInfo.frombuf(header[:512], "utf-8", "strict").type == (
+        tarfile.REGTYPE if size < 8 << 30 else tarfile.XHDTYPE
+    )
+    made = tarfile.TarInfo("big.bin")
+    made.size = size
+    theirs = made.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+    assert len(theirs) == len(header)
+    # The record is theirs byte for byte; without one, the field for the size is.
+    assert (header[512:1024] or header[124:136]) == (theirs[512:1024] or theirs[124:136])
+
+
+def test_names_owners_and_times_at_exactly_their_limits():
+    longest = "d/" * ((64 << 10) // 2 - 1) + "ab"
+    assert by_tarfile(build((longest, b"1"))) == by_us(build((longest, b"1"))) == [(longest, b"1")]
+    with pytest.raises(UsageError, match="at most 64 KiB"):
+        TarBuilder().member(longest + "c", b"")
+    archive = build(("a", b"1"), mtime=8**11 - 1, user="u" * 31, group="é" * 15)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        info = tar.next()
+    assert (info.mtime, info.uname, info.gname) == (8**11 - 1, "u" * 31, "é" * 15)
 
 
 @pytest.mark.parametrize("name", ["", "d/", "a\0b"])

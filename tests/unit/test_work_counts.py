@@ -4,7 +4,8 @@ Counted are the functions written in Python that are entered or gone on with, in
 a call differs between versions of Python, this does not. Each case runs with two sizes, and the difference counts, so
 that what happens once a run or once a shard does not matter, and work that grows with what was read before shows.
 
-The limits are promises with head room, half as much again as was needed when they were made.
+The limits are promises with head room, half as much again as was needed when they were made. What waits for another
+thread or looks at a clock calls more functions on a busy machine, so the least of a few tries counts.
 """
 
 from __future__ import annotations
@@ -54,6 +55,16 @@ def calls(run: Callable[[], Any]) -> int:
     return count
 
 
+def check_least(name: str, count: Callable[[], float]) -> None:
+    """Assert that one of a few tries needs no more calls than the limit of that name."""
+    found = []
+    for _ in range(5):
+        found.append(count())
+        if found[-1] <= LIMITS[name]:
+            return
+    assert min(found) <= LIMITS[name], found
+
+
 def per_sample(make: Callable[[int], Iterable[Any]]) -> float:
     def drain(samples: int) -> Callable[[], None]:
         items = make(samples)
@@ -81,7 +92,7 @@ def test_calls_per_member_of_the_tar_reader() -> None:
         data = archives[samples]
         return TarReader([data[at : at + (1 << 20)] for at in range(0, len(data), 1 << 20)])
 
-    assert per_sample(reader) / len(FIELDS) <= LIMITS["tar reader, a member"]
+    check_least("tar reader, a member", lambda: per_sample(reader) / len(FIELDS))
 
 
 CHAINS: dict[str, Callable[[Any], Any]] = {
@@ -108,15 +119,14 @@ LIMITS = {
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", CHAINS)
 def test_calls_per_sample_of_a_chain(name: str, shards: dict[int, str]) -> None:
-    assert per_sample(lambda samples: CHAINS[name](AISFileLoader([shards[samples]]))) <= LIMITS[name]
+    check_least(name, lambda: per_sample(lambda samples: CHAINS[name](AISFileLoader([shards[samples]]))))
 
 
 def test_calls_per_sample_of_decode(shards: dict[int, str]) -> None:
     samples = list(
         AISFileLoader([shards[MANY]], select_files=lambda name: not name.endswith("jpg")).group_samples()
     )
-    count = per_sample(lambda number: SampleDecoder(samples[:number]))
-    assert count <= LIMITS["decode of two fields"]
+    check_least("decode of two fields", lambda: per_sample(lambda number: SampleDecoder(samples[:number])))
 
 
 @pytest.mark.parametrize(
@@ -139,8 +149,7 @@ def test_calls_per_batch_of_a_loader(trace: bool, request: pytest.FixtureRequest
             drain()
             return calls(drain)
 
-    name = request.node.callspec.id
-    assert (run(many) - run(few)) / (MANY - FEW) <= LIMITS[name]
+    check_least(request.node.callspec.id, lambda: (run(many) - run(few)) / (MANY - FEW))
 
 
 def test_calls_per_block_of_a_body(shards: dict[int, str]) -> None:
@@ -155,7 +164,7 @@ def test_calls_per_block_of_a_body(shards: dict[int, str]) -> None:
         bucket = cluster.client().bucket("b").create()
         for number in (FEW, MANY):
             bucket.object(f"{number}.bin").get_writer().put_content(b"7" * (number * size))
-        assert per_sample(blocks) <= LIMITS["a block"]
+        check_least("a block", lambda: per_sample(blocks))
 
 
 def test_calls_per_range_of_a_batch() -> None:
@@ -171,7 +180,7 @@ def test_calls_per_range_of_a_batch() -> None:
         for number in range(4):
             bucket.object(f"{number}.bin").get_writer().put_content(b"7" * 8192)
         run(few)
-        assert (run(many) - run(few)) / (many - few) <= LIMITS["a range of a batch"]
+        check_least("a range of a batch", lambda: (run(many) - run(few)) / (many - few))
 
 
 def test_blocks_are_read_whole(shards: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:

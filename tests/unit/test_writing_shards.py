@@ -392,6 +392,27 @@ def test_shards_go_straight_to_a_bucket_and_a_series_resumes_there(ais_cluster, 
         assert head_object(shard.name, StoreOptions(endpoint=ais_cluster.endpoint)).checksum == shard.checksum
 
 
+def test_promise_1_a_finished_object_of_the_same_size_with_other_bytes_is_written_again(
+    ais_cluster, ais_bucket
+):
+    """Size, and the checksum that the cluster keeps, must be those of the manifest."""
+    options = {
+        "maxcount": 10,
+        "manifest": f"ais://{ais_bucket.name}/m.json",
+        "endpoint": ais_cluster.endpoint,
+    }
+    pattern = f"ais://{ais_bucket.name}/s-%d.tar"
+    writer = write(pattern, **options)
+    before = [ais_bucket.object(f"s-{number}.tar").get_reader().read_all() for number in range(5)]
+    ais_bucket.object("s-1.tar").get_writer().put_content(bytes(len(before[1])))  # the same size
+    ais_bucket.object("s-3.tar").get_writer().put_content(before[3] + bytes(512))
+    assert [one.is_there(lambda: StoreOptions(ais_cluster.endpoint)) for one in writer.shards] == [
+        True, False, True, False, True,
+    ]  # fmt: skip
+    write(pattern, resume=True, **options)
+    assert [ais_bucket.object(f"s-{number}.tar").get_reader().read_all() for number in range(5)] == before
+
+
 def test_a_failing_upload_leaves_nothing_and_the_series_goes_on_later(
     ais_cluster, ais_bucket, ais_faults, tmp_path
 ):

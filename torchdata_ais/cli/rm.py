@@ -44,7 +44,6 @@ def rm(
     from torchdata_ais.cli._objects import object_place
     from torchdata_ais.cli._progress import progress
     from torchdata_ais.store import delete_object
-    from torchdata_ais.urls import parse_url
 
     options = options_for(endpoint)
     buckets = [place for place in map(object_place, urls) if not place.name and recursive]
@@ -56,7 +55,7 @@ def rm(
         _ask(what)
     with progress("rm", "object", len(found)) as advance:
         for one in found.values():
-            delete_object(one, options, missing_ok=parse_url(one).uri not in urls)
+            delete_object(one, options, missing_ok=recursive)
             advance(1)
     for place in buckets:
         Bucket.of(place, options).delete()

@@ -12,7 +12,7 @@ from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import PLAN_VERSION, Run
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.stage.planned import Share, Task
-from torchdata_ais.stage.slots import SlotBatcher, not_steps
+from torchdata_ais.stage.slots import SlotBatcher, not_steps, planned_above
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import EpochShare, WorkerPlanState
 
@@ -30,6 +30,12 @@ class WorkerPlan:
     pipe: IterDataPipe[Any]
     reader: AISSampleReader
     seed: int
+
+    def __post_init__(self) -> None:
+        # Packs and buckets are part of the order, which a state is compared with before the pipe runs.
+        for stage in upstream(self.pipe):
+            if isinstance(stage, SlotBatcher) and planned_above(stage) is self.reader:
+                stage.say_to(self.reader)
 
     def state(self, runs: int, share: Share, sent: int | None, given: int) -> WorkerPlanState:
         """Return where the worker stands.

@@ -83,6 +83,7 @@ class Shuffler(Pipe[Any], Seeded):
         seed = self.epoch_seed.next_epoch()
         resume, self._resume = self._resume, None
         if not self._enabled:
+            self._live = None  # of an epoch before, whose samples no state of this one may name
             yield from self._source
             return
         live = self._live = Reservoir(seed)

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from torchdata_ais import pipes
+from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
 from torchdata_ais.shard_names import VISIBLE_SHARD
 from torchdata_ais.stage.seed import mix_seed
@@ -85,11 +86,11 @@ def _listed(url: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
-    """Return the shards of a text, a path, or an iterable of URLs, paths or ``{"url": ...}``."""
+    """Return the shards of a text, a path, or an iterable of URLs, paths or ``{"url": ...}``; the first `max_urls`."""
     if isinstance(source, Command):
         return [source]
     if isinstance(source, str):
-        return expand_urls(source)
+        return expand_urls(source)[:max_urls]
     if isinstance(source, os.PathLike):
         return [named_by(source)]  # letter by letter: a path is no template
     if not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
@@ -97,8 +98,7 @@ def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
             f"an object of type {type(source).__name__} names no shards",
             todo="pass a string or a list of strings",
         )
-    found = [named_by(item) for item in source]
-    return found if max_urls is None else found[:max_urls]
+    return [named_by(item) for item in islice(source, max_urls)]
 
 
 class SimpleShardList(IterableDataset[dict[str, str]]):
@@ -182,6 +182,8 @@ class ResampledShards(IterableDataset[dict[str, str]]):
     ) -> None:
         super().__init__()
         del empty_check
+        if max_urls is not None:
+            check_number(max_urls, 1, "max_urls")
         self.urls = expand_source(urls, max_urls)
         if not self.urls:
             raise UsageError.at("there are no shards to draw from", todo="check what the list is made of")

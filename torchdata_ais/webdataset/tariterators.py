@@ -233,13 +233,17 @@ def _files(run: Run, more: dict[str, Any], eof_value: Any) -> Iterator[dict[str,
 
 
 def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Sample]:
-    """Group the members that `tar_file_expander` gives into samples; the end of a shard ends a sample, too."""
+    """Group the members that `tar_file_expander` gives into samples; the end of a shard ends a sample, too.
+
+    A sample with a field ``__bad__`` that is not empty is left out.
+    """
     places: dict[str, str] = {}
     for sample in TarSampleGrouper(as_pipe(_members(data, places)), on_error=handler):
         path = places.get(sample["__url__"])
         if path is not None:
             sample["__local_path__"] = path
-        yield sample
+        if valid_sample(sample):
+            yield sample
 
 
 def _members(data: Iterable[dict[str, Any]], places: dict[str, str]) -> Iterator[tuple[MemberPath, Any]]:

@@ -89,6 +89,12 @@ def _one_line(value: str) -> str:
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 
 
+def is_sent_at_once(reply: Reply) -> bool:
+    """Return whether `send` needs one system call for head and body."""
+    body = reply.body
+    return isinstance(body, bytes) or (isinstance(body, FileSlice) and body.size <= SMALL_BYTES)
+
+
 def send(sock: socket.socket, reply: Reply, *, method: str) -> None:
     """Send `reply` whole, counting in `reply.sent` how many bytes of body went out."""
     body = reply.body

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from . import delivery
@@ -18,7 +18,7 @@ from .files import FileSlice
 from .messages import BadRequestError, Connection, HangupError, Request
 from .nodes import HOST, Node
 from .problem import ReplyError
-from .reply import Reply, send
+from .reply import Reply, is_sent_at_once, send
 from .routes import Call
 from .state import Cluster
 
@@ -89,15 +89,16 @@ class _Served:
             request = connection.next_request()
         except BadRequestError as error:
             return self._refuse(error)
-        with self.cluster.one_more(self.node):
-            return self._answer(request)
+        with ExitStack() as under_way:
+            under_way.enter_context(self.cluster.one_more(self.node))
+            return self._answer(request, under_way)
 
     def _refuse(self, error: BadRequestError) -> bool:
         text = f"400 Bad Request: {error}"
         send(self.sock, Reply(400, {"Connection": "close"}, text.encode()), method="GET")
         return False
 
-    def _answer(self, request: Request) -> bool:
+    def _answer(self, request: Request, under_way: ExitStack) -> bool:
         try:
             call = Call(self.cluster, self.node, request, self.peer)
             reply = answer(call)
@@ -114,6 +115,8 @@ class _Served:
             if call.plan:
                 delivery.deliver(self.sock, reply, call.plan, method=request.method)
             else:
+                if request.method == "HEAD" or is_sent_at_once(reply):
+                    under_way.close()  # a client that has its answer may make its next request elsewhere at once
                 send(self.sock, reply, method=request.method)
         finally:
             if isinstance(reply.body, FileSlice):
