@@ -133,9 +133,16 @@ class Location:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
         if self.kind != "object":
             return self.name
-        path = quote(
-            self.name, safe="/", errors="surrogateescape"
-        )  # bytes that are no UTF-8, as a shell gives them
+        try:
+            path = quote(
+                self.name, safe="/", errors="surrogateescape"
+            )  # bytes not UTF-8, as a shell gives them
+        except UnicodeEncodeError as error:
+            raise UsageError.at(
+                f"no object can be called {self.name[:80]!r}: it is not UTF-8",
+                todo="check the name",
+                url=self.bucket,
+            ) from error
         return f"{self.endpoint}{OBJECTS_PATH}{self.bucket}/{path}?{urlencode({**self.query, **self.params})}"
 
 
