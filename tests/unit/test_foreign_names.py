@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forged_index import forge_index
 from hostile_names import HOSTILE
 
-from torchdata_ais import SampleIndex
+from torchdata_ais import AISSampleReader, AISSourceLister, SampleDataset, SampleIndex
 from torchdata_ais.cli._objects import Found, target_names
 from torchdata_ais.errors import AISError, SampleIndexError, StateError, UsageError
 from torchdata_ais.frameworks.trainer import _state_in
@@ -198,6 +200,32 @@ def test_shards_from_allows_further_places(tmp_path: Path) -> None:
             SampleIndex.open(tmp_path / "index", shards_from=places)  # type: ignore[arg-type]
 
 
+def test_shards_from_is_taken_wherever_an_index_is_opened_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "more").mkdir()
+    shards = [
+        *example_shards(tmp_path / "data", counts=(3,)),
+        *example_shards(tmp_path / "more", counts=(2,)),
+    ]
+    SampleIndex.build(shards).save(tmp_path / "data")
+    place, more = str(tmp_path / "data"), tmp_path / "more"
+    openers: list[Callable[..., Any]] = [
+        lambda **how: list(AISSampleReader(place, **how)),
+        lambda **how: list(AISSampleReader([place], **how)),
+        lambda **how: list(AISSourceLister(place).read_samples(**how)),
+        lambda **how: SampleDataset(place, **how),
+        lambda **how: SampleDataset(Path(place), **how),
+    ]
+    for opener in openers:
+        with pytest.raises(SampleIndexError, match="shards_from="):
+            opener()
+        assert len(opener(shards_from=more)) == 5
+    index = SampleIndex.open(place, shards_from=more)
+    for call in (AISSampleReader, SampleDataset):
+        with pytest.raises(UsageError, match="an index that is open"):
+            call(index, shards_from=more)
+
+
 def test_a_pipe_in_the_place_of_an_index_file_is_not_waited_for(tmp_path: Path) -> None:
     SampleIndex.build(example_shards(tmp_path, counts=(3,))).save(tmp_path)
     stored = next(tmp_path.glob("samples-*.arrow"))
@@ -216,8 +244,6 @@ def test_a_shard_that_became_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     index = SampleIndex.build(shard)
     Path(shard).unlink()
     os.mkfifo(shard)
-    from torchdata_ais import SampleDataset
-
     with pytest.raises(AISError, match="not a regular file"):
         SampleDataset(index)[0]
 
