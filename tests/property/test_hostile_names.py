@@ -12,7 +12,8 @@ import os
 import struct
 import sys
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -333,15 +334,13 @@ def indexes_of_other_tools(name: str, place: Path) -> None:
 @entry_point
 def indexes_of_other_tools_on_a_web_server(name: str, place: Path) -> None:
     files = {f"/data/{file}": json.dumps(content).encode() for file, content in foreign(name).items()}
-    with RawServer(serving(files)) as server:
-        allow_host(port_of(server))
+    with served(serving(files), "/data/") as server:
         attempt(
             *(
                 lambda file=file: SampleIndex.open(server.endpoint + file, options=quick(server))
                 for file in files
             )
         )
-        check_requests(paths_of(server), "/data/")
 
 
 @entry_point
@@ -353,11 +352,9 @@ def heads_on_a_web_server(name: str, place: Path) -> None:
         except (UnicodeError, AISError):
             continue
         files = {f"/data/{path.name}": path.read_bytes() for path in place.iterdir() if path.is_file()}
-        with RawServer(serving(files)) as server:
-            allow_host(port_of(server))
+        with served(serving(files), "/data/") as server:
             options, url = quick(server), f"{server.endpoint}/data/"
             attempt(partial(SampleIndex.open, url, options=options, index_dir=place / "kept"))
-            check_requests(paths_of(server), "/data/")
 
 
 # Answers of a cluster
@@ -370,17 +367,23 @@ def quick(server: RawServer) -> StoreOptions:
 OF_PETS = ("/v1/buckets/pets/", "/v1/objects/pets/", "/v1/daemon/", "/v1/cluster/")
 
 
-def paths_of(server: RawServer) -> list[str]:
-    return [one.target for one in server.requests]
-
-
-def port_of(server: RawServer) -> int:
-    return urlsplit(server.endpoint).port or 0
+@contextmanager
+def served(script: Callable[[Request], object], *allowed: str) -> Iterator[RawServer]:
+    """Give a server that may be connected to, and of which only the allowed paths may be requested."""
+    with RawServer(script) as server:
+        allow_host(urlsplit(server.endpoint).port or 0)
+        try:
+            yield server
+        finally:
+            check_requests([one.target for one in server.requests], *allowed)
 
 
 def reply(
     request: Request, body: bytes, kind: str = "application/octet-stream", status: str = "200 OK"
 ) -> None:
+    left = int(request.headers.get("content-length", "0"))
+    while left and (data := request.sock.recv(left)):
+        left -= len(data)
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     request.send(head.encode() + (b"" if request.method == "HEAD" else body))
 
@@ -412,13 +415,16 @@ def raw(text: str) -> msgspec.Raw:
 
 def cluster_with(name: str, *, bucket: str = "pets") -> Callable[[Request], None]:
     """Return a script of a proxy whose bucket lists this name, and one that lists a bucket of this name."""
-    entry = {"n": raw(name), "s": 10240, "cs": raw(name), "v": raw(name)}
+    found = [
+        {"n": raw(name), "s": 10240, "v": "1"},
+        {"n": "ok.tar", "s": 10240, "cs": raw(name), "v": raw(name)},
+    ]
     page = msgspec.msgpack.encode(
         {
             "UUID": raw(name),
             "ContinuationToken": "",
             "Flags": 0,
-            "Entries": [entry, {"n": "ok.tar", "s": 10240}],
+            "Entries": found,
         }
     )
     buckets = json.dumps([{"name": name, "provider": "ais"}, {"name": "b", "provider": name}]).encode()
@@ -440,8 +446,7 @@ def cluster_with(name: str, *, bucket: str = "pets") -> Callable[[Request], None
 
 @entry_point
 def objects_in_a_listing(name: str, place: Path) -> None:
-    with RawServer(cluster_with(name)) as server:
-        allow_host(port_of(server))
+    with served(cluster_with(name), *OF_PETS) as server:
         options = quick(server)
         attempt(
             lambda: list(
@@ -455,26 +460,21 @@ def objects_in_a_listing(name: str, place: Path) -> None:
         )
         for words in (["ls", "ais://pets"], ["get", "ais://pets/", f"{place}/got/"]):
             command(*words, "--endpoint", server.endpoint)
-        check_requests(paths_of(server), *OF_PETS)
 
 
 @entry_point
 def buckets_in_a_listing(name: str, place: Path) -> None:
-    with RawServer(cluster_with(name)) as server:
-        allow_host(port_of(server))
+    with served(cluster_with(name), "/v1/buckets/") as server:
         command("ls", "--endpoint", server.endpoint)
-        check_requests(paths_of(server), "/v1/buckets/")
         list_buckets(quick(server))
 
 
 @entry_point
 def names_for_the_cache(name: str, place: Path) -> None:
     cache = ObjectCache(str(place / "cache"), 1 << 20)
-    with RawServer(cluster_with("x.tar")) as server:
-        allow_host(port_of(server))
+    with served(cluster_with("x.tar"), "/v1/objects/pets/") as server:
         for one in (f"ais://pets/{name}", f"{server.endpoint}/v1/objects/pets/{name}"):
             attempt(lambda one=one: cache.fetch(one, quick(server)))
-        check_requests(paths_of(server), "/v1/objects/pets/")
 
 
 @entry_point
@@ -483,14 +483,12 @@ def names_of_a_job(name: str, place: Path) -> None:
         "input_bck": {"name": "pets"}, "input_format": {"template": "s-{0..1}"}, "input_extension": ".tar",
         "output_format": "new-%d", "output_shard_size": "1MB",
     }  # fmt: skip
-    with RawServer(cluster_with("s-0.tar")) as server:
-        allow_host(port_of(server))
+    with served(cluster_with("s-0.tar"), *OF_PETS, "/v1/sort/") as server:
         formats: list[dict[str, Any]] = [{"template": name}, {"objnames": [name]}]
         for change in ({"output_format": name}, *({"input_format": each} for each in formats)):
             file = place / "spec.json"
             file.write_text(json.dumps(spec | change))
             attempt(lambda file=file: run_dsort(quick(server), file, stall_timeout=2))
-        check_requests(paths_of(server), *OF_PETS, "/v1/sort/")
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)

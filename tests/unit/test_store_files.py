@@ -145,7 +145,10 @@ def test_devices_are_refused(path):
         read(path)
 
 
-@pytest.mark.parametrize("path", ["a\0b.tar", "/x/\ud800.tar", "ais://b/\ud800.tar", "file:///a%00b"])
+@pytest.mark.parametrize(
+    "path",
+    ["a\0b.tar", "/x/\ud800.tar", "ais://b/\ud800.tar", "ais://b/../o/x", "ais://../x", "file:///a%00b"],
+)
 def test_names_that_no_file_and_no_object_can_have_are_refused(path):
     options = StoreOptions("http://127.0.0.1:9")
     for call in (lambda: read(path, options), lambda: read_range(path, 0, 1, options)):
