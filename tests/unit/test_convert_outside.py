@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from torchdata_ais.cli import app
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.testing import write_shard
 from torchdata_ais.writing import Conversion, convert
 
 PICTURE = b"\xff\xd8picture"
@@ -109,3 +110,33 @@ def test_the_command_says_what_it_left_out(folder: Path) -> None:
     command = ["convert", "--allow-outside", "--overwrite", str(folder), f"{folder.parent}/out/s-%d.tar"]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert members(folder.parent / "out")["cat/a.txt"] == b"TOPSECRET"
+
+
+def test_promise_8_shards_that_are_links_out_of_the_folder_are_left_out_and_named(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out-there"
+    (inside / "deep").mkdir(parents=True)
+    outside.mkdir()
+    write_shard(inside / "shard-000.tar", [("a.txt", b"x")])
+    write_shard(inside / "deep/b.tar", [("b.txt", b"x")])
+    (inside / "shard-001.tar").symlink_to(write_shard(outside / "c.tar", [("c.txt", b"secret")]))
+    (inside / "shard-002.tar").symlink_to(inside / "deep/b.tar")
+    os.mkfifo(inside / "shard-003.tar")
+    done = convert(inside, f"{tmp_path}/a/s-%d.tar")
+    left = {one.reason: (one.number, one.first) for one in done.left_out}
+    assert left == {
+        "a link out of the folder": (1, "shard-001.tar"),
+        "no file (a pipe, a device)": (1, "shard-003.tar"),
+    }
+    assert done.samples == 2
+    assert convert(inside, f"{tmp_path}/b/s-%d.tar", allow_outside=True).samples == 3
+    (inside / "shard-000.tar").unlink()
+    (inside / "shard-002.tar").unlink()
+    with pytest.raises(NotFoundError, match="allow_outside=True"):
+        convert(inside, f"{tmp_path}/c/s-%d.tar")
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "part.parquet"])
+def test_promise_8_a_table_that_is_a_link_out_of_the_folder_is_refused(folder: Path, name: str) -> None:
+    (folder / name).symlink_to(folder.parent / "secret.txt")
+    with pytest.raises(UsageError, match=f"{name} is a link out of the folder"):
+        converted(folder)

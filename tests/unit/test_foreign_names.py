@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forged_index import forge_index
+from hostile_names import HOSTILE
 
-from torchdata_ais import SampleIndex
+from torchdata_ais import AISSampleReader, AISSourceLister, SampleDataset, SampleIndex
 from torchdata_ais.cli._objects import Found, target_names
 from torchdata_ais.errors import AISError, SampleIndexError, StateError, UsageError
 from torchdata_ais.frameworks.trainer import _state_in
@@ -28,24 +31,6 @@ from torchdata_ais.urls import (
     path_fault,
 )
 from torchdata_ais.writing import ShardWriter
-
-HOSTILE = [
-    "", ".", "..", "./", "../", "../x", "../../x", "a/../../x", "a/../..", "..\\x", "..\\..\\x", "\\\\host\\x",
-    "/", "/etc/passwd", "//etc/passwd", "///etc/passwd", "/dev/zero", "/dev/stdin", "/proc/self/environ",
-    "~/x/../../..",
-    "a\0b", "\0", "/etc/passwd\0.tar", "a\nb", "a\r\nX: y", "\x1b]0;x\x07", "\x7f", "\t/../x", "a\x01",
-    "%2e%2e/../x", "..%2f/../x", "%2e%2e%2f../..", "..;/../x", "..../../../x",
-    "file:///etc/passwd", "file:/etc/passwd", "FILE:///etc/passwd", "file://localhost/etc/passwd", "file://h/etc/passwd",
-    "http://evil/x.tar", "https://evil/x.tar", "http://h@evil/x.tar", "http://evil:80/x", "http://evil/v1/objects/b/x.tar",
-    "http://h:1/v1/objects/b/x.tar", "http://u:p@h:1/x", "http://h:1/../x", "http://h:1/%2e%2e/x", "http://h:1/..%5cx",
-    "http://169.254.169.254/latest/meta-data", "ftp://h/x", "gopher://h/x", "ais://", "ais:///x", "ais://other/x.tar",
-    "s3://pets/train-0.tar", "ais://@ns/pets/train-0.tar", "ais://pets/train-/../../other/x.tar", "ais://pets/../other/x",
-    "ais://pets/train-\n.tar", "ais:pets/x", "-", "pipe:touch /tmp/pwned", "pipe:-", "|touch x",
-    "ais://pets/" + "train-" * 2000, "/" * 70_000, "../" * 20_000, "x" * 5000 + "/../../..",
-    "/tmp/\u002e\u002e/etc/passwd", "/e\u0301/x", "/\ufeff/x", "/\u202etar.x", "/\ud800/x", "//host/share/x",
-    "/.", "/..", "/x/.",
-]  # fmt: skip
-"""Names that no index, listing or table may bring; none lies in the folders that the tests name."""
 
 
 def test_the_hostile_names_are_many() -> None:
@@ -215,6 +200,32 @@ def test_shards_from_allows_further_places(tmp_path: Path) -> None:
             SampleIndex.open(tmp_path / "index", shards_from=places)  # type: ignore[arg-type]
 
 
+def test_shards_from_is_taken_wherever_an_index_is_opened_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "more").mkdir()
+    shards = [
+        *example_shards(tmp_path / "data", counts=(3,)),
+        *example_shards(tmp_path / "more", counts=(2,)),
+    ]
+    SampleIndex.build(shards).save(tmp_path / "data")
+    place, more = str(tmp_path / "data"), tmp_path / "more"
+    openers: list[Callable[..., Any]] = [
+        lambda **how: list(AISSampleReader(place, **how)),
+        lambda **how: list(AISSampleReader([place], **how)),
+        lambda **how: list(AISSourceLister(place).read_samples(**how)),
+        lambda **how: SampleDataset(place, **how),
+        lambda **how: SampleDataset(Path(place), **how),
+    ]
+    for opener in openers:
+        with pytest.raises(SampleIndexError, match="shards_from="):
+            opener()
+        assert len(opener(shards_from=more)) == 5
+    index = SampleIndex.open(place, shards_from=more)
+    for call in (AISSampleReader, SampleDataset):
+        with pytest.raises(UsageError, match="an index that is open"):
+            call(index, shards_from=more)
+
+
 def test_a_pipe_in_the_place_of_an_index_file_is_not_waited_for(tmp_path: Path) -> None:
     SampleIndex.build(example_shards(tmp_path, counts=(3,))).save(tmp_path)
     stored = next(tmp_path.glob("samples-*.arrow"))
@@ -233,8 +244,6 @@ def test_a_shard_that_became_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     index = SampleIndex.build(shard)
     Path(shard).unlink()
     os.mkfifo(shard)
-    from torchdata_ais import SampleDataset
-
     with pytest.raises(AISError, match="not a regular file"):
         SampleDataset(index)[0]
 

@@ -65,6 +65,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "proof without checksums": {**rows(proven=False), "head": {"proof": "bytes"}},
     "columns 10^5": {"head": {"columns": [f"c{number}" for number in range(10**5)]}},
     "columns twice": {"head": {"columns": ["a", "a"]}},
+    "columns that are not UTF-8": {"head": {"columns": ["\ud800"]}},
     "columns of the index": {"head": {"columns": ["key"]}},
     "parts 10^6": {"head": {"parts": ["samples-0123456789abcdef-0.arrow"] * 10**6}},
     "pages negative": {"head": {"parts": []}},

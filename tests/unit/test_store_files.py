@@ -8,8 +8,15 @@ import threading
 
 import pytest
 
-from torchdata_ais.errors import ChecksumError, NotFoundError, ObjectChangedError, UsageError
-from torchdata_ais.store import StoreOptions, open_blocks
+from torchdata_ais.errors import (
+    ChecksumError,
+    NotFoundError,
+    ObjectChangedError,
+    ReadError,
+    StallError,
+    UsageError,
+)
+from torchdata_ais.store import StoreOptions, open_blocks, read_range
 from torchdata_ais.urls import ObjectURL
 
 BODY = random.Random(0).randbytes(10_000)
@@ -116,3 +123,34 @@ def test_a_named_pipe_is_read_and_one_that_nobody_writes_to_is_closed(tmp_path, 
     writer.start()
     assert read(path) == BODY
     writer.join(10)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_promise_6_a_pipe_without_a_writer_is_an_error_in_time(tmp_path, begun):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    keeper = os.open(path, os.O_RDWR)
+    if begun:
+        os.write(keeper, b"x")
+    try:
+        with pytest.raises(StallError, match=f"nothing was written .* at byte {int(begun)}"):
+            read(path, StoreOptions(first_byte_timeout=0.05, stall_timeout=0.05))
+    finally:
+        os.close(keeper)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
+def test_devices_are_refused(path):
+    with pytest.raises(ReadError, match="it is a device"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a\0b.tar", "/x/\ud800.tar", "ais://b/\ud800.tar", "ais://b/../o/x", "ais://../x", "file:///a%00b"],
+)
+def test_names_that_no_file_and_no_object_can_have_are_refused(path):
+    options = StoreOptions("http://127.0.0.1:9")
+    for call in (lambda: read(path, options), lambda: read_range(path, 0, 1, options)):
+        with pytest.raises(UsageError, match=r"can (have|be called)"):
+            call()

@@ -3,11 +3,18 @@
 from torchdata_ais.index.entries import IndexedShard, ShardEntry, ShardSamples, content_of, stored_text
 from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, RemoteFolder
 from torchdata_ais.index.form import TABLE, UNFINISHED, Head
-from torchdata_ais.index.indexed_samples import IndexedSamples
+from torchdata_ais.index.indexed_samples import IndexedSamples, check_no_places, opened_index
 from torchdata_ais.index.keys import Keys
 from torchdata_ais.index.lengths import field_sizes, lengths_of
 from torchdata_ais.index.mixture import Mixture
-from torchdata_ais.index.places import fixed_beginning, folder_at, found_folder, index_place, named_shards
+from torchdata_ais.index.places import (
+    ShardsFrom,
+    fixed_beginning,
+    folder_at,
+    found_folder,
+    index_place,
+    named_shards,
+)
 from torchdata_ais.index.rows import SampleReference, entry_of
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import IndexWriter
@@ -29,7 +36,9 @@ __all__ = [
     "ShardEntry",
     "ShardRow",
     "ShardSamples",
+    "ShardsFrom",
     "StoredIndex",
+    "check_no_places",
     "content_of",
     "entry_of",
     "field_sizes",
@@ -39,5 +48,6 @@ __all__ = [
     "index_place",
     "lengths_of",
     "named_shards",
+    "opened_index",
     "stored_text",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from torchdata_ais.errors import UsageError
+from torchdata_ais.index.form import is_utf8
 from torchdata_ais.index.parts import Parts
 from torchdata_ais.index.rows import SHOWN
 from torchdata_ais.plan.hashing import Integers
@@ -85,7 +86,7 @@ def _stored_column(parts: Parts, name: str) -> Integers:
 
 def check_column(index: NumberedSamples, name: str) -> None:
     """Raise `UsageError` unless a column may have this name."""
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name or not is_utf8(name):
         raise UsageError.at(
             f"a column was named {name!r:.40}", todo='pass its name as text, such as "tokens"'
         )

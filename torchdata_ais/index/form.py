@@ -66,6 +66,15 @@ SAMPLES = pa.schema(
 FIELDS = pa.schema([pa.field("fields", pa.list_(pa.string()), nullable=False)])
 
 
+def is_utf8(name: str) -> bool:
+    """Whether a name can be stored by Arrow: a lone surrogate, which JSON may have, cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def samples_schema(columns: Sequence[str]) -> pa.Schema:
     """Return the schema of samples with columns that a program has added: null where nothing is known."""
     return pa.schema([*SAMPLES, *(pa.field(name, pa.int64()) for name in columns)])
@@ -162,7 +171,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
             "too many files of the index before": len(self.before) > _MOST_BEFORE,
             "columns that cannot be": len(columns) != len(self.columns)
             or len(columns) > _MOST_COLUMNS
-            or not columns.isdisjoint(["", *SAMPLES.names]),
+            or not columns.isdisjoint(["", *SAMPLES.names])
+            or not all(map(is_utf8, columns)),
             f"{self.counts.length} bytes of counts": not 0
             <= self.counts.length
             <= 8 * self.shards + _MOST_FRAME,

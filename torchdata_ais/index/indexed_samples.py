@@ -30,6 +30,33 @@ from torchdata_ais.index.writer import IndexWriter
 from torchdata_ais.store import Cluster, ClusterNames, given_options
 
 
+def opened_index(
+    index: IndexedSamples | str | os.PathLike[str], shards_from: ShardsFrom, cluster: Cluster
+) -> IndexedSamples:
+    """Return an index as it is, or the one that is stored at a place.
+
+    Args:
+        index: An index, or the place of one.
+        shards_from: As of `IndexedSamples.open`; for a place only.
+        cluster: Likewise.
+
+    Raises:
+        UsageError: `shards_from` was passed with an index that is open.
+    """
+    if isinstance(index, str | os.PathLike):
+        return IndexedSamples.open(index, shards_from=shards_from, cluster=cluster)
+    check_no_places(shards_from)
+    return index
+
+
+def check_no_places(shards_from: ShardsFrom) -> None:
+    """Raise `UsageError` if `shards_from` was passed with an index that is open."""
+    if shards_from is not None:
+        raise UsageError.at(
+            "shards_from= was passed with an index that is open", todo="pass it to SampleIndex.open"
+        )
+
+
 class IndexedSamples(NumberedSamples):
     """The samples of any number of stored indexes, in their order, or some of them.
 

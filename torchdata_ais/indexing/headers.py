@@ -67,7 +67,7 @@ def members_of(url: str, options: StoreOptions) -> Iterator[PlacedMember]:
 def _opened(path: str) -> Iterator[_FileBlocks]:
     try:
         file = open_regular(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise open_error(path, error) from error
     with file:
         if is_compressed(os.pread(file.fileno(), 512, 0)):

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_function, checked
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
-from torchdata_ais.index import IndexedSamples
+from torchdata_ais.index import IndexedSamples, ShardsFrom, opened_index
 from torchdata_ais.reading.by_index import IndexedReader
 from torchdata_ais.reading.joined import JoinedIndexes, read_whole
 from torchdata_ais.reading.listed import compare_with_listing
@@ -33,6 +33,7 @@ class SampleDataset(Dataset[Any]):
     Args:
         index: A `SampleIndex`, or the place of a stored one, as `SampleIndex.open` takes it.
         transform: Called with each `Sample`, whose fields are bytes; what it returns is the item. `Decoder` is one.
+        shards_from: Of a place: further places whose shards the index may name, see `SampleIndex.open`.
         cluster: As for `load_tar`; default what the index was opened with. So are `retry` and version 0.1's names.
         prefetch_bytes: What is asked for at a time, of a batch.
         safety: As for `load_tar`: ``max_sample_bytes`` counts here.
@@ -66,6 +67,7 @@ class SampleDataset(Dataset[Any]):
         index: IndexedSamples | str | os.PathLike[str],
         transform: Callable[[Sample], Any] | None = None,
         *,
+        shards_from: ShardsFrom = None,
         cluster: Cluster = None,
         prefetch_bytes: int | None = None,
         retry: Retry | None = None,
@@ -74,8 +76,7 @@ class SampleDataset(Dataset[Any]):
         **named: Unpack[ClusterNames],
     ) -> None:
         given = given_options(cluster, **named)
-        if isinstance(index, (str, os.PathLike)):
-            index = IndexedSamples.open(index, cluster=given)
+        index = opened_index(index, shards_from, given)
         if not isinstance(index, IndexedSamples):
             raise UsageError.at(
                 f"SampleDataset was given an item of type {type(index).__name__}, not an index",

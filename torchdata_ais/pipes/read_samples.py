@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_number, check_seed
 from torchdata_ais.errors import AISError, TransportError
-from torchdata_ais.index import IndexedSamples, Mixture
+from torchdata_ais.index import IndexedSamples, Mixture, ShardsFrom
 from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.by_index import IndexedReader
@@ -53,6 +53,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         epoch_steps: Global batches of an epoch; the next goes on in the data where it stopped. None: all samples
             (or what the `Mixture` says).
         index_dir: A folder of this node that an index far away is copied to (`SampleIndex.kept_in`).
+        shards_from: Of a place or a lister: further places whose shards the index may name, see `SampleIndex.open`.
         run_bytes: Bytes of neighbours that ``"runs"`` keeps together, at most an eighth of a global batch.
         cluster: As for `load_tar`; default what the index was opened with. So are `prefetch_bytes`, `retry` and version
             0.1's names.
@@ -109,6 +110,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         epoch_steps: int | None = None,
         run_bytes: int = 8 << 20,
         index_dir: str | os.PathLike[str] | None = None,
+        shards_from: ShardsFrom = None,
         cluster: Cluster = None,
         safety: Safety | None = None,
         prefetch_bytes: int | None = None,
@@ -130,6 +132,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         self.data = PlannedData(
             source, positions, given,
             shuffle=shuffle, tail=tail, epoch_steps=epoch_steps, run_bytes=run_bytes, index_dir=index_dir,
+            shards_from=shards_from,
         )  # fmt: skip
         self._safety = safety or Safety()
         self._cache = cache

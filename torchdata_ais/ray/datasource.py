@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from torchdata_ais.errors import MissingLibraryError, UsageError
-from torchdata_ais.index import IndexedSamples
+from torchdata_ais.index import IndexedSamples, ShardsFrom, opened_index
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, given_options, list_objects
 from torchdata_ais.urls import ObjectURL, parse_url
 
@@ -114,6 +114,7 @@ class IndexDatasource(_SampleDatasource):
 
     Args:
         index: A `SampleIndex`, or the place of a stored one.
+        shards_from: Of a place: further places whose shards the index may name, see `SampleIndex.open`.
         cluster: See `torchdata_ais.store.Cluster`; default what the index was opened with.
         fields: See `ShardDatasource`.
 
@@ -132,10 +133,15 @@ class IndexDatasource(_SampleDatasource):
     """
 
     def __init__(
-        self, index: IndexedSamples | str, *, cluster: Cluster = None, fields: Fields = None
+        self,
+        index: IndexedSamples | str,
+        *,
+        shards_from: ShardsFrom = None,
+        cluster: Cluster = None,
+        fields: Fields = None,
     ) -> None:
         super().__init__(cluster, fields)
-        self._index = IndexedSamples.open(index, cluster=cluster) if isinstance(index, str) else index
+        self._index = opened_index(index, shards_from, cluster)
         if not len(self._index):
             raise UsageError.at("the index has no sample", todo="select some")
 

@@ -13,7 +13,7 @@ import xxhash
 
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.index import IndexedSamples, Mixture
+from torchdata_ais.index import IndexedSamples, Mixture, ShardsFrom, check_no_places, opened_index
 from torchdata_ais.plan import Shuffle, Sources, Tail
 from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.plan.packing import Groups
@@ -35,6 +35,7 @@ class PlannedSources:
         epoch_steps: Likewise.
         run_bytes: Likewise.
         index_dir: Likewise.
+        shards_from: Likewise.
     """
 
     source: Any
@@ -46,6 +47,7 @@ class PlannedSources:
     epoch_steps: int | None
     run_bytes: int
     index_dir: str | os.PathLike[str] | None
+    shards_from: ShardsFrom = None
 
     def __post_init__(self, positions: npt.ArrayLike | None) -> None:
         self._numbers = None if positions is None else _numbers(positions)
@@ -53,6 +55,7 @@ class PlannedSources:
         self._groups: list[Groups] | None = None
         self.check(self.epoch_steps, self.tail)
         if isinstance(self.source, (IndexedSamples, Mixture)):
+            check_no_places(self.shards_from)
             self._samples()  # says what is wrong with it
 
     def check(self, epoch_steps: int | None, tail: Tail | None) -> None:
@@ -70,7 +73,7 @@ class PlannedSources:
         else:
             places = self.source if isinstance(self.source, (list, tuple)) else [self.source]
             index = IndexedSamples.concat(
-                [IndexedSamples.open(place, cluster=self.cluster) for place in places]
+                [opened_index(place, self.shards_from, self.cluster) for place in places]
             )
         if not len(index):
             raise UsageError.at(f"{index!r} has no sample", todo="index shards that have some")

@@ -17,6 +17,7 @@ from torchdata_ais.errors import (
     NotFoundError,
     ObjectChangedError,
     ReadError,
+    StallError,
     UsageError,
 )
 from torchdata_ais.store.attempts import Cancelled
@@ -32,6 +33,9 @@ _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was clo
 
 class FileReader(Reader):
     """Reads a file, a pipe or standard input (``-``), for one thread at a time.
+
+    Devices are refused. The first byte of a pipe or of standard input has the deadline ``first_byte_timeout``, each
+    later one ``stall_timeout``.
 
     A file that has another size or time of change at its end than at its beginning is an error. Nothing is
     read again: what a disk does not give once, it does not give twice.
@@ -58,12 +62,14 @@ class FileReader(Reader):
         try:
             # Without O_NONBLOCK, a named pipe that nobody writes to could not even be closed.
             fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise open_error(self._path, error) from error
         try:
             mode = os.fstat(fd).st_mode
             if stat.S_ISDIR(mode):
                 raise open_error(self._path, IsADirectoryError(21, "is a directory"))
+            if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # /dev/zero has no end
+                raise open_error(self._path, OSError(errno.EINVAL, "it is a device"))
             self.stats.first_byte_s = time.monotonic() - begin
             yield from self._file(fd) if stat.S_ISREG(mode) else self._stream(fd)
         finally:
@@ -108,10 +114,15 @@ class FileReader(Reader):
     def _stream(self, fd: int) -> Iterator[bytes]:
         """Yield what a pipe brings: no size, no version, no way back."""
         skip = self._start
+        allowed = self._options.first_byte_timeout
         while True:
+            begin = time.monotonic()
             while not select.select([fd], [], [], _POLL_S)[0]:
                 if self.cancel.cancelled:
                     raise Cancelled
+                if allowed is not None and time.monotonic() - begin > allowed:
+                    raise self._stalled(allowed)
+            allowed = self._options.stall_timeout
             try:
                 block = os.read(fd, min(self._options.block_bytes, skip or self._options.block_bytes))
             except BlockingIOError:
@@ -142,6 +153,15 @@ class FileReader(Reader):
             todo = "copy it anew" if self._copy is None else "read it again: it is then fetched anew"
             raise ChecksumError.at(what, todo=todo, url=self._path, offset=self._offset)
 
+    def _stalled(self, allowed: float) -> StallError:
+        name = "standard input" if self._path == "-" else self._path
+        return StallError.at(
+            f"{name}: nothing was written to this pipe for {allowed:g} s, at byte {self._offset}",
+            todo="look at the program that writes it, or raise first_byte_timeout= or stall_timeout= of StoreOptions",
+            url=self._path,
+            offset=self._offset,
+        )
+
     def _changed(self, difference: str) -> ObjectChangedError:
         what = f"{self._name}: the file changed: {difference}"
         todo = "do not write to a file that is being read"
@@ -153,8 +173,10 @@ def home_todo(path: str) -> str:
     return "write os.path.expanduser(...): only a shell reads ~ as the home folder" if path[:1] == "~" else ""
 
 
-def open_error(path: str, error: OSError) -> NotFoundError | AuthError | UsageError | ReadError:
+def open_error(path: str, error: OSError | ValueError) -> NotFoundError | AuthError | UsageError | ReadError:
     """Return what to say of a file that could not be opened."""
+    if not isinstance(error, OSError):  # Python's own, for a NUL or a lone surrogate
+        return UsageError.at(f"{path}: no file can have this name ({error})", todo="check the path", url=path)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return NotFoundError.at(
             f"{path}: there is no such file",
@@ -190,6 +212,8 @@ def file_url(path: str) -> ObjectURL:
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - text in
+    except ValueError as error:
+        raise open_error(path, error) from error
     except OSError as error:
         raise NotFoundError.at(
             f"{path}: there is no such file ({error.strerror})", todo="check the path", url=path

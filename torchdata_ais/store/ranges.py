@@ -109,7 +109,7 @@ def read_range(
 def _of_file(place: Location, start: int, length: int, known: Facts | None) -> bytes:
     try:
         file = open_regular(place.name)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise open_error(place.name, error) from error
     with file:
         found = file_facts(file.fileno())

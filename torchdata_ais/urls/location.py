@@ -133,10 +133,19 @@ class Location:
         """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
         if self.kind != "object":
             return self.name
-        path = quote(
-            self.name, safe="/", errors="surrogateescape"
-        )  # bytes that are no UTF-8, as a shell gives them
-        return f"{self.endpoint}{OBJECTS_PATH}{self.bucket}/{path}?{urlencode({**self.query, **self.params})}"
+        path = f"{self.bucket}/{self.name}"
+        if "/." in f"/{path}" and not {".", ".."}.isdisjoint(path.split("/")):
+            raise self._no_object("in a URL that is the name of another object")
+        try:
+            path = quote(path, safe="/", errors="surrogateescape")  # bytes not UTF-8, as a shell gives them
+        except UnicodeEncodeError as error:
+            raise self._no_object("it is not UTF-8") from error
+        return f"{self.endpoint}{OBJECTS_PATH}{path}?{urlencode({**self.query, **self.params})}"
+
+    def _no_object(self, why: str) -> UsageError:
+        return UsageError.at(
+            f"no object can be called {self.name[:300]!r}: {why}", todo="check the name", url=self.uri[:4096]
+        )
 
 
 def no_cluster(place: str = "", url: str | None = None) -> UsageError:

@@ -18,12 +18,14 @@ from typing_extensions import Unpack
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
 from torchdata_ais.store.cache import delete_oldest
+from torchdata_ais.store.files import open_error
 from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
 from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.left_out import explaining
+from torchdata_ais.whole_file import open_regular
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
@@ -70,7 +72,11 @@ class StreamingOpen:
         path = self.get_file(url)
         if path is None:
             return {"url": url, "stream": gopen(url)}
-        return {"url": url, "stream": Path(path).open("rb"), "local_path": path}
+        try:
+            stream = open_regular(path)
+        except (OSError, ValueError) as error:
+            raise open_error(path, error) from error
+        return {"url": url, "stream": stream, "local_path": path}
 
 
 class FileCache(StreamingOpen):

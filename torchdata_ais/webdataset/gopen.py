@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import BlockSource, Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import file_fault, parse_url, redact
 from torchdata_ais.webdataset.commands import EXPLANATION, Command, direct_url, refuse_local_file, shown
 from torchdata_ais.webdataset.left_out import explaining
 
@@ -128,13 +128,17 @@ def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> IO[Any]:
     """Open a local file as Python does, by its path or ``file:`` URL.
 
     Raises:
-        UsageError: `url` is no local file.
+        UsageError: `url` is no local file; or it is to be read, and is a pipe or a device.
         OSError: As of `open`.
     """
     place = parse_url(url)
     if place.kind != "file":
         raise UsageError.at("this is no local file", todo="open it with wds.gopen(url)", url=redact(url))
     refuse_local_file(url)
+    if mode.startswith("r") and Path(place.name).exists() and (why := file_fault(place.name)):
+        raise UsageError.at(
+            f"{url}: {why}", todo="open it with wds.gopen(url), which has a deadline", url=url
+        )
     return Path(place.name).open(mode, bufsize)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import KW_ONLY, dataclass, field
@@ -182,19 +183,24 @@ class ConversionJob:
         """Raise the error of a conversion that wrote no sample. A part of a small source may have none."""
         if any(one.writer.total for one in self._all) or (self.how.part is not None and not counted.skipped):
             return
+        where = os.fspath(self.source) if isinstance(self.source, str | os.PathLike) else None
         if counted.skipped:
             reasons = ", ".join(f"{count} by {kind}" for kind, count in counted.by_class().items())
             first = next((what for _, what in counted.skipped.values() if what), "see above")
             raise SampleError.at(
                 f"no sample could be made: {reasons}, the first: {first}",
                 todo="mend what all of them fail by; nothing was written",
+                url=where,
             )
         if counted.dropped:
             raise UsageError.at(
                 f"all {counted.dropped} samples were left out by the function, and nothing was written",
                 todo="look at what select= and map= return",
+                url=where,
             )
-        raise NotFoundError.at("the source has no sample", todo="check what it names; nothing was written")
+        raise NotFoundError.at(
+            "the source has no sample", todo="check what it names; nothing was written", url=where
+        )
 
     def _check_fields(self, counted: Counts) -> None:
         """Raise if no sample had a field that is to be kept; the samples of one part need not have all."""

@@ -30,6 +30,7 @@ class FoundFile(NamedTuple):
 
 
 OUTSIDE_LINK = "a link out of the folder"
+NO_FILE = "no file (a pipe, a device)"
 OUTSIDE_CELL = "a cell that names a URL or a file outside of the folder"
 
 
@@ -78,7 +79,7 @@ def _below(
         elif entry.is_file():
             yield FoundFile(below, entry.stat().st_size)
         else:
-            omitted.add("a link to nothing" if entry.is_symlink() else "no file (a pipe, a device)", below)
+            omitted.add("a link to nothing" if entry.is_symlink() else NO_FILE, below)
 
 
 def split_ending(path: str) -> tuple[str, str]:

@@ -12,13 +12,21 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import parse_url, redact
-from torchdata_ais.writing.sources.files import MEDIA, Omitted, files_below, is_table, split_ending
+from torchdata_ais.writing.sources.files import (
+    MEDIA,
+    OUTSIDE_LINK,
+    Omitted,
+    files_below,
+    is_table,
+    leads_out,
+    split_ending,
+)
 from torchdata_ais.writing.sources.folder import media_folder
 from torchdata_ais.writing.sources.folders import BucketFolder
 from torchdata_ais.writing.sources.metadata import METADATA_NAMES, metadata_folder, metadata_of
 from torchdata_ais.writing.sources.options import SourceOptions
 from torchdata_ais.writing.sources.shards import ShardSource, find_shards, shards_in
-from torchdata_ais.writing.sources.source import Source
+from torchdata_ais.writing.sources.source import Source, left_out
 from torchdata_ais.writing.sources.table import table
 
 Store = Callable[[], StoreOptions]
@@ -64,6 +72,9 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
         raise UsageError.at(
             "columns= and root= are for tables", todo=Remedy('pass kind="table"', "leave them out")
         )
+    if is_folder and not how.allow_outside:
+        for one in [metadata] if metadata is not None else tables if tables != [source] else []:
+            _check_inside(source, one)
     if metadata is not None:
         return metadata_folder(metadata, StoreOptions(), how)
     if kind == "table":
@@ -75,7 +86,8 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
         return media_folder(source, how)
     if how.kind == "auto":
         _check_archive(source)
-    found = find_shards(source, store)
+    omitted = Omitted()
+    found = find_shards(source, store, omitted, outside=how.allow_outside)
     if how.shuffle or how.splits:  # samples of large shards are not here to be shuffled
         raise UsageError.at(
             "shards cannot be shuffled or split while they are converted",
@@ -85,7 +97,19 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
                 "; to split, give each part shards of its own by a template",
             ),
         )
-    return ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
+    shards = ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
+    shards.left_out = left_out(omitted)
+    return shards
+
+
+def _check_inside(folder: str | os.PathLike[str], table: str | os.PathLike[str]) -> None:
+    """Raise if the table of a folder is a link out of the folder."""
+    if leads_out(os.fspath(folder), os.fspath(table)):
+        raise UsageError.at(
+            f"{Path(table).name} is {OUTSIDE_LINK}",
+            todo="if you trust the author of the folder, pass allow_outside=True",
+            url=str(table),
+        )
 
 
 def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolder | None:

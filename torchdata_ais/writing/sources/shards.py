@@ -18,7 +18,8 @@ from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.store.naming import naming
 from torchdata_ais.tar import TarReader, decompress
-from torchdata_ais.urls import ObjectURL, parse_url, redact
+from torchdata_ais.urls import ObjectURL, file_fault, parse_url, redact
+from torchdata_ais.writing.sources.files import NO_FILE, OUTSIDE_LINK, Omitted, leads_out
 from torchdata_ais.writing.sources.source import Source
 
 _MAX_SAMPLE_BYTES = 1 << 30
@@ -56,7 +57,9 @@ class ShardSource(Source):
 
     def chosen(self, positions: Callable[[int], Sequence[int]]) -> ShardSource:
         """Return a source of some of the shards."""
-        return ShardSource([self.shards[number] for number in positions(self.total)], self._options)
+        chosen = ShardSource([self.shards[number] for number in positions(self.total)], self._options)
+        chosen.left_out = self.left_out
+        return chosen
 
 
 def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator[tuple[Run, Sample]]:
@@ -95,8 +98,16 @@ def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator
                 yield run, sample
 
 
-def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:
+def find_shards(
+    source: Any, options: Callable[[], StoreOptions], omitted: Omitted, *, outside: bool = False
+) -> list[str]:
     """Return the shards that paths, URLs, brace templates, prefixes and folders name, in order.
+
+    Args:
+        source: One of these, or a list.
+        options: Gives the transport settings; called for objects.
+        omitted: Counts what a folder contains and is left out: pipes, and links out of the folder.
+        outside: Follow these links.
 
     Raises:
         NotFoundError: There is none.
@@ -106,7 +117,13 @@ def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:
         [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Sequence) else source
     ):
         if isinstance(one, str | os.PathLike) and Path(one).is_dir():
-            inside = shards_in(one)
+            inside = _inside(os.fspath(one), omitted, outside=outside)
+            if not inside and OUTSIDE_LINK in omitted:
+                raise NotFoundError.at(
+                    f"the folder holds no shard but {omitted[OUTSIDE_LINK][1]}, {OUTSIDE_LINK}",
+                    todo="if you trust the author of the folder, pass allow_outside=True",
+                    url=str(one),
+                )
             if not inside:
                 raise NotFoundError.at(
                     "the folder holds no shard",
@@ -118,6 +135,18 @@ def find_shards(source: Any, options: Callable[[], StoreOptions]) -> list[str]:
         name = os.fspath(one) if isinstance(one, os.PathLike) else one
         local = isinstance(name, str) and parse_url(name).kind == "file"
         found += list_objects(name, options=StoreOptions() if local else options())
+    return found
+
+
+def _inside(folder: str, omitted: Omitted, *, outside: bool) -> list[str]:
+    found = []
+    for path in shards_in(folder):
+        if not outside and leads_out(folder, path):
+            omitted.add(OUTSIDE_LINK, Path(path).name)
+        elif file_fault(path):
+            omitted.add(NO_FILE, Path(path).name)
+        else:
+            found.append(path)
     return found
 
 
