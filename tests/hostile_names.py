@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -73,6 +74,7 @@ class _Watch:
         self.folders = tuple(os.path.realpath(folder) for folder in folders)
         self.hosts = set(hosts)
         self.found: list[str] = []
+        self.errors: list[AISError] = []
 
     def see(self, event: str, args: tuple[Any, ...]) -> None:
         """Raise `PermissionError` at an event that leads elsewhere."""
@@ -145,6 +147,15 @@ def watched(folders: Collection[Path], hosts: Collection[tuple[str, int]] = ()) 
         _watching.remove(watch)
 
 
+def attempt(*calls: Callable[[], object]) -> None:
+    """Make each of the calls; an error of the package is kept, to be looked at by `check_entry_point`."""
+    for call in calls:
+        try:
+            call()
+        except AISError as error:
+            _watching[-1].errors.append(error)
+
+
 def allow_host(port: int) -> None:
     """Allow connections to a server of the test on this machine, for the call under way."""
     for watch in _watching:
@@ -181,10 +192,8 @@ def check_entry_point(
         monkeypatch.chdir(place)
         monkeypatch.setattr(tempfile, "tempdir", str(temporary))
         with watched((place, temporary)) as watch:
-            try:
-                entry(name, place)
-            except AISError as error:
-                wrong += [f"{name[:80]!r}: {why}" for why in _faults_of(error)]
+            attempt(partial(entry, name, place))
+        wrong += [f"{name[:80]!r}: {why}" for error in watch.errors for why in _faults_of(error)]
         wrong += [f"{name[:80]!r}: {what}" for what in watch.found]
         assert (home / "thesis.txt").read_text() == "ten years"
         assert sorted(path.name for path in home.iterdir()) == ["place", "thesis.txt", "tmp"]

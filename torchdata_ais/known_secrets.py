@@ -16,6 +16,7 @@ MASK = "***"
 SHORT = 4  # what has fewer characters is no secret
 _LONG = 8  # what has fewer is one as a whole word only
 _KEPT = 256  # a token that is renewed every hour fills them in ten days
+_SHARED = 3  # characters that forms share in the pattern
 _UNQUOTED = frozenset(string.ascii_letters + string.digits)
 
 _known: dict[str, None] = {}
@@ -39,7 +40,7 @@ def hide(secret: str | None) -> None:
     _known[secret] = None
     while len(_known) > _KEPT:
         del _known[next(iter(_known))]
-    _known_forms = pattern_of(_known)
+    _known_forms = None  # made when it is needed
     _longest_form = max(len(form) for one in _known for form in (one, *_forms(one), *_base64(one)))
 
 
@@ -61,11 +62,30 @@ def pattern_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
             plain.update(_forms(secret))
         if _is_word(secret):
             plain.discard(secret)
-            words.append(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])")
-    parts = [re.escape(form) + r"[\w+/\-]{0,2}={0,2}" for form in encoded]
-    parts += [re.escape(form) for form in sorted(plain, key=len, reverse=True)]
-    parts += words
+            words.append(secret)
+    forms = [(form, r"[\w+/\-]{0,2}={0,2}") for form in encoded]
+    forms += [(form, "") for form in sorted(plain, key=len, reverse=True)]
+    parts = [_by_beginning(forms)] if forms else []
+    if words:
+        parts.append(rf"(?<![^\W_])(?:{_by_beginning([(word, '') for word in words])})(?![^\W_])")
     return re.compile("|".join(parts)) if parts else None
+
+
+def _by_beginning(forms: list[tuple[str, str]], at: int = 0) -> str:
+    """Return a pattern for texts, each with what may follow it; those that begin alike share the beginning.
+
+    Without that, all forms of all secrets would be tried at each character of a text.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for form in forms:
+        groups.setdefault(form[0][at : at + 1], []).append(form)
+    parts = []
+    for first, some in groups.items():
+        if len(some) == 1 or not first or at == _SHARED:
+            parts += [re.escape(text[at:]) + after for text, after in some]
+        else:
+            parts.append(f"{re.escape(first)}(?:{_by_beginning(some, at + 1)})")
+    return "|".join(parts)
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -95,4 +115,10 @@ def longest_form() -> int:
 
 def without_known(text: str) -> str:
     """Return `text` without them."""
-    return _known_forms.sub(MASK, text) if _known_forms is not None else text
+    global _known_forms  # noqa: PLW0603 - see `hide`
+    if not _known:
+        return text
+    forms = _known_forms
+    if forms is None:
+        forms = _known_forms = pattern_of(list(_known))
+    return forms.sub(MASK, text) if forms is not None else text

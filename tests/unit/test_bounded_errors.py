@@ -48,6 +48,7 @@ def test_the_shapes_are_many() -> None:
     assert len(set(SHAPES)) >= 30
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_promise_6_twice_the_text_takes_twice_the_time(name: str) -> None:
     function = FUNCTIONS[name]
@@ -65,9 +66,11 @@ def test_promise_6_twice_the_text_takes_twice_the_time(name: str) -> None:
     assert not slow
 
 
-def test_promise_6_an_error_of_64_kib_is_made_in_bounded_time() -> None:
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("part", range(3))
+def test_promise_6_an_error_of_64_kib_is_made_in_bounded_time(part: int) -> None:
     slow = {}
-    for shape in SHAPES:
+    for shape in SHAPES[part::3]:
         text = (shape * (64 << 10))[: 64 << 10]
         for function in (
             clean,
@@ -115,6 +118,7 @@ def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 SECRET = "pA55word" + "".join(chr(97 + number % 26) for number in range(16))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.usefixtures("_own_secrets")
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
@@ -162,3 +166,18 @@ def test_the_message_in_a_page_is_found_in_linear_time() -> None:
     assert message_in("<html><title>t</title><style>b { c }</style><b>busy</b></html>") == "busy"
     assert message_in("<html>busy<style>x") == "busy"
     assert message_in("<p>a</p><script>evil()") == "a"
+
+
+@pytest.mark.usefixtures("_own_secrets")
+def test_promise_6_many_known_secrets_cost_little() -> None:
+    secrets = [
+        "".join(chr(97 + (number * 7 + at * at) % 26) for at in range(40)) + str(number)
+        for number in range(256)
+    ]
+    for secret in secrets:
+        known_secrets.hide(secret)
+    text = "the quick brown fox jumps over " * 2200
+    clean(text)
+    assert _seconds(clean, text) < 5 * 0.05 / 5
+    for secret in secrets:
+        assert secret[:20] not in clean(f"it is {secret}, {secret.encode().hex()} or %{secret}%")

@@ -575,3 +575,20 @@ def test_sparse_files_of_gnu_tar_are_refused(tmp_path, version):
     with pytest.raises(BadHeaderError, match="sparse") as caught:
         read(data.stdout)
     assert "sparse.bin" in caught.value.member
+
+
+def test_promise_7_extension_headers_of_a_member_have_a_bound():
+    """Each is small enough; together they would be kept without an end."""
+    one = pax(record(b"comment", b"x" * 1_000_000))
+    with pytest.raises(BadHeaderError, match=r"bytes of extension headers, more than 2097152"):
+        read(*[one] * 4, archive(("a", b"1")))
+    assert len(read(*[one] * 2, archive(("a", b"1")))) == 1
+    with pytest.raises(BadHeaderError, match=r"An extension header of .* bytes, more than 1048576"):
+        read(pax(record(b"comment", b"x" * (1 << 20))), archive(("a", b"1")))
+
+
+@pytest.mark.parametrize("kind", ["path", "linkpath"])
+def test_promise_7_names_have_a_bound(kind):
+    read(pax(record(kind.encode(), b"x" * 65_536)), archive(("a", b"1")))
+    with pytest.raises(BadHeaderError, match=rf"a {kind} of 65537 characters, more than 65536"):
+        read(pax(record(kind.encode(), b"x" * 65_537)), archive(("a", b"1")))

@@ -97,9 +97,9 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
                 "; to split, give each part shards of its own by a template",
             ),
         )
-    shards = ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
-    shards.left_out = left_out(omitted)
-    return shards
+    opened = ShardSource(found, store() if any(map(_is_remote, found)) else StoreOptions())
+    opened.left_out = left_out(omitted)
+    return opened
 
 
 def _check_inside(folder: str | os.PathLike[str], table: str | os.PathLike[str]) -> None:
