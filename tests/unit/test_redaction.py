@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
+import torchdata_ais.store.pools  # noqa: F401 - it puts the filter on the loggers of urllib3
 from torchdata_ais import known_secrets
 from torchdata_ais.errors import AISError, NotFoundError
 from torchdata_ais.known_secrets import hide
