@@ -33,7 +33,7 @@ def private():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Private")) / 1024
 
 def first_batch(where):
-    index = SampleIndex.open(where)
+    index = SampleIndex.open(where, shards_from="ais://large/")
     with ais_loader(AISSampleReader(index, shuffle="samples").batched(256), seed=1) as loader:
         return index, loader.samples_of(0)
 

@@ -152,7 +152,10 @@ def _settings() -> dict[str, Any]:
     }
 
 
-_SET_BY_OTHERS = ("PYTEST_CURRENT_TEST", "TMPDIR", "COLUMNS")
+_SET_BY_OTHERS = {
+    *("PYTEST_CURRENT_TEST", "TMPDIR", "COLUMNS"),
+    *("TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML_BASED_CUDA_CHECK", "MASTER_PORT"),  # torch, Lightning, Trainer
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

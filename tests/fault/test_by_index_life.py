@@ -222,7 +222,8 @@ def test_a_forked_process_reads_by_itself_and_its_parent_goes_on(
 PROGRAM = """
 import sys
 from torchdata_ais import AISSampleReader, SampleIndex
-reader = iter(AISSampleReader(SampleIndex.open(sys.argv[1], cluster=sys.argv[2]), positions=range(0, 400, 3)))
+index = SampleIndex.open(sys.argv[1], shards_from="ais://b/", cluster=sys.argv[2])
+reader = iter(AISSampleReader(index, positions=range(0, 400, 3)))
 print("begun", flush=True)
 list(reader)
 """

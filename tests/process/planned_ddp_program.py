@@ -52,7 +52,7 @@ def main() -> None:
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank = dist.get_rank()
-    indexes = [SampleIndex.open(where) for where in job["indexes"]]
+    indexes = [SampleIndex.open(where, shards_from=Path(where).parent) for where in job["indexes"]]
     mixture = Mixture(dict(zip(indexes, job["weights"], strict=True)), stop="all")
     pipe = AISSampleReader(mixture, shuffle="samples").decode().to_tuple("__key__", "cls").batched(2)
     torch.manual_seed(0)

@@ -80,9 +80,8 @@ def test_promise_5_torchrun_begins_killed_ranks_anew_and_each_sample_comes_once(
 def check(job: dict[str, Any], ranks: int) -> None:
     """Assert that all attempts together are the run that nobody disturbed."""
     folder = Path(job["folder"])
-    mixture = Mixture(
-        dict(zip(map(SampleIndex.open, job["indexes"]), job["weights"], strict=True)), stop="all"
-    )
+    opened = [SampleIndex.open(where, shards_from=Path(where).parent) for where in job["indexes"]]
+    mixture = Mixture(dict(zip(opened, job["weights"], strict=True)), stop="all")
     pipe = AISSampleReader(mixture, shuffle="samples").to_tuple("__key__").batched(2)
     with ais_loader(pipe, seed=job["seed"], global_batch=job["batch"], rank=0, world_size=1) as loader:
         expected = [Counter(keys) for (keys,) in islice(forever(loader), job["steps"])]

@@ -21,7 +21,7 @@ from torchdata_ais import SampleIndex
 from torchdata_ais.reading.by_index import IndexedReader
 from torchdata_ais.reading.requests import Wanted
 
-index = SampleIndex.open(sys.argv[2], endpoint=sys.argv[1])
+index = SampleIndex.open(sys.argv[2], shards_from="ais://b/", endpoint=sys.argv[1])
 wanted = [Wanted(one) for one in index.take(random.Random(3).choices(range(len(index)), k=900))]
 faults = []
 for _ in range(5):

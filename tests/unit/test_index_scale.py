@@ -75,9 +75,9 @@ import numpy, pyarrow, pyarrow.compute, torchdata_ais.index
 from torchdata_ais import SampleIndex
 def private():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Private")) / 1024
-SampleIndex.open(sys.argv[2]).take([0])
+SampleIndex.open(sys.argv[2], shards_from="ais://large/").take([0])
 before, began = private(), time.monotonic()
-index = SampleIndex.open(sys.argv[1])
+index = SampleIndex.open(sys.argv[1], shards_from="ais://large/")
 rng = random.Random(3)
 first = index.take([rng.randrange(len(index)) for _ in range(64)])
 took = time.monotonic() - began
