@@ -22,6 +22,7 @@ import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -235,8 +236,18 @@ class ShardPlaces:
     def __str__(self) -> str:
         return " or ".join([*self.objects, *self.pages, *self.folders])
 
+    @cached_property
+    def _plain(self) -> re.Pattern[str]:
+        """Pattern of ordinary names of objects, which need no further look: an index can have millions."""
+        if not self.objects:
+            return re.compile(r"(?!)")
+        places = "|".join(map(re.escape, self.objects))
+        return re.compile(rf"(?:{places})(?!.*(?://|/\.))[A-Za-z0-9_=-][A-Za-z0-9_.=/-]{{0,500}}(?<!/)")
+
     def fault(self, name: Any) -> str:
         """Return why a shard of this name is not of these places, or ""."""
+        if isinstance(name, str) and self._plain.fullmatch(name):
+            return ""
         if why := _text_fault(name):
             return why
         try:
