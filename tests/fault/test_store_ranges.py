@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from store_rawserver import RawServer, raw, silent, status
 
-from torchdata_ais.errors import NotFoundError, ObjectChangedError, ReadError, StallError, TransportError
+from torchdata_ais.errors import (
+    NotFoundError,
+    ObjectChangedError,
+    ReadError,
+    StallError,
+    TransportError,
+    UsageError,
+)
 from torchdata_ais.store import Retry, StoreOptions, read_range
 from torchdata_ais.store.facts import Facts
 
@@ -94,7 +101,7 @@ def test_ranges_of_local_files_leave_no_descriptor_open(tmp_path: Path) -> None:
             read_range(str(path), start, 10, options, known=Facts(size=1001))
         with pytest.raises(NotFoundError):
             read_range(f"{path}.none", start, 10, options)
-        with pytest.raises(TransportError):
+        with pytest.raises(UsageError):
             read_range(str(tmp_path), start, 10, options)  # a folder
         assert not read_range(str(path), 2000, 10, options)
     assert opened() == before

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from store_rawserver import RawServer, checksum, cut, raw, redirect, stall, status, whole
+from store_rawserver import RawServer, checksum, cut, head_of, raw, redirect, stall, status, whole
 
 from torchdata_ais.errors import (
     AuthError,
@@ -403,8 +403,8 @@ def test_an_answer_that_is_none_is_an_error(sent):
 
 def test_bytes_behind_the_body_do_not_reach_the_next_object():
     def more(request):
-        whole(BODY)(request)
-        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+        head, body = head_of(BODY, request)
+        request.send(head + body + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
 
     with RawServer(more, whole(BODY)) as server:
         for _ in range(2):

@@ -99,7 +99,7 @@ def test_any_value_comes_back_equal_and_no_descriptor_stays_open(make: Callable[
     same(there_and_back(value), value)  # torch and the allocator open what they keep
     before = descriptors()
     assert same(there_and_back(value), value)
-    assert descriptors() == before
+    assert descriptors() <= before  # the collector may have closed some of an earlier test
 
 
 def test_tensors_and_arrays_arrive_without_a_copy_and_can_be_written() -> None:
@@ -218,7 +218,7 @@ def test_a_value_that_does_not_pickle_leaves_no_descriptor_open() -> None:
     before = descriptors()
     with pytest.raises(Exception, match="pickle"):
         pack([torch.zeros(1000), np.zeros(100_000), lambda: 1])
-    assert descriptors() == before
+    assert descriptors() <= before  # the collector may have closed some of an earlier test
 
 
 def test_a_dropped_message_frees_its_memory() -> None:
@@ -232,7 +232,7 @@ def test_a_dropped_message_frees_its_memory() -> None:
     first.drop()
     right.close()  # two were never taken
     left.close()
-    assert descriptors() == before
+    assert descriptors() <= before  # the collector may have closed some of an earlier test
 
 
 def test_messages_keep_their_order_and_their_own_descriptors() -> None:
@@ -294,7 +294,7 @@ def test_large_batches_arrive_whole_and_nothing_is_left_open(prefetch: int) -> N
         iterator = iter(loader)
         next(iterator)
     del item, iterator, loader  # torch's hook around every generator keeps the last item
-    assert descriptors() == before
+    assert descriptors() <= before  # the collector may have closed some of an earlier test
 
 
 def test_items_in_shared_memory_outlive_their_worker() -> None:
