@@ -269,7 +269,7 @@ def test_promise_5_resume_in_a_transformed_shard_enters_it_at_its_beginning(
     """A transform makes its bytes anew, and knows no ranges: they would be those of what is stored."""
 
     def make() -> Any:
-        return chain(etl_bucket, buffer, etl_name="swollen")
+        return chain(etl_bucket, buffer, prefix="s-", etl_name="swollen")
 
     with ais_loader(make()) as loader:
         whole = texts(loader)
