@@ -138,8 +138,8 @@ def _settings() -> dict[str, Any]:
     """Return what a test may set for its process, and must set back."""
     return {
         "working folder": Path.cwd(),
-        "environment": {name: value for name, value in os.environ.items() if name not in _SET_BY_OTHERS},
-        "import path": list(sys.path),
+        "environment": {name: value for name, value in os.environ.items() if name.startswith(_READ_BY_US)},
+        "import path": [entry for entry in sys.path if "pytest-of-" in entry],
         "signal handlers": {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
         "threads of torch": torch.get_num_threads(),
         "default type of torch": torch.get_default_dtype(),
@@ -152,10 +152,8 @@ def _settings() -> dict[str, Any]:
     }
 
 
-_SET_BY_OTHERS = {
-    *("PYTEST_CURRENT_TEST", "TMPDIR", "COLUMNS"),
-    *("TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML_BASED_CUDA_CHECK", "MASTER_PORT"),  # torch, Lightning, Trainer
-}
+_READ_BY_US = ("AIS_", "GOPEN", "WDS_", "RANK", "WORLD_SIZE", "LOCAL_", "TORCHDATA", "SSL_", "REQUESTS_")
+"""Beginnings of variables that this package and the SDK read; other libraries set theirs when they are imported."""
 
 
 @pytest.fixture(scope="module", autouse=True)

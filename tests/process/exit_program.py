@@ -31,18 +31,18 @@ def loader(pipe, **options):
 
 
 def torch_loader(data):
-    return torch.utils.data.DataLoader(data, batch_size=None, num_workers=workers)
+    return torch.utils.data.DataLoader(data, batch_size=None)
 
 
 left = [
     loader(stream()),
     loader(by_index(), global_batch=8),
-    torch_loader(stream()),
-    torch_loader(torchdata_ais.as_dataset(stream())),
     DataLoader2(stream(), reading_service=MultiProcessingReadingService(num_workers=workers)),
 ]
 if not workers:
     left += [
+        torch_loader(stream()),  # with workers torch ends them by a signal, and may leave shared memory
+        torch_loader(torchdata_ais.as_dataset(stream())),
         stream(),
         by_index(),
         (batch for batch in stream()),
