@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from torchdata_ais.arguments import checked, whole_number
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.lifetime import close_at_exit
 from torchdata_ais.loaders.instance import InstancePlan, begin
 from torchdata_ais.loaders.state import check_single, check_worker_plan
 from torchdata_ais.loaders.worker_plan import WorkerPlan
@@ -135,7 +136,9 @@ class PipeDataset(IterableDataset[Any]):
         # A loader that was restored at the end of an epoch makes an iterator that it does not use, and then another.
         self._resuming, self._pending = self._pending, None
         self._plan = None
-        return self._items(self._resuming)
+        items = self._items(self._resuming)
+        close_at_exit(items)
+        return items
 
     def _items(self, resumed: StreamState | WorkerPlanState | None) -> Iterator[Any]:
         self._resuming = None
