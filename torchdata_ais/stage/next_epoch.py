@@ -32,6 +32,8 @@ class NextEpoch:
     all begin with the same one. Later it takes the one in shared memory.
     """
 
+    _sent: tuple[weakref.ref[Any], bytes] | None = None
+
     def __init__(self) -> None:
         self._token, self._home = uuid.uuid4().hex, os.getpid()
         self._shared = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
@@ -54,8 +56,12 @@ class NextEpoch:
 
     def __reduce__(self) -> Any:
         shared: Any = self._shared
-        if get_spawning_popen() is not None:  # torch pickles pipes on their own, which would copy the memory
-            shared = bytes(ForkingPickler.dumps(shared))
+        popen = get_spawning_popen()
+        if popen is not None:  # torch pickles pipes on their own, which would copy the memory
+            # A process is sent a descriptor once, however often a pipe is pickled for it: dill is tried first.
+            if self._sent is None or self._sent[0]() is not popen:
+                self._sent = weakref.ref(popen), bytes(ForkingPickler.dumps(shared))
+            shared = self._sent[1]
         return _restored, (self._token, self._home, shared, tuple(self._last))
 
 
