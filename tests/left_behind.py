@@ -38,6 +38,10 @@ SEMAPHORE = re.compile(r"sem\.([A-Za-z0-9]{6}|mp-\w{8})")
 """One that is not whole yet, and one of multiprocessing, which removes its name at once, or has its tracker do so: only
 who is killed in between leaves it, and of others that tracker itself tells."""
 
+TORCH_MEMORY = re.compile(r"torch_(\d+)_\d+_\d+")
+"""Shared memory of torch, by process: it is unlinked right after it is made, so a process killed in between leaves one
+name, at most."""
+
 NOT_OURS = ("torchinductor_", "torchelastic_", "pytest-of-", "pymp-")
 """torch's own: its cache of compiled code and the logs of torchrun, which it keeps on purpose; pytest's, of a run
 within a run; and multiprocessing's folder of a process, which one that is killed cannot remove."""
@@ -76,7 +80,9 @@ class LeftBehind:
             *(
                 f"shared memory {name}"
                 for name in new
-                if f"{SHARED / name}\n" not in mapped and not SEMAPHORE.fullmatch(name)
+                if f"{SHARED / name}\n" not in mapped
+                and not SEMAPHORE.fullmatch(name)
+                and not of_a_killed_process(name, new)
             ),
         ]
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -174,6 +180,14 @@ def _state_of_the_module() -> Iterator[None]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def of_a_killed_process(name: str, new: list[str]) -> bool:
+    """Return whether `name` is the only shared memory of torch that a process which has ended left in `new`."""
+    found = TORCH_MEMORY.match(name)
+    if not found or (PROC / found[1]).exists():
+        return False
+    return sum(other.startswith(f"torch_{found[1]}_") for other in new) == 1
 
 
 def processes() -> list[Path]:

@@ -26,7 +26,19 @@ def test_killed():
     tempfile.mkstemp(prefix="left-file-")
 
 def test_shared_memory():
-    Path("/dev/shm/left-%s").touch()
+    Path("shm/left").touch()
+
+def test_one_torch_name():
+    torch_names(1)
+
+def test_two_torch_names():
+    torch_names(2)
+
+def torch_names(count):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for number in range(count):
+        Path(f"shm/torch_{ended.pid}_1_{number}").touch()
 
 def test_process():
     waits = """import os, time
@@ -46,13 +58,19 @@ while not os.path.exists("over"):
         ("clean", ""),
         ("killed", ""),
         ("file", "/file-"),  # the folder has the test's name
-        ("shared_memory", "shared memory left-"),
+        ("shared_memory", "shared memory left"),
+        ("one_torch_name", ""),
+        ("two_torch_names", "shared memory torch_"),
         ("process", "process "),
     ],
 )
 def test_a_session_that_leaves_something_behind_fails(tmp_path: Path, test: str, left: str) -> None:
-    (tmp_path / "test_it.py").write_text(PROGRAM % os.getpid())
-    code = "import left_behind, pytest, sys; left_behind.PATIENCE_S = 2; sys.exit(pytest.main(sys.argv[1:]))"
+    (tmp_path / "test_it.py").write_text(PROGRAM)
+    (tmp_path / "shm").mkdir()  # in place of the machine's, where other tests run
+    code = (
+        "import left_behind, pathlib, pytest, sys; left_behind.PATIENCE_S = 2; "
+        "left_behind.SHARED = pathlib.Path('shm').resolve(); sys.exit(pytest.main(sys.argv[1:]))"
+    )
     command = [
         sys.executable,
         "-c",
@@ -77,7 +95,6 @@ def test_a_session_that_leaves_something_behind_fails(tmp_path: Path, test: str,
         )
     finally:
         (tmp_path / "over").touch()  # what it left alive looks for it
-        Path(f"/dev/shm/left-{os.getpid()}").unlink(missing_ok=True)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert ("the tests left something behind" in done.stdout) == bool(left)
     assert left in done.stdout
