@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
 from torchdata_ais.known_secrets import MASK, SHORT, longest_form, pattern_of, without_known
@@ -79,6 +81,16 @@ _HEADERS = (
     re.compile(r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
 )
 
+# Words of a command. Only what matches one of these is shown.
+_PROGRAM = re.compile(r"[\w./+~\-]+")
+_OPTION = re.compile(r"-[A-Za-z]|--[A-Za-z][\w\-]*")
+_ASSIGNED = re.compile(r"(-{0,2}[A-Za-z_][\w.\-]*)=([^=].*)", re.DOTALL)
+_WHOLE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S+")
+_ARCHIVE = re.compile(r"[\w./+,=%~\-]*\.(?:tar(?:\.\w+)?|tgz)")
+_QUERY = re.compile(r"[?#].*")
+_NAME_END = re.compile(r"[\s:=]+")
+_SIMPLE = re.compile(r"(?:~|\.{0,2})/[\w./+%~\-]*|[\w./+%~\-]{1,15}")
+
 _SUSPECT = re.compile(
     r"[@=?#%]|//|eyJ|AKIA|ASIA|(?i:bearer|basic|authorization|cookie|token|secret|passw|key)"
 )
@@ -135,13 +147,104 @@ def redact(url: str) -> str:
         'https://***@h/x?X-Amz-Signature=***&provider=aws'
         >>> redact("htps://me:p@ss/word@h/s.tar?sv=2024-11-04&sig=abc%3D#access_token=x")
         'htps://***@h/s.tar?sv=2024-11-04&sig=***#access_token=***'
+    >>> redact("pipe:curl -u me:a1b2 https://h/s.tar?sig=abc")
+    "pipe:curl -u '***' 'https://h/s.tar?***'"
     """
+    if url.startswith("pipe:"):
+        return f"pipe:{_redacted_pipe(url.removeprefix('pipe:'))}"
     if not _SUSPECT.search(url):
         return without_known(url)
     url = redact_text(url)
     whole = url.translate(_QUOTED)  # one run, whatever stands in it
     shown = redact_text(whole)
     return url if shown == whole else shown
+
+
+def _redacted_pipe(command: str) -> str:
+    try:
+        return redact_command(shlex.split(command))
+    except ValueError:  # a quote that is not closed
+        return MASK
+
+
+def redact_command(words: Sequence[str]) -> str:
+    """Return a command for people, without what may be a secret in it. The rule is the same for all programs.
+
+    Shown are the program, names of options, URLs without user information and query, names of archives, and arguments
+    that are paths or short words. Everything else is hidden: values of options, unless they are URLs or archives, and
+    each argument that contains or follows a word such as "token" or "key".
+
+    Example:
+        >>> redact_command(["curl", "-sf", "-H", "X-Mine: a1b2", "--oauth2-bearer", "a1b2", "https://me:a1b2@h/s.tar?x=1"])
+        "curl '-s***' -H '***' --oauth2-bearer '***' 'https://***@h/s.tar?***'"
+        >>> redact_command(["AWS_SECRET_ACCESS_KEY=a1b2", "aws", "s3", "cp", "--profile=lab", "s3://b/s.tar", "-"])
+        "'AWS_SECRET_ACCESS_KEY=***' aws s3 cp '--profile=***' s3://b/s.tar -"
+    """
+    shown: list[str] = []
+    before = ""
+    for word in words:
+        if not before and _PROGRAM.fullmatch(word):
+            shown.append(redact(word))
+            before = "program"
+            continue
+        shown.append(
+            MASK if _announces_secret(before) else _redacted_word(word, after_option=before.startswith("-"))
+        )
+        if word.strip("-"):  # "-" and "--" end no option
+            before = word
+    return shlex.join(shown)
+
+
+def without_words(words: Sequence[str], text: str) -> str:
+    """Return `text`, such as the output of a command, without those parts of its words that `redact_command` hides.
+
+    Example:
+        >>> without_words(["curl", "-ume:a1b2", "https://h/s.tar"], "no user a1b2 at https://h/s.tar")
+        'no user *** at https://h/s.tar'
+    """
+    shown = shlex.split(redact_command(words))
+    values: set[str] = set()
+    for word in (word for word in words if word not in shown):
+        text = without_values_of(word, text)
+        values |= {word, word[2:], *re.split(r"\s", word)[-1:]}
+        values |= {
+            part.strip() for mark in ":=?" for part in (word.partition(mark)[2], word.rpartition(mark)[2])
+        }
+    values = {value for value in values if len(value) >= SHORT}
+    if pattern := pattern_of(values):  # also what is encoded
+        text = pattern.sub(MASK, text)
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    return text
+
+
+def _announces_secret(word: str) -> bool:
+    """Return whether the argument after `word` may be a secret. In ``name=value`` the value decides."""
+    if not word or word.startswith("--no-") or _is_source(word):
+        return False
+    last = _NAME_END.split(word)[-1]
+    return not last or last.lower() in ("basic", "digest", "negotiate") or _names_secret(last)
+
+
+def _redacted_word(word: str, *, after_option: bool) -> str:
+    if not word.strip("-") or _OPTION.fullmatch(word):
+        return word
+    if _is_source(word):
+        return _QUERY.sub(f"?{MASK}", redact(word))
+    if assigned := _ASSIGNED.fullmatch(word):
+        name, value = assigned.groups()
+        shown = _redacted_word(value, after_option=True) if not _names_secret(name) else MASK
+        return f"{name}={MASK if value.startswith('-') else shown}"
+    if word.startswith("-"):
+        return word[:2] + MASK
+    is_open = not after_option and _SIMPLE.fullmatch(word) and not _names_secret(word)
+    return redact(word) if is_open else MASK
+
+
+def _is_source(word: str) -> bool:
+    if word.startswith("-") or ("=" in word and "://" not in word and _names_secret(word)):
+        return False
+    return bool(_WHOLE_URL.fullmatch(word) or _ARCHIVE.fullmatch(word))
 
 
 def redact_text(text: str, level: int = 0) -> str:
@@ -256,15 +359,20 @@ def _is_secret(name: str, value: str, level: int = 0) -> bool:
     """Whether the value of a parameter must not be shown."""
     if not value or value == MASK:
         return False
-    word = unquote(name).lower()
-    if word == "key" and _FILE_NAME.search(value):
+    if unquote(name).lower() == "key" and _FILE_NAME.search(value):
         return False  # of the object
-    if _SECRET_PART.search(word) or _SECRET_WORD.search(word) or _SECRET_VENDOR.search(word):
+    if _names_secret(name):
         return True
     inner = unquote(value)  # a URL, or JSON, as the value
     if inner == value or len(inner) <= SHORT:
         return False
     return level >= _LEVELS or redact_text(inner, level + 1) != inner
+
+
+def _names_secret(name: str) -> bool:
+    """Whether a value with this name must not be shown."""
+    word = unquote(name).lower()
+    return bool(_SECRET_PART.search(word) or _SECRET_WORD.search(word) or _SECRET_VENDOR.search(word))
 
 
 def quiet(error: BaseException | None) -> BaseException | None:

@@ -180,6 +180,8 @@ def everything(name: str):
         f"s-{{0..?token={TOKEN}",
         f"ftp://me:{PASSWORD}@h/s.tar",
         f"pipe:curl -H 'Authorization: Bearer {TOKEN}' {plain}/s.tar",
+        f"pipe:curl -ume:{PASSWORD} {plain}/s.tar?{SIGNATURE}",
+        f"pipe:SECRET={PASSWORD} wget --header=X:{PASSWORD} {plain}/s.tar",
     ):
         options = StoreOptions(retry=QUICK)
         yield lambda u=url, o=options: b"".join(open_blocks(u, o))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shlex
 import signal
 import sys
 import tempfile
@@ -15,8 +16,11 @@ import pytest
 from waiting import is_living, until
 
 import torchdata_ais.webdataset as wds
+from torchdata_ais import AISSourceLister, draw, explain
 from torchdata_ais.errors import ReadError, TruncatedShardError, UsageError
+from torchdata_ais.redaction import redact
 from torchdata_ais.testing import example_shards
+from torchdata_ais.urls import parse_url
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
 
@@ -57,7 +61,7 @@ def test_no_shell_reads_the_words(tmp_path: Path, shards: list[str]) -> None:
     with pytest.raises(ReadError, match=r"ended with status 1: .*No such file"):
         list(wds.WebDataset([wds.Command(words)]))
     assert not (tmp_path / "made").exists()
-    with pytest.raises(UsageError, match="no list of words"):
+    with pytest.raises(UsageError, match="Expected a command as a list of words"):
         wds.Command("cat x")
 
 
@@ -135,21 +139,128 @@ def test_a_command_ends_with_the_process_that_wants_its_shard(tmp_path: Path, nu
         reader.join(20)
 
 
-def test_a_command_shows_no_secret() -> None:
-    words = ["get", "--token", "a1b2", "--api-key=a1b2", "-H", "X-Token: a1b2", "https://me:a1b2@host/s.tar"]
-    assert (
-        wds.Command(words)
-        == "pipe:get --token '***' '--api-key=***' -H 'X-Token:***' 'https://***@host/s.tar'"
-    )
-    assert "a1b2" not in repr(wds.Command(words))
-    text = "pipe:curl -s -L https://host/s.tar -H 'Authorization:Bearer a1b2'"
-    for run in (
-        lambda: list(wds.WebDataset(text)),
-        lambda: wds.gopen(text),
-        lambda: wds.gopen(text, "wb"),
-        lambda: wds.TarWriter(text),
+SECRET = "a1b2c3"
+SPELLINGS = {
+    "header": ["curl", "-H", "Authorization: Bearer a1b2c3", "http://h/s.tar"],
+    "header glued": ["curl", "-HAuthorization: Bearer a1b2c3", "http://h/s.tar"],
+    "header without a telling name": ["curl", "-H", "X-Mine: a1b2c3", "http://h/s.tar"],
+    "header=": ["wget", "--header=X-Mine: a1b2c3", "http://h/s.tar"],
+    "header in several words": ["curl", "-H", "Authorization:", "Bearer", "a1b2c3", "http://h/s.tar"],
+    "header in two words": ["curl", "-H", "Authorization:Bearer", "a1b2c3", "http://h/s.tar"],
+    "basic": ["curl", "-H", "Authorization:", "Basic", "a1b2c3", "http://h/s.tar"],
+    "user": ["curl", "-u", "me:a1b2c3", "http://h/s.tar"],
+    "user glued": ["curl", "-ume:a1b2c3", "http://h/s.tar"],
+    "user=": ["wget", "--user=me", "--password=a1b2c3", "http://h/s.tar"],
+    "user:": ["curl", "--user", "me:a1b2c3", "http://h/s.tar"],
+    "password glued": ["7z", "x", "-so", "-pa1b2c3", "s.tar"],
+    "password of another program": ["openssl", "enc", "-d", "-pass", "pass:a1b2c3", "-in", "s.tar"],
+    "one letter": ["sshpass", "-p", "a1b2c3", "ssh", "host", "cat", "s.tar"],
+    "bearer": ["curl", "--oauth2-bearer", "a1b2c3", "http://h/s.tar"],
+    "cookie": ["curl", "-b", "a1b2c3", "http://h/s.tar"],
+    "after a word": ["get", "token", "a1b2c3", "s.tar"],
+    "after two dashes": ["get", "--token", "--", "a1b2c3", "s.tar"],
+    "begins with a dash": ["get", "--token", "-a1b2c3", "s.tar"],
+    "named by the option": ["get", "--api-key", "a1b2c3", "s.tar"],
+    "of the environment": ["AWS_SECRET_ACCESS_KEY=a1b2c3", "aws", "s3", "cp", "s3://b/s.tar", "-"],
+    "of env": ["env", "MINE=a1b2c3", "cat", "s.tar"],
+    "signed": ["curl", "https://h/s.tar?X-Amz-Signature=a1b2c3&x=1"],
+    "query": ["curl", "https://h/s.tar?a1b2c3"],
+    "fragment": ["curl", "https://h/s.tar#a1b2c3"],
+    "URL of an option": ["curl", "--url=https://me:a1b2c3@h/s.tar?x=a1b2c3"],
+    "proxy": ["curl", "-x", "http://me:a1b2c3@proxy:1", "http://h/s.tar"],
+    "user information": ["curl", "https://me:a1b2c3@h/s.tar"],
+    "no scheme": ["curl", "me:a1b2c3@h/s.tar"],
+    "user alone": ["git", "archive", "https://a1b2c3@h/s.tar"],
+    "password with signs of a URL": ["curl", "https://me:x?/#a1b2c3@h/s.tar"],
+    "base64": ["get", "YTFiMmMzYTFiMmMz=="],
+    "a shell in it": ["sh", "-c", "TOKEN=a1b2c3 get s.tar"],
+    "code": ["python", "-c", "get('a1b2c3')"],
+}
+
+
+def shows(text: str) -> bool:
+    return SECRET in text or "YTFiMmMz" in text
+
+
+@pytest.mark.parametrize("words", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_command_shows_no_secret(words: list[str], tmp_path: Path) -> None:
+    command = wds.Command(words)
+    assert not shows(command + repr(command) + str([command]) + f"{command!r:>5}")
+    assert redact(command) == command  # as errors show it
+    texts = [shlex.join(words), " ".join(words), words[0] + " '" + " ".join(words[1:])]
+    for text in (f"pipe:{text}" for text in texts):
+        assert not shows(redact(text))
+        for run in (
+            lambda text=text: list(wds.WebDataset(text.replace("{", "_"))),
+            lambda text=text: list(wds.WebDataset([text], handler=wds.ignore_and_continue)),
+            lambda text=text: list(wds.WebDataset([text], cache_dir=tmp_path)),
+            lambda text=text: wds.gopen(text),
+            lambda text=text: wds.gopen(text, "wb"),
+            lambda text=text: wds.TarWriter(text),
+            lambda text=text: wds.ShardWriter(text + "%d"),
+            lambda text=text: list(AISSourceLister([text]).load_tar()),
+            lambda text=text: parse_url(text),
+            lambda text=text: explain(AISSourceLister([text]).load_tar()),
+        ):
+            with pytest.raises(UsageError) as caught:
+                run()
+            assert not shows(
+                f"{caught.value}{caught.value!r}{vars(caught.value)}{pickle.dumps(caught.value)!r}"
+            )
+        pipe = AISSourceLister([text]).load_tar()
+        assert not shows(f"{pipe!r}{draw(pipe)}")
+
+
+@pytest.mark.parametrize("words", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_command_that_fails_shows_no_secret(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither if the program is missing, nor if it says what it was called with."""
+    echo = tmp_path / "echo"
+    echo.write_text('#!/bin/sh\necho "no $*" >&2\nexit 3\n')
+    echo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    missing = "The command .* is not there|ended with status 3"
+    for command in (wds.Command(words), wds.Command(["echo", *words[1:]])):
+        with pytest.raises(ReadError, match=missing) as caught:
+            list(wds.WebDataset([command]))
+        assert not shows(f"{caught.value}{vars(caught.value)}")
+        with pytest.warns(UserWarning, match="pipe:") as warned:
+            list(wds.WebDataset([command], handler=wds.warn_and_continue, empty_check=False))
+        assert not any(shows(str(one.message)) for one in warned)
+    assert not shows(caplog.text)
+    with pytest.raises(UsageError) as wrong:
+        wds.Command(shlex.join(words))
+    assert not shows(str(wrong.value))
+
+
+def test_samples_and_files_name_the_command_without_its_secrets(tmp_path: Path, shards: list[str]) -> None:
+    code = f"import sys; sys.stdout.buffer.write(open({shards[0]!r}, 'rb').read())"
+    command = wds.Command([sys.executable, "-c", code, "--token", SECRET, "https://h/s.tar?sig=a1b2c3"])
+    samples = list(wds.WebDataset([command]))
+    assert samples[0]["__url__"] == f"pipe:{sys.executable} -c '***' --token '***' 'https://h/s.tar?***'"
+    assert not shows(f"{samples}{samples[0]!r}{pickle.dumps(samples)!r}")
+    with wds.ShardWriter(f"{tmp_path}/n-%d.tar", manifest=f"{tmp_path}/n.json") as writer:
+        for sample in samples:
+            writer.write(sample)
+    for file in tmp_path.glob("n*"):
+        assert not shows(file.read_bytes().decode("latin-1"))
+    other = pickle.loads(pickle.dumps(command))
+    assert (other, other.words, other.timeout) == (command, command.words, command.timeout)
+
+
+def test_a_command_is_shown_by_what_is_no_secret() -> None:
+    for words, shown in (
+        (["zcat", "/data/train-000000.tar.gz"], "zcat /data/train-000000.tar.gz"),
+        (["tar", "--file=/data/s.tar", "-cO"], "tar --file=/data/s.tar '-c***'"),
+        (["dd", "if=/data/s.tar", "bs=1M"], "dd if=/data/s.tar 'bs=***'"),
+        (
+            ["aws", "s3", "cp", "--no-sign-request", "s3://b/s.tar", "-"],
+            "aws s3 cp --no-sign-request s3://b/s.tar -",
+        ),
+        (["curl", "-s", "-L", "https://h/monkeys.tar"], "curl -s -L https://h/monkeys.tar"),
+        (["curl", "-H", "Authorization: Bearer a1b2", "http://h/s.tar"], "curl -H '***' http://h/s.tar"),
+        (["cat", "monkeys-0.tar", "monkeys-1.tar"], "cat monkeys-0.tar monkeys-1.tar"),
+        (["cat", "--", "/data/dt=2024-01-01/part-00000.tar"], "cat -- /data/dt=2024-01-01/part-00000.tar"),
     ):
-        with pytest.raises(UsageError) as caught:
-            run()
-        assert "a1b2" not in str(caught.value)
-        assert "Authorization:***" in str(caught.value)
+        assert wds.Command(words) == f"pipe:{shown}"

@@ -275,7 +275,7 @@ class TestWriting:
             lambda: wds.ShardWriter("pipe:cat > x-%02d"),
             lambda: wds.gopen("pipe:cat", "wb"),
         ):
-            with pytest.raises(UsageError, match="shell"):
+            with pytest.raises(UsageError, match="command"):
                 write()
         assert {"fileobj", "mtime", "encoder"} <= inspect.signature(wds.TarWriter).parameters.keys()
         assert {"pattern", "maxcount", "resume"} <= inspect.signature(wds.ShardWriter).parameters.keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import pickle
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.testing import example_shards
 from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset.left_out import REASONS
-from torchdata_ais.webdataset.printing import NotUnderstood, source_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -33,7 +31,7 @@ def shards(tmp_path: Path) -> list[str]:
 # Local files, in all the ways they are named.
 
 
-@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "{}", "pipe:cat {}"])
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "{}"])
 def test_local_files_by_url(shards: list[str], form: str) -> None:
     assert len(list(wds.WebDataset([form.format(shard) for shard in shards]))) == 5
     with wds.gopen(form.format(shards[0])) as stream:
@@ -80,87 +78,6 @@ def test_paths_are_shards(shards: list[str]) -> None:
     braces = Path(shards[0]).parent / "{a,b}.tar"
     braces.write_bytes(paths[0].read_bytes())
     assert len(list(wds.WebDataset(braces))) == 2  # a path is letters, a text is a template
-
-
-# Commands that print a shard.
-
-UNDERSTOOD = {
-    "s3://b/x.tar": [
-        "aws s3 cp s3://b/x.tar -",
-        "aws s3 --cli-connect-timeout 0 cp s3://b/x.tar -",
-        "aws s3 cp --cli-connect-timeout 0 --cli-read-timeout=0 s3://b/x.tar -",
-        "aws --profile lab s3 cp s3://b/x.tar -",
-        "aws s3 --profile lab cp s3://b/x.tar - --quiet",
-        "aws --endpoint-url https://e.example --no-verify-ssl s3 cp --only-show-errors s3://b/x.tar -",
-        "aws --no-sign-request --region us-east-1 s3 cp s3://b/x.tar - 2>/dev/null || true",
-        "aws s3 cp --no-progress --request-payer requester 's3://b/x.tar' /dev/stdout",
-        "s5cmd --endpoint-url https://e.example cat s3://b/x.tar",
-    ],
-    "gs://b/x.tar": [
-        "gsutil cat gs://b/x.tar",
-        "gsutil -q cat gs://b/x.tar",
-        "gsutil -m -q -o GSUtil:x=1 cp gs://b/x.tar -",
-        "gcloud storage cat gs://b/x.tar",
-        "gcloud --project p storage cat --quiet gs://b/x.tar",
-    ],
-    "https://h/x.tar?a=1&b=2": [
-        "curl -s -L 'https://h/x.tar?a=1&b=2'",
-        "curl --connect-timeout 30 --retry 30 --retry-delay 2 -f -s -L 'https://h/x.tar?a=1&b=2' || true",
-        "curl -sSfLm10 -A me/1 -o - 'https://h/x.tar?a=1&b=2'",
-        "wget -qO- 'https://h/x.tar?a=1&b=2'",
-        "wget --quiet --tries=3 -O - 'https://h/x.tar?a=1&b=2'",
-    ],
-    "ais://b/x.tar": ["ais get ais://b/x.tar -", "ais object cat ais://b/x.tar"],
-    "/data/a b.tar": ["cat '/data/a b.tar'", "cat -- /data/a\\ b.tar", " cat  '/data/a b.tar' "],
-}
-
-
-@pytest.mark.parametrize("source", UNDERSTOOD)
-def test_commands_with_options_are_understood(source: str) -> None:
-    for command in UNDERSTOOD[source]:
-        assert list(wds.commands.readable([{"url": f"pipe:{command}"}], {})) == [source], command
-
-
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        ("aws s3 cp s3://b/x.tar .", "it should read `aws s3 cp s3://... -`"),
-        ("aws s3 cp x.tar s3://b/x.tar", "it should read"),
-        ("aws s3 cp --recursive s3://b/x -", "option --recursive not recognized"),
-        ("aws s3 cp s3://$BUCKET/x.tar -", r"it needs a shell for '\$'"),
-        ("aws s3api get-object s3://b/x.tar -", "it should read"),
-        ("aws s3 cp s3://b/x.tar - | zcat", r"it needs a shell for '\|'"),
-        ("aws s3 cp s3://b/x.tar -; rm -rf /", "it needs a shell for ';'"),
-        ("AWS_PROFILE=x aws s3 cp s3://b/x.tar -", "it does not begin with one of cat, curl"),
-        ("gsutil cat -r 0-10 gs://b/x.tar", "option -r not recognized"),
-        ("curl https://h/x.tar?a=1&b=2", "an address with that sign stands in quotes"),
-        ("curl -H 'Authorization: Bearer a1b2' https://h/x.tar", "option -H not recognized"),
-        ("curl -u me:a1b2 https://h/x.tar", "option -u not recognized"),
-        ("curl -ume:a1b2 https://h/x.tar", "option -u not recognized"),
-        ("curl -H 'X-Mine: a1b2' https://h/x.tar", "option -H not recognized"),
-        ("curl --oauth2-bearer a1b2 me:a1b2@h/x.tar", "--oauth2-bearer not recognized"),
-        ("curl -o x.tar https://h/x.tar", "-o writes to a file"),
-        ("curl -X POST https://h/x.tar", "it is no GET request"),
-        ("wget https://h/x.tar", "without -O - it prints nothing"),
-        ("cat /etc/passwd > /tmp/x", "it needs a shell for '>'"),
-        ("cat a*.tar", "it should read `cat FILE`"),
-        ("TOKEN=a1b2 cat a.tar", "it does not begin"),
-        ("cat 'a.tar", "no closing quotation"),
-        ("zcat a.tar.gz", "it does not begin"),
-    ],
-)
-def test_what_is_not_understood_is_refused_in_words(command: str, reason: str) -> None:
-    with pytest.raises(NotUnderstood, match=reason):
-        source_of(command)
-    with pytest.raises(UsageError, match=r"a shell is not run.*Command\(\[") as caught:
-        list(wds.WebDataset(f"pipe:{command}", handler=wds.ignore_and_continue))
-    assert "a1b2" not in str(caught.value)
-
-
-def test_settings_of_a_store_are_said_to_have_no_effect(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "torchdata_ais"):
-        source_of("aws --profile lab s3 cp s3://b/x.tar -")
-    assert "['--profile'] of aws have no effect" in caplog.text
 
 
 # A cache that cannot keep anything.

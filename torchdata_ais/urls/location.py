@@ -170,4 +170,4 @@ def shown_url(url: str) -> str:
         >>> shown_url("http://me:pass@h/s.tar?sig=a1"), shown_url("a:b@c.tar")
         ('http://***@h/s.tar?sig=***', 'a:b@c.tar')
     """
-    return redact(url) if "://" in url else url
+    return redact(url) if "://" in url or url.startswith("pipe:") else url

@@ -27,7 +27,7 @@ def parse_url(url: str | Location) -> Location:
             returned as it is: what was parsed once is handed down.
 
     Raises:
-        UsageError: No bucket, an unknown scheme, another host's file, or an empty string.
+        UsageError: No bucket, an unknown scheme, another host's file, a ``pipe:`` command, or an empty string.
 
     Example:
         >>> parse_url("ais://pets/train-000.tar")
@@ -49,6 +49,13 @@ def _parse(url: str) -> Location:
         )
     if url == "-":
         return Location("stdin", "-")
+    if url.startswith("pipe:"):
+        raise UsageError.at(
+            "expected a URL or a path, got a command, and no text is run",
+            todo="pass the URL or path of the data itself, or to torchdata_ais.webdataset a command of the program:"
+            ' Command(["zcat", "s.tar.gz"])',
+            url=url,
+        )
     scheme, colon, rest = url.partition("://")
     if not colon:
         scheme, colon, rest = url.partition(":")

@@ -1,9 +1,8 @@
-"""``pipe:`` URLs: the file or page that the command would print is read directly; nothing is run unasked."""
+"""Commands that print a shard. They are run without a shell, and only if the program passes a `Command`."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -15,64 +14,11 @@ from typing import IO, Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import ReadError, UsageError
+from torchdata_ais.redaction import redact_command, without_words
 from torchdata_ais.stage.load_state import url_of
 from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset import utils
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
-from torchdata_ais.webdataset.printing import NotUnderstood, source_of
-from torchdata_ais.webdataset.secret_words import without_secrets
-
-EXPLANATION = (
-    "a command of a shell is not run: a list of shards is data, and what stands in it could be anything;"
-    " nor does a command say whether it got all the bytes"
-)
-
-
-def direct_url(url: str) -> str:
-    """Return `url`, and for a ``pipe:`` URL the file, web page or object that its command would print.
-
-    Nothing is run. Understood are ``cat``, ``curl``, ``wget -O-``, ``gsutil cat``, ``gcloud storage cat``,
-    ``aws s3 cp``, ``s5cmd cat``, ``ais get`` of one source, with the options that do not change what they print.
-    Settings of a store (``--profile``, ``--endpoint-url``) are AIStore's own here. An ``|| true`` behind them, which
-    hides errors, is left out. What ``cat`` names may be any local file: see
-    `refuse_local_file` for the switch.
-
-    Raises:
-        UsageError: Another command, or an option that changes what is printed or who may read it.
-
-    Example:
-        >>> direct_url("pipe:curl -s -L http://host/s.tar || true")
-        'http://host/s.tar'
-        >>> direct_url("ais://bucket/s.tar")
-        'ais://bucket/s.tar'
-    """
-    if not url.startswith("pipe:"):
-        return url
-    try:
-        return source_of(url[len("pipe:") :])
-    except NotUnderstood as reason:
-        raise UsageError.at(
-            f"{EXPLANATION}. of this one it is not clear what it would print: {reason}",
-            todo='name the file, web page or object itself, or have the program pass wds.Command(["zcat", "s.tar.gz"])',
-            url=shown(url),
-        ) from None
-
-
-def shown(url: str) -> str:
-    """Return a ``pipe:`` URL without its secrets.
-
-    Example:
-        >>> shown("pipe:curl -H 'Authorization: Bearer a1b2' http://host/s.tar")
-        "pipe:curl -H 'Authorization:***' http://host/s.tar"
-    """
-    return "pipe:" + shlex.join(without_secrets(_words(url)))
-
-
-def _words(url: str) -> list[str]:
-    try:
-        return shlex.split(url[len("pipe:") :])
-    except ValueError:  # quotes that do not match
-        return []
 
 
 def refuse_local_file(url: str) -> None:
@@ -81,7 +27,7 @@ def refuse_local_file(url: str) -> None:
     Raises:
         UsageError: It is.
     """
-    if utils.enforce_security and parse_url(direct_url(url)).kind == "file":
+    if utils.enforce_security and parse_url(url).kind == "file":
         raise UsageError.at(
             "local files are not read while enforce_security is set",
             todo="unset wds.utils.enforce_security or WDS_SECURE, or use WebDataset(path)",
@@ -92,7 +38,9 @@ def refuse_local_file(url: str) -> None:
 class Command(str):
     """A shard that a command prints: what takes the place of ``pipe:`` URLs, for programs, not for data.
 
-    The command is given as a list of words and run without a shell. What it prints goes to a temporary file
+    The command is given as a list of words and run without a shell. The text of a ``pipe:`` URL is never run, since it
+    may come from data. Samples, errors and logs show the command by `torchdata_ais.redaction.redact_command`: without
+    queries of URLs, values of options and secrets. What it prints goes to a temporary file
     (``TMPDIR``) first: of a command that fails no sample is passed on. It runs in a process group of its own, which is
     ended with the command, after `timeout`, on Ctrl-C, and when the process that wants the shard is gone.
 
@@ -110,7 +58,7 @@ class Command(str):
         >>> Command(["zcat", "s.tar.gz"])
         'pipe:zcat s.tar.gz'
         >>> Command(["curl", "-H", "Authorization: Bearer a1b2", "http://host/s.tar"])
-        "pipe:curl -H 'Authorization:***' http://host/s.tar"
+        "pipe:curl -H '***' http://host/s.tar"
     """
 
     __slots__ = ("timeout", "words")
@@ -121,8 +69,10 @@ class Command(str):
     def __new__(cls, words: Sequence[str], timeout: float = 600.0) -> Self:
         """Return the command as a URL that shows it, without its secrets."""
         if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
-            raise UsageError.at(f"{words!r} is no list of words", todo='write Command(["zcat", "s.tar.gz"])')
-        self = super().__new__(cls, "pipe:" + shlex.join(without_secrets(words)))
+            raise UsageError.at(
+                "expected a command as a list of words", todo='write Command(["zcat", "s.tar.gz"])'
+            )
+        self = super().__new__(cls, f"pipe:{redact_command(words)}")
         self.words = tuple(words)
         self.timeout = timeout
         return self
@@ -145,7 +95,9 @@ class Command(str):
             )
         if shutil.which(self.words[0]) is None:
             raise ReadError.at(
-                f"the command {self.words[0]!r} is not there", todo="install it", url=str(self)
+                f"the command {redact_command(self.words[:1])!r} is not there",
+                todo="install it",
+                url=str(self),
             )
         with (
             tempfile.TemporaryFile() as said,
@@ -171,6 +123,7 @@ class Command(str):
             if status:
                 said.seek(max(0, said.seek(0, os.SEEK_END) - 300))
                 tail = said.read().decode(errors="replace").strip()
+                tail = without_words(self.words, tail)
                 raise ReadError.at(f"the command ended with status {status}: {tail}", url=str(self))
 
 
@@ -228,7 +181,7 @@ def readable(
         if not isinstance(url, Command):
             if not local_files:
                 refuse_local_file(url)
-            yield direct_url(url)
+            yield url
             continue
         if open_shards > 1:
             raise UsageError.at(
@@ -236,7 +189,8 @@ def readable(
                 todo="read commands with open_shards=1",
                 url=str(url),
             )
-        prefix = f"torchdata_ais-{os.path.basename(url.words[0])}-"  # noqa: PTH119 - errors of the shard show it
+        program = redact_command(url.words[:1]).rpartition("/")[2]
+        prefix = f"torchdata_ais-{program}-"  # errors of the shard show it
         with tempfile.NamedTemporaryFile(prefix=prefix, suffix=".tar") as output:
             try:
                 url.run(output)

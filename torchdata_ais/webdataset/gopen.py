@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import BlockSource, Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
 from torchdata_ais.urls import file_fault, parse_url, redact
-from torchdata_ais.webdataset.commands import EXPLANATION, Command, direct_url, refuse_local_file, shown
+from torchdata_ais.webdataset.commands import Command, refuse_local_file
 from torchdata_ais.webdataset.left_out import explaining
 
 
@@ -92,8 +92,8 @@ def gopen(
     """Open a file, object, web page or ``-`` as a binary stream.
 
     Args:
-        url: What to open, or a `Command`; see `direct_url` for ``pipe:``. A path, ``file://`` and ``pipe:cat`` open any
-            file that the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
+        url: What to open, or a `Command`. A path and ``file://`` open any file that the process may read, unless
+            `utils.enforce_security` (``WDS_SECURE=1``) is set.
         mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
         bufsize: Bytes read at once.
         cluster: See `torchdata_ais.store.Cluster`.
@@ -113,15 +113,13 @@ def gopen(
     """
     store = cluster_options(cluster, **named)
     if mode == "wb":
-        if url.startswith("pipe:"):
-            raise UsageError.at(EXPLANATION, todo="write to a file or to ais://bucket/name", url=shown(url))
         return cast(BinaryIO, _Target(url, lambda: store))
     if mode not in ("rb", "r"):
         raise UsageError.at(f"mode={mode!r}", todo='use "rb" or "wb"')
     if isinstance(url, Command):
         return _output(url)
     refuse_local_file(url)
-    return cast(BinaryIO, io.BufferedReader(_Blocks(open_blocks(direct_url(url), store)), bufsize))
+    return cast(BinaryIO, io.BufferedReader(_Blocks(open_blocks(url, store)), bufsize))
 
 
 def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> IO[Any]:

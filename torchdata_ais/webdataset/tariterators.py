@@ -61,8 +61,8 @@ def tarfile_samples(
     """Yield the samples of shards, only whole ones.
 
     Args:
-        src: Shards: ``{"url": ...}`` or plain URLs and paths. A path, ``file://`` and ``pipe:cat`` name any file that
-            the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
+        src: Shards: ``{"url": ...}`` or plain URLs and paths. A path and ``file://`` name any file that the process
+            may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
         handler: Called with what goes wrong. True goes on: without the rest of a shard that cannot be read, without
             a sample that is wrong in itself.
         select_files: Function of a (renamed) member name: whether to read it.
@@ -94,27 +94,24 @@ def tarfile_samples(
         rename_files=rename_files,
         **loading,
     )
-    shard = name = ""
+    shard = name = shown = ""
     path: str | None = None
     for sample in TarSampleGrouper(loader, adjacent=adjacent, require=require, on_error=handler):
         if sample["__url__"] != shard:
             # A listed URL knows size and version, which samples need not carry.
             shard = str(sample["__url__"])
             name = names.get(shard, shard)
+            shown = shown_url(name)  # plain text: a `Command` holds its words
             path = None
             if local_path and not isinstance(name, Command):
                 place = parse_url(shard)
                 kept = None if keeper is None else keeper.paths.get(shard)
                 path = place.name if place.kind == "file" else kept
-        sample["__url__"] = _shown(name)
+        sample["__url__"] = shown
         if path is not None:
             sample["__local_path__"] = path
         if valid_sample(sample):
             yield sample
-
-
-def _shown(name: str) -> str:
-    return name if isinstance(name, Command) else shown_url(name)
 
 
 tarfile_to_samples = pipelinefilter(tarfile_samples)
@@ -206,10 +203,10 @@ def tar_file_expander(
                 rename_files=rename_files,
             )
             for url, run in loader.whole_runs():
-                yield from _files(run, {"__url__": _shown(names.get(url, url))}, eof_value)
+                yield from _files(run, {"__url__": shown_url(names.get(url, url))}, eof_value)
         else:
             for item in items:
-                more = {"__url__": _shown(named_by(item))}
+                more = {"__url__": shown_url(named_by(item))}
                 if item.get("local_path") is not None:
                     more["__local_path__"] = item["local_path"]
                 stream = item["stream"]

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torchdata_ais.codecs import build_encoder
 from torchdata_ais.codecs.encoder import Encoder
 from torchdata_ais.errors import UsageError
-from torchdata_ais.webdataset.commands import shown
+from torchdata_ais.redaction import redact
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.writing import ShardWriter as _ShardWriter
 from torchdata_ais.writing import TarWriter as _TarWriter
@@ -37,7 +37,7 @@ class ShardWriter(_ShardWriter):
 def _refuse_command(target: Any) -> None:
     if isinstance(target, str) and target.startswith("pipe:"):
         raise UsageError.at(
-            f"{shown(target)!r}: no shell is run to write to",
+            f"{redact(target)!r}: no command is run to write to",
             todo="write to a file, to ais://bucket/name.tar, or to the stdin of a process as a file object",
         )
 
