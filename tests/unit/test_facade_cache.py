@@ -18,8 +18,7 @@ from torchdata_ais.codecs import table
 from torchdata_ais.errors import DecodeError, UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards
-from torchdata_ais.webdataset.cache import url_to_cache_name
-from torchdata_ais.webdataset.keeping import FileKeeper
+from torchdata_ais.webdataset.cache import FileKeeper, url_to_cache_name
 
 pytestmark = pytest.mark.timeout(60)
 

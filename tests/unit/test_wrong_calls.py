@@ -188,8 +188,7 @@ def test_no_handler_is_asked_and_none_of_ours_would_agree(shard: str) -> None:
 def test_commands_and_caches_of_the_facade_do_not_skip_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchdata_ais.webdataset.cache import StreamingOpen
-    from torchdata_ais.webdataset.keeping import FileKeeper
+    from torchdata_ais.webdataset.cache import FileKeeper, StreamingOpen
 
     for error in FATAL.values():
         monkeypatch.setattr(StreamingOpen, "_open", lambda self, url, error=error: raising(error)(url))

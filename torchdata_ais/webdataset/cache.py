@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -16,16 +18,65 @@ from urllib.parse import quote, urlsplit
 from typing_extensions import Unpack
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store import (
+    Cluster,
+    ClusterNames,
+    Kept,
+    ObjectCache,
+    StoreOptions,
+    cluster_options,
+    given_options,
+    open_blocks,
+)
 from torchdata_ais.store.cache import delete_oldest
 from torchdata_ais.store.files import open_error
-from torchdata_ais.urls import parse_url
+from torchdata_ais.urls import Location, ObjectURL, parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
-from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.whole_file import open_regular
+
+logger = logging.getLogger("torchdata_ais")
+
+
+@dataclass(frozen=True)
+class FileKeeper(ObjectCache):
+    """An `ObjectCache` that keeps web files, too: by URL, ``ETag`` (or ``Last-Modified``) and size.
+
+    The server is asked each time, so a file that changed there is fetched anew. One that it gives no version of is
+    not kept, and neither is what a transform makes of an object; that is logged once.
+
+    Attributes:
+        said: What was logged.
+        paths: Where web files are kept, by their URLs as samples show them.
+    """
+
+    said: set[str] = field(default_factory=set, repr=False, compare=False)
+    paths: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
+        """Return the open file, downloaded if needed, with what is known of the object; None for what is not kept."""
+        place = parse_url(url)
+        if place.kind != "http":
+            if place.kind == "object" and place.params:
+                self._say("what a transform makes of an object is", place)
+            return super().open(place, options)
+        with open_blocks(place, options) as blocks:
+            next(blocks, None)
+            known = ObjectURL(place.written, blocks.size, blocks.checksum, blocks.version)
+        if known.version is None:
+            self._say("a web file of which the server tells neither ETag nor Last-Modified is", place)
+            return None
+        kept = self._kept(repr((str(place.written), known.version, known.size)), known, options)
+        self.paths[place.shown] = str(kept.path)
+        return kept
+
+    def _say(self, what: str, place: Location) -> None:
+        if what not in self.said:
+            self.said.add(what)
+            text = "%s not kept in cache_dir=%s, but read anew each time: %s"
+            logger.warning(text, what, self.folder, place.shown)
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
@@ -63,7 +114,7 @@ class StreamingOpen:
 
     def get_file(self, url: str) -> str | None:
         """Return the file with the shard; None for a shard that is in none."""
-        if isinstance(url, Command) or url.startswith("pipe:"):
+        if url.startswith("pipe:"):  # also a `Command`
             return None
         place = parse_url(url)
         return place.name if place.kind == "file" else None

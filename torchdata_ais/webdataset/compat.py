@@ -13,11 +13,11 @@ from typing_extensions import Self, Unpack
 from torchdata_ais.arguments import check_number, checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.webdataset import filters
+from torchdata_ais.webdataset.cache import FileKeeper
 from torchdata_ais.webdataset.currying import without_example
 from torchdata_ais.webdataset.empty_check import EmptyCheck
 from torchdata_ais.webdataset.empty_check import check_empty as check_empty
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
-from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.pipeline import DataPipeline
 from torchdata_ais.webdataset.shardlists import (
     ResampledShards,

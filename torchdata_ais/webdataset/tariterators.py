@@ -18,10 +18,10 @@ from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.stage.pipe import as_pipe
 from torchdata_ais.store import Cluster, ObjectCache, Retry
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
+from torchdata_ais.webdataset.cache import FileKeeper
 from torchdata_ais.webdataset.commands import Command, named_by, readable
 from torchdata_ais.webdataset.currying import pipelinefilter
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
-from torchdata_ais.webdataset.keeping import FileKeeper
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
