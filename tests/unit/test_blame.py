@@ -12,11 +12,10 @@ import pytest
 
 from torchdata_ais.observe.across import readiness_of
 from torchdata_ais.observe.asking import Answering, Asked, ask_records
-from torchdata_ais.observe.batches import BatchRecorder
+from torchdata_ais.observe.batches import BatchRecorder, RunDelay
 from torchdata_ais.observe.rank_summary import RankSummary, WorkerSummary, note_requests
 from torchdata_ais.observe.readiness import RankRecorder
 from torchdata_ais.observe.records import BatchRecord, Doing, Recorded
-from torchdata_ais.observe.run_delay import RunDelay
 from torchdata_ais.observe.sketch import Sketch
 from torchdata_ais.store import RequestRecord
 

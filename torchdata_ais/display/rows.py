@@ -76,7 +76,7 @@ def find(row: Row, choice: Choice) -> Found:
     Raises:
         UsageError: No image in it, or no field of a name given.
     """
-    shown = {name: shown_as(name, value) for name, value in row.items() if not _is_place(name)}
+    shown = {name: shown_as(name, value) for name, value in row.items() if not str(name).startswith("__")}
     images = [name for name, value in shown.items() if is_image(value)]
     masks = [name for name in images if is_mask_name(name)]
     image = choice.image
@@ -142,10 +142,6 @@ def _mask(shown: Row, candidates: list[Any], image: Any) -> Any:
 def is_mask_name(name: Any) -> bool:
     """Return whether a field is called as masks are."""
     return any(word in str(name).lower() for word in _MASKS)
-
-
-def _is_place(name: Any) -> bool:
-    return isinstance(name, str) and name.startswith("__")
 
 
 def shown_as(name: Any, value: Any) -> Any:

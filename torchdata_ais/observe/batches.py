@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -18,7 +19,6 @@ from typing import Any
 import xxhash
 
 from torchdata_ais.observe.records import BatchRecord, Doing, Recorded
-from torchdata_ais.observe.run_delay import RunDelay
 from torchdata_ais.stage.at_work import stage_at_work
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
@@ -45,6 +45,27 @@ _MOST_FRESH = 64
 
 _Fresh = tuple[int, int, float, float, Iterable[object]]
 """Of a batch: iteration, number, when its making began, how long that took, and keys."""
+
+
+class RunDelay:
+    """Time that the creating thread was ready to run while the machine had no processor for it."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # the system does not count it, or there are no descriptors left
+            return
+        weakref.finalize(self, os.close, self._file).atexit = False
+
+    def seconds(self) -> float:
+        """Return it so far; always 0 where the system does not count it."""
+        if self._file is None:
+            return 0.0
+        try:
+            return int(os.pread(self._file, 80, 0).split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
 
 
 class BatchRecorder:

@@ -8,12 +8,13 @@ stands in another line of the program than the others, which wait for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from torchdata_ais.observe.hidden import CHANCE_S, each_batch, hidden
+import msgspec
+
 from torchdata_ais.observe.rank_summary import RankSummary, WorkerSummary
-from torchdata_ais.observe.slow_loop import slow_loop
 from torchdata_ais.observe.slow_requests import MUCH, slow_requests
 from torchdata_ais.observe.time_text import time_text
 from torchdata_ais.observe.verdict import Cause, Verdict
@@ -29,16 +30,28 @@ _EXPLAINS = 0.25
 
 _LITTLE_S = 2e-3
 
+_HIDDEN_SHARE = 0.1
+"""Work that takes longer than elsewhere by less than this share of the steps' time is not worth a word."""
+
+_CHANCE_S = 0.2
+"""What takes no longer than this in the whole job, beyond what is usual, may be chance."""
+
+_LOOKS = 20
+"""Fewer looks at where a loop stands tell nothing."""
+
+_APART = 0.35
+"""How much of their time ranks must stand at other lines to differ."""
+
 
 def verdict_of(ranks: list[RankSummary]) -> Verdict:
     """Return who holds the job up, out of what ranks tell that have taken a batch."""
     waited_for = _waited_for(ranks)
     if waited_for is not None and waited_for.cause != "hand-over":
         return waited_for
-    loop = slow_loop(ranks)
+    loop = _slow_loop(ranks)
     if loop.cause == "loop":
         return loop
-    return hidden(ranks, loop.sentence) or waited_for or loop
+    return _hidden(ranks, loop.sentence) or waited_for or loop
 
 
 def _waited_for(ranks: list[RankSummary]) -> Verdict | None:
@@ -49,7 +62,7 @@ def _waited_for(ranks: list[RankSummary]) -> Verdict | None:
     usual_s = median([waits[one.rank] for one in others]) if others else 0.0
     excess_s = waits[worst.rank] - usual_s
     step_s = worst.wait.mean + worst.loop.mean
-    is_more = excess_s > max(_LITTLE_S / 2, _SHARE * step_s, CHANCE_S / max(1, worst.wait.count))
+    is_more = excess_s > max(_LITTLE_S / 2, _SHARE * step_s, _CHANCE_S / max(1, worst.wait.count))
     if others and is_more and waits[worst.rank] > 2 * usual_s:
         return _straggler(worst, others, usual_s)
     if median(waits.values()) > max(_LITTLE_S / 2, _SHARE * step_s):
@@ -71,7 +84,7 @@ def _straggler(worst: RankSummary, others: list[RankSummary], usual_s: float) ->
 
 def _all_wait(ranks: list[RankSummary], usual_s: float) -> Verdict:
     workers = [worker for one in ranks for worker in one.workers]
-    network_s, own = each_batch(workers)
+    network_s, own = _each_batch(workers)
     stage = max(own, key=lambda name: own[name], default="")
     cause, place, why = slow_requests(ranks, None)
     if stage and own[stage] > network_s * (1 if cause == "network" else MUCH):
@@ -105,7 +118,7 @@ def _worker_of(worst: RankSummary) -> WorkerSummary | None:
 
 def _takes(worker: WorkerSummary) -> float:
     """Return seconds a batch, without those in which the machine had no processor for it."""
-    network_s, own = each_batch([worker])
+    network_s, own = _each_batch([worker])
     return network_s + sum(own.values())
 
 
@@ -114,9 +127,9 @@ def _why(
 ) -> tuple[Cause, str, str]:
     """Return what takes longer there than elsewhere."""
     there = [worker] if worker is not None else worst.workers
-    elsewhere = [each_batch(one.workers) for one in others if one.workers]
-    elsewhere += [each_batch([one]) for one in worst.workers if worker is not None and one is not worker]
-    network_s, own = each_batch(there)
+    elsewhere = [_each_batch(one.workers) for one in others if one.workers]
+    elsewhere += [_each_batch([one]) for one in worst.workers if worker is not None and one is not worker]
+    network_s, own = _each_batch(there)
     usual_network_s = _median([one for one, _ in elsewhere])
     usual = {name: _median([stages.get(name, 0.0) for _, stages in elsewhere]) for name in own}
     stage = max(own, key=lambda name: own[name] - usual[name], default="")
@@ -154,3 +167,135 @@ def listed_ranks(ranks: list[int]) -> str:
     """Return the numbers of ranks, the first of them, for reading."""
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"{len(ranks)} ranks ({shown})"
+
+
+def _slow_loop(ranks: list[RankSummary]) -> Verdict:
+    """Return which loop is slow, or that none is."""
+    worst = max(ranks, key=lambda one: one.loop.mean)
+    others = [one for one in ranks if one is not worst]
+    if others:
+        usual_s = median([one.loop.mean for one in others])
+        if worst.loop.mean > 1.5 * usual_s + _LITTLE_S:
+            place = _most_at(worst)
+            return _loop(
+                worst, place, f"it takes {time_text(worst.loop.mean)} a step, the others {time_text(usual_s)}"
+            )
+    apart = {one.rank: _apart(one, [other for other in ranks if other is not one]) for one in ranks}
+    worst = max(ranks, key=lambda one: apart[one.rank])
+    rest = [apart[one.rank] for one in ranks if one is not worst]
+    if len(ranks) > 2 and apart[worst.rank] > _APART and apart[worst.rank] > 1.5 * max(rest):
+        waits = _most_at(_merged_places([one for one in ranks if one is not worst]))
+        place = _most_at(worst, waits)
+        return _loop(
+            worst, place, f"it stands at {place} when the others stand at {waits}, where they wait for it"
+        )
+    loop_s = median([one.loop.mean for one in ranks])
+    text = f"the data are ready on all ranks: their loops take {time_text(loop_s)} a step, and wait for nothing here"
+    if len(ranks) == 1:
+        text = f"the data are ready: the loop takes {time_text(loop_s)} a step, and waits for nothing here"
+    return Verdict("none", text)
+
+
+def _loop(worst: RankSummary, place: str, why: str) -> Verdict:
+    where = f", most of it at {place}" if place and place not in why else ""
+    text = f"rank {worst.rank} on {worst.node} holds the job up: slow loop: {why}{where}; its data are ready"
+    return Verdict("loop", text, worst.rank, None, worst.node, place)
+
+
+def _most_at(one: RankSummary, but: str = "") -> str:
+    return max(
+        (place for place in one.places if place != but), key=lambda place: one.places[place], default=""
+    )
+
+
+def _merged_places(ranks: list[RankSummary]) -> RankSummary:
+    total: Counter[str] = Counter()
+    for one in ranks:
+        total.update(one.places)
+    return msgspec.structs.replace(ranks[0], places=dict(total))
+
+
+def _apart(one: RankSummary, others: list[RankSummary]) -> float:
+    """Return which share of its time a rank stands elsewhere than the others do: 0 to 1."""
+    shares = [_shares(other) for other in others]
+    own = _shares(one)
+    places = set(own).union(*shares)
+    usual = {place: sum(share.get(place, 0.0) for share in shares) / max(1, len(shares)) for place in places}
+    return sum(abs(own.get(place, 0.0) - usual[place]) for place in places) / 2
+
+
+def _shares(one: RankSummary) -> dict[str, float]:
+    total = sum(one.places.values())
+    return {place: count / total for place, count in one.places.items()} if total >= _LOOKS else {}
+
+
+def _hidden(ranks: list[RankSummary], ready: str) -> Verdict | None:
+    """Return what takes much longer than elsewhere, if anything does.
+
+    Args:
+        ranks: What they tell.
+        ready: The sentence that says that nobody waits.
+    """
+    step_s = median([one.wait.mean + one.loop.mean for one in ranks])
+    return _hidden_requests(ranks, ready, step_s) or _hidden_worker(ranks, ready, step_s)
+
+
+def _hidden_requests(ranks: list[RankSummary], ready: str, step_s: float) -> Verdict | None:
+    cause, place, why = slow_requests(ranks, None)
+    if cause == "target":
+        slow_s = median([one.targets[place].quantile(0.5) for one in ranks if place in one.targets])
+        return (
+            Verdict("target", _hidden_sentence(ready, why), place=place, hidden=True)
+            if slow_s > step_s
+            else None
+        )
+    if cause != "shard":
+        return None
+    served = sorted((one.shards[name].each_s for one in ranks for name in one.shards), reverse=True)
+    at = next(one for one in ranks if place in one.shards)
+    shard = at.shards[place]
+    if shard.each_s < max(step_s, MUCH * served[1] if len(served) > 1 else 0.0):
+        return None
+    worker = shard.worker if len(at.workers) > 1 else None
+    return Verdict("shard", _hidden_sentence(ready, why), at.rank, worker, at.node, place, hidden=True)
+
+
+def _hidden_worker(ranks: list[RankSummary], ready: str, step_s: float) -> Verdict | None:
+    workers = [(one, worker) for one in ranks for worker in one.workers if worker.batches]
+    if len(workers) < 2:
+        return None
+    worked = [_each_batch([worker])[1] for _, worker in workers]
+    stages = {name for own in worked for name in own}
+    usual = {name: median([own.get(name, 0.0) for own in worked]) for name in stages}
+    more_s, stage, number = max(
+        (own_s - usual[name], name, number)
+        for number, own in enumerate(worked)
+        for name, own_s in own.items()
+    )
+    (one, worker), takes_s = workers[number], worked[number][stage]
+    least_s = max(_HIDDEN_SHARE * step_s * len(one.workers), _CHANCE_S / worker.batches)
+    if takes_s < MUCH * usual[stage] + _LITTLE_S or more_s < least_s:
+        return None
+    several = len(one.workers) > 1
+    why = (
+        f"slow decode: {stage} takes {time_text(takes_s)} of worker time a batch at rank {one.rank}"
+        f"{f', worker {worker.worker},' if several else ''} on {one.node}, {time_text(usual[stage])} elsewhere"
+    )
+    number_shown = worker.worker if several else None
+    return Verdict(
+        "decode", _hidden_sentence(ready, why), one.rank, number_shown, one.node, stage, hidden=True
+    )
+
+
+def _hidden_sentence(ready: str, why: str) -> str:
+    return f"{ready}; what is made ahead hides a {why}"
+
+
+def _each_batch(workers: Sequence[WorkerSummary]) -> tuple[float, dict[str, float]]:
+    """Return seconds a batch that workers waited for bytes, and that their stages worked."""
+    batches = max(1, sum(one.batches for one in workers))
+    own: dict[str, float] = {}
+    for one in workers:
+        for name, own_s in one.own_s.items():
+            own[name] = own.get(name, 0.0) + own_s / batches
+    return sum(one.network_s for one in workers) / batches, own

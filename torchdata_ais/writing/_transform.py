@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from torchdata_ais.arguments import check_function, checked_options
 from torchdata_ais.codecs import build_decoder, build_encoder
 from torchdata_ais.codecs.encoder import Encoder
+from torchdata_ais.codecs.handlers import extension
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
@@ -20,13 +23,15 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.samples import shown_fields
-from torchdata_ais.writing.check_sound import checked_sound
 
 Outcome = dict[str, Any] | Exception | None
 """The encoded sample, why it cannot be had, or None for one that is not wanted."""
 
 _WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="skip"')
 _MENDED = Remedy("mend the function", 'go on without such samples by on_error="skip"')
+
+_SOUNDS = frozenset(["flac", "mp3", "wav", "ogg", "opus", "aif", "aiff", "au"])
+_OPEN = (0, 0xFFFFFFFF)  # what a program writes that does not know the length yet
 
 
 class Transform:
@@ -200,3 +205,29 @@ class Edit:
         """The names of `fields`; None for all."""
         fields = self.fields
         return None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields)
+
+
+def checked_sound(name: str, data: bytes) -> bytes | None:
+    """Decode a sound field once, where soundfile is installed; a WAV file is also measured by what its header says.
+
+    Returns None for fields that are no sound.
+
+    Raises:
+        ValueError: It is cut.
+        Exception: What libsndfile says of it.
+
+    Example:
+        >>> checked_sound("wav", b"RIFF" + (100).to_bytes(4, "little") + b"WAVE")
+        Traceback (most recent call last):
+        ValueError: the sound is cut: its header says 108 bytes, and there are 12
+    """
+    if extension(name) not in _SOUNDS:
+        return None
+    said = int.from_bytes(data[4:8], "little")
+    if data[:4] == b"RIFF" and said not in _OPEN and said + 8 > len(data):
+        raise ValueError(f"the sound is cut: its header says {said + 8} bytes, and there are {len(data)}")
+    if importlib.util.find_spec("soundfile"):
+        import soundfile
+
+        soundfile.read(io.BytesIO(data), dtype="float32")
+    return data

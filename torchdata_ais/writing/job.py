@@ -8,21 +8,22 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchdata_ais.arguments import check_function, check_number, check_seed, taken
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
+from torchdata_ais.shard_names import is_shard
 from torchdata_ais.shown import count_text
 from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._outcomes import Counts, Lacking, OnError, outcomes
 from torchdata_ais.writing._transform import Edit, Transform
 from torchdata_ais.writing.apart import check_apart, check_not_read
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
 from torchdata_ais.writing.manifest import ShardInfo
-from torchdata_ais.writing.pattern import shards_there
+from torchdata_ais.writing.pattern import check_pattern, shards_there
 from torchdata_ais.writing.prepare import folder_of, prepare
-from torchdata_ais.writing.series import SPLIT, Series, manifest_of, patterns_of
 from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
 from torchdata_ais.writing.sources.options import SourceOptions, positions_of
@@ -35,6 +36,53 @@ Progress = Callable[[int, int, str], object]
 _POOL = 1000  # samples, of `shuffled` as most write it
 
 logger = logging.getLogger("torchdata_ais")
+
+SPLIT = "{split}"
+"""The place of a split in the names of its shards."""
+
+
+class Series(NamedTuple):
+    """One series of shards: that of a split, or the only one."""
+
+    name: str
+    pattern: str
+    source: Source
+    writer: ShardWriter
+
+
+def patterns_of(target: str, how: SourceOptions) -> dict[str, str]:
+    """Return the pattern of each series by its name."""
+    splits = how.splits
+    if bool(splits) != (SPLIT in target):
+        what = "split= needs a place in the names" if splits else f"{SPLIT} in the names needs split="
+        raise UsageError.at(what, todo="write split='0.9/0.1' and out/{split}-%06d.tar", url=target)
+    patterns = {name: target.replace(SPLIT, name) for name in splits} or {"": target}
+    for pattern in patterns.values():
+        check_pattern(pattern)
+        if not is_shard(parse_url(pattern).name):
+            raise UsageError.at(
+                f"no reader would know {redact(pattern)} for shards by their names",
+                todo="end the pattern in .tar, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tgz",
+            )
+    return patterns
+
+
+def manifest_of(manifest: str | None, split: str, how: SourceOptions) -> str | None:
+    """Return the manifest of one series of one part: each has its own.
+
+    Example:
+        >>> manifest_of("m.json", "val", SourceOptions(part="3/16")), manifest_of("m.json", "", SourceOptions())
+        ('m-val-3-of-16.json', 'm.json')
+    """
+    if manifest is None:
+        return None
+    words = [split] if split else []
+    if how.part is not None:
+        words.append("{}-of-{}".format(*how.part_of))
+    stem, dot, ending = manifest.rpartition(".")
+    if "/" in ending or not dot:
+        stem, ending = manifest, ""
+    return "-".join([stem, *words]) + dot * bool(ending) + ending
 
 
 @dataclass(frozen=True)
