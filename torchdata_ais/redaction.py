@@ -88,6 +88,8 @@ _ASSIGNED = re.compile(r"(-{0,2}[A-Za-z_][\w.\-]*)=([^=].*)", re.DOTALL)
 _WHOLE_URL = re.compile(r"[A-Za-z][\w+.\-]*://\S+")
 _ARCHIVE = re.compile(r"[\w./+,=%~\-]*\.(?:tar(?:\.\w+)?|tgz)")
 _QUERY = re.compile(r"[?#].*")
+_LONGEST_WORD = 4096  # longer ones are hidden: the time stays linear in the text
+_LONGEST_COMMAND = 1 << 16
 _NAME_END = re.compile(r"[\s:=]+")
 _SIMPLE = re.compile(r"(?:~|\.{0,2})/[\w./+%~\-]*|[\w./+%~\-]{1,15}")
 
@@ -161,6 +163,8 @@ def redact(url: str) -> str:
 
 
 def _redacted_pipe(command: str) -> str:
+    if len(command) > _LONGEST_COMMAND:
+        return MASK
     try:
         return redact_command(shlex.split(command))
     except ValueError:  # a quote that is not closed
@@ -222,19 +226,21 @@ def _announces_secret(word: str) -> bool:
     """Return whether the argument after `word` may be a secret. In ``name=value`` the value decides."""
     if not word or word.startswith("--no-") or _is_source(word):
         return False
-    last = _NAME_END.split(word)[-1]
+    last = _NAME_END.split(word[-_LONGEST_WORD:])[-1]
     return not last or last.lower() in ("basic", "digest", "negotiate") or _names_secret(last)
 
 
 def _redacted_word(word: str, *, after_option: bool) -> str:
+    if len(word) > _LONGEST_WORD:
+        return MASK
     if not word.strip("-") or _OPTION.fullmatch(word):
         return word
     if _is_source(word):
         return _QUERY.sub(f"?{MASK}", redact(word))
     if assigned := _ASSIGNED.fullmatch(word):
         name, value = assigned.groups()
-        shown = _redacted_word(value, after_option=True) if not _names_secret(name) else MASK
-        return f"{name}={MASK if value.startswith('-') else shown}"
+        is_source = _is_source(value) and not _names_secret(name)
+        return f"{name}={_redacted_word(value, after_option=True) if is_source else MASK}"
     if word.startswith("-"):
         return word[:2] + MASK
     is_open = not after_option and _SIMPLE.fullmatch(word) and not _names_secret(word)
@@ -242,7 +248,11 @@ def _redacted_word(word: str, *, after_option: bool) -> str:
 
 
 def _is_source(word: str) -> bool:
-    if word.startswith("-") or ("=" in word and "://" not in word and _names_secret(word)):
+    if (
+        len(word) > _LONGEST_WORD
+        or word.startswith("-")
+        or ("=" in word and "://" not in word and _names_secret(word))
+    ):
         return False
     return bool(_WHOLE_URL.fullmatch(word) or _ARCHIVE.fullmatch(word))
 

@@ -264,3 +264,13 @@ def test_a_command_is_shown_by_what_is_no_secret() -> None:
         (["cat", "--", "/data/dt=2024-01-01/part-00000.tar"], "cat -- /data/dt=2024-01-01/part-00000.tar"),
     ):
         assert wds.Command(words) == f"pipe:{shown}"
+
+
+@pytest.mark.parametrize("unit", ["A=", ".tar", "https://h?", "a=b ", "-u x ", "' ' ", "-", ":"])
+def test_a_long_command_is_shown_soon(unit: str) -> None:
+    def time_of(count: int) -> float:
+        begun = time.thread_time()
+        redact("pipe:c " + unit * count)
+        return time.thread_time() - begun
+
+    assert max(map(time_of, (6_000, 40_000, 400_000))) < 2
