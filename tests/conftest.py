@@ -63,12 +63,12 @@ def files_left_open() -> Iterator[None]:
 
 @pytest.fixture
 def threads_left() -> Callable[[], list[str]]:
-    """Returns the names of threads that the test has started and that do not end within five seconds."""
+    """Returns the names of threads that the test has started and that do not end within a minute."""
     gc.collect()  # an iterator that an earlier test did not finish ends its threads now
     before = set(threading.enumerate())
 
     def left() -> list[str]:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while (new := set(threading.enumerate()) - before) and time.monotonic() < deadline:
             time.sleep(0.02)
         return sorted(thread.name for thread in new)

@@ -68,7 +68,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     logger.setLevel(level)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("own_folder")
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
 def test_the_python_blocks_of_a_guide_print_what_stands_under_them(guide: Path) -> None:

@@ -43,7 +43,6 @@ def run_blocks() -> list[tuple[str, str]]:
     return answers
 
 
-@pytest.mark.timeout(120)
 def test_the_python_blocks_print_what_stands_under_them() -> None:
     answers = run_blocks()
     assert len(answers) >= 5
@@ -52,7 +51,6 @@ def test_the_python_blocks_print_what_stands_under_them() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 def test_the_test_files_of_the_readme_pass(tmp_path: Path) -> None:
     files = {}
     for block in PYTHON.finditer(TEXT):

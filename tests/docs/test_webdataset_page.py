@@ -24,7 +24,6 @@ TEXT = PAGE.read_text()
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:```text\n(?P<output>.*?)```\n)?", re.DOTALL)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:Lambda function is not supported")
 def test_the_blocks_print_what_stands_under_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

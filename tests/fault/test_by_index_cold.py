@@ -18,8 +18,6 @@ from torchdata_ais import AISSampleReader, SampleIndex
 from torchdata_ais.shown import bytes_text
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 RANDOM = random.Random(8)
 PER_SHARD, SHARDS = 60, 3
 SAMPLES = {f"{s}-{n:02d}": RANDOM.randbytes(3000) for s in range(SHARDS) for n in range(PER_SHARD)}

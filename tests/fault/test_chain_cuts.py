@@ -19,8 +19,6 @@ from torchdata_ais.errors import NotATarError, ReadError, TruncatedShardError
 from torchdata_ais.local import Cut, LocalCluster, Reset
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
-
 KEYS = ["000000", "000001", "000002"]
 
 

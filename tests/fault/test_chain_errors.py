@@ -34,8 +34,6 @@ from torchdata_ais.errors import (
 from torchdata_ais.local import Cut, DeadRedirect, FlipBit, LocalCluster, NewVersion, Stall, Status
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
-
 BUCKET = "errors"
 GOOD = shard_bytes({"a.cls": b"1", "a.json": b"{}", "b.cls": b"2", "b.json": b"{}"})
 SHARDS = {
@@ -114,7 +112,10 @@ CASES: dict[str, tuple[type[AISError], Callable[[Any], Any], dict[str, Any], dic
 
 def make_pipe(cluster: LocalCluster, case: str, token: str | None = None) -> Any:
     _, finish, options, _ = CASES[case]
-    store = StoreOptions(cluster.endpoint, token, stall_timeout=0.3, retry=Retry(attempts=2, backoff=0.0))
+    stall_timeout = 0.3 if case == "stalled" else 20.0
+    store = StoreOptions(
+        cluster.endpoint, token, stall_timeout=stall_timeout, retry=Retry(attempts=2, backoff=0.0)
+    )
     return finish(
         AISSourceLister(f"ais://{BUCKET}/{case}.tar", options=store).load_tar(options=store, **options)
     )

@@ -19,8 +19,6 @@ from torchdata_ais.local import Cut, Delay, DropEntry, LocalCluster, Reset, Stat
 from torchdata_ais.testing import shard_bytes
 from torchdata_ais.urls import parse_url
 
-pytestmark = pytest.mark.timeout(60)
-
 NAMES = [f"s-{number}.tar" for number in range(6)]
 
 

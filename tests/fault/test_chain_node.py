@@ -14,7 +14,7 @@ from torchdata_ais.errors import AISError, ConnectError, ReadError, StallError
 from torchdata_ais.local import Cut, DeadRedirect, LocalCluster, Status
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.kills
 
 IMAGE = os.urandom(200_000)
 MEMBERS = [

@@ -24,7 +24,7 @@ from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, ConnectError
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.kills
 
 COUNT = 150
 IMAGE = bytes(range(256)) * 1000

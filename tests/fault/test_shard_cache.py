@@ -17,8 +17,6 @@ from torchdata_ais.loaders import load_state_dict, state_dict
 from torchdata_ais.local import Bandwidth, FlipBit, LocalCluster, WrongChecksum
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
@@ -112,6 +110,6 @@ def test_a_killed_download_leaves_no_lock_behind(cluster: LocalCluster, tmp_path
             time.sleep(0.05)
     finally:
         process.kill()
-        process.join(20)
+        process.join(60)
     cluster.faults.clear(rule)
     assert len(list(pipe(cluster, tmp_path))) == 12

@@ -18,8 +18,6 @@ from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.store import hashes
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 SHARD = shard_bytes({f"a{n}.txt": b"x" * n for n in range(40)})
 
 

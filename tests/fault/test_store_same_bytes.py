@@ -14,8 +14,6 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import Retry, StoreOptions, head_object, put_object
 from torchdata_ais.writing import ShardWriter
 
-pytestmark = pytest.mark.timeout(60)
-
 BODY = b"same" * 50
 
 

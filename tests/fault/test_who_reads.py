@@ -15,8 +15,6 @@ from torchdata_ais.local import Bandwidth, LocalCluster
 from torchdata_ais.store import StoreOptions, open_blocks, read_ahead
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
-
 SIZE = 6_000_000
 
 

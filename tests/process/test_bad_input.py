@@ -34,8 +34,6 @@ from torchdata_ais.errors import (
 )
 from torchdata_ais.testing import example_shards, shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head></html>" * 20
 OBJECTS = {
     "html.tar": HTML,
@@ -181,6 +179,6 @@ def test_a_lambda_under_worker_processes_says_what_to_do(
 
 @pytest.mark.ci
 def test_a_lambda_in_a_program_says_what_to_do() -> None:
-    done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("The pipe cannot be sent to worker processes: "), done.stderr
     assert "pip install dill" in done.stdout

@@ -101,7 +101,7 @@ def test_ctrl_c_while_a_command_begins_prints_one_line_at_most(
                 time.sleep(delay)
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=30)
+                out, err = process.communicate(timeout=60)
             finally:
                 process.kill()
         if process.returncode == 130:

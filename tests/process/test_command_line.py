@@ -112,7 +112,7 @@ def terminal(
                     break
                 shown += block
         try:
-            return shown.decode().replace("\r\n", "\n"), process.wait(10)
+            return shown.decode().replace("\r\n", "\n"), process.wait(60)
         finally:
             process.kill()
     finally:
@@ -411,7 +411,7 @@ def test_after_ctrl_c_the_command_says_how_to_go_on(
                     assert time.monotonic() < end
                     time.sleep(0.02)
                 process.send_signal(signal.SIGINT)
-                _, told = process.communicate(timeout=30)
+                _, told = process.communicate(timeout=60)
             finally:
                 process.kill()
     finally:

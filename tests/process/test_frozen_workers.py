@@ -22,10 +22,10 @@ from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError
 from torchdata_ais.workers import pulse
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.kills
 
 STALL_S = 1.0
-SOON_S = STALL_S + 10
+SOON_S = STALL_S + 30
 """The machine may be busy; for ever is what it must not take."""
 
 WAYS = ["ais_loader", "dataloader", "DataLoader2"]
@@ -86,8 +86,8 @@ def check_stall(loader: Any, items: Iterator[Any], pids: list[int], stopped: set
             pass
     assert time.monotonic() - begun < SOON_S
     close(loader)
-    assert time.monotonic() - begun < SOON_S + 6
-    assert becomes_true(lambda: not any(map(is_living, pids)), 20.0)
+    assert time.monotonic() - begun < SOON_S + 20
+    assert becomes_true(lambda: not any(map(is_living, pids)), 60.0)
     place = caught.value.place
     assert place["pid"] in stopped
     assert place["worker"] in (0, 1)

@@ -22,8 +22,6 @@ from torchdata_ais.testing import example_shards, write_shard
 COUNTS = (7, 0, 5, 9)
 TOKENS = [1 + 37 * number % 20 for number in range(sum(COUNTS))]
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="module")
 def shards() -> list[str]:

@@ -39,8 +39,6 @@ from torchdata_ais.writing.classes import read_classes
 sys.path.insert(0, str(Path(__file__).parents[1] / "fault"))
 from store_rawserver import RawServer, Request
 
-pytestmark = pytest.mark.timeout(120)
-
 ENTRY_POINTS: dict[str, EntryPoint] = {}
 PICTURE = b"\xff\xd8\xff\xe0picture"
 

@@ -18,8 +18,6 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.store import StoreOptions, read_range, target_of
 
-pytestmark = pytest.mark.timeout(100)
-
 KEYS = ("a", "b/c", "d.x/e", "caf\u00e9", "long/" * 40 + "f", "x" * 120, "g\udce9")
 FIELDS = ("jpg", "seg.PNG", "cls", "json", "y" * 110, "\u00fc.txt")
 LOOSE = ("README", ".hidden", "__meta__/a.json", "folder/", "d/._a.jpg", "n" * 200)

@@ -13,7 +13,7 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.ci, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.ci
 
 PROGRAM = """
 import random, resource, sys

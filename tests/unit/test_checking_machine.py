@@ -17,7 +17,6 @@ from torchdata_ais.versions import show_versions, versions
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 def test_bench_times_every_stage_in_a_cluster_and_suggests_workers(ais_bucket: Any, ais_cluster: Any) -> None:
     for number, shard in enumerate(make_shards([6, 6])):
         ais_bucket.object(f"s-{number}.tar").get_writer().put_content(shard)

@@ -39,8 +39,6 @@ from torchdata_ais.dataloader2.own.sequential import SequentialReadingService
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.stage.datapipes import traverse_dps
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def look_aheads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
@@ -131,7 +129,7 @@ class TestPrefetch:
                 ahead.pause()
                 assert source.taken <= 2
             ahead.close()
-            assert ahead.join(20)
+            assert ahead.join(60)
             assert source.taken == 2
 
     def test_a_copy_is_fresh(self) -> None:

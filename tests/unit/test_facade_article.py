@@ -13,7 +13,6 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais import AISSourceLister
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.filterwarnings(
         "ignore:This DataLoader will create", "ignore:Lambda function is not supported"
     ),

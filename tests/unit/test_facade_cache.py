@@ -21,8 +21,6 @@ from torchdata_ais.testing import example_shards
 from torchdata_ais.webdataset.cache import url_to_cache_name
 from torchdata_ais.webdataset.keeping import FileKeeper
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args: Any) -> None:
@@ -42,7 +40,7 @@ def web(tmp_path: Path, shards: list[str]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/{Path(shards[0]).name}"
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def contents(opened: dict[str, Any]) -> bytes:

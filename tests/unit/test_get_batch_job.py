@@ -12,8 +12,6 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
@@ -26,7 +24,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 def maintenance(cluster: LocalCluster, action: str) -> requests.Response:
     message = {"action": action, "value": {"sid": "x"}}
-    return requests.put(f"{cluster.endpoint}/v1/cluster", json=message, timeout=10)
+    return requests.put(f"{cluster.endpoint}/v1/cluster", json=message, timeout=60)
 
 
 def read(cluster: LocalCluster, **how: bool) -> list[str]:

@@ -22,8 +22,6 @@ from torchdata_ais.jobs import JobError, Progress
 from torchdata_ais.local import Fault, LocalCluster, Status
 from torchdata_ais.store import StoreOptions, read_range, target_of
 
-pytestmark = pytest.mark.timeout(60)
-
 RNG = random.Random(7)
 LONG = "deep/" * 60
 

@@ -26,8 +26,6 @@ from torchdata_ais.ranks.sharding import number_ranks_first, shard_instance
 from torchdata_ais.testing import example_shards, shard_bytes
 from torchdata_ais.world import World, WorldOptions, instance_of
 
-pytestmark = pytest.mark.timeout(60)
-
 TOPOLOGY = {"ranks": st.integers(1, 9), "workers": st.integers(1, 9), "shards": st.integers(0, 60)}
 
 

@@ -298,7 +298,6 @@ def augment(sample, rng):
     return {**sample, "json": {"r": rng.random()}, "txt": "y" * rng.randrange(2000)}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("limit", [{"maxcount": 30}, {"maxsize": 40960}])
 def test_the_shards_are_the_same_for_any_number_of_processes(tmp_path, limit):
     shards = example_shards(tmp_path, counts=[70, 1, 129])
@@ -316,7 +315,6 @@ def test_the_shards_are_the_same_for_any_number_of_processes(tmp_path, limit):
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 def test_spawned_processes_give_the_same_too(tree, tmp_path):
     convert(tree, f"{tmp_path}/a/s-%d.tar", processes=1)
     convert(tree, f"{tmp_path}/b/s-%d.tar", processes=2, start_method="spawn")
@@ -335,7 +333,6 @@ def bad_at_00003(sample):
     return sample
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_of_a_function_names_the_sample_and_may_be_skipped(tmp_path, processes, caplog):
     shards = example_shards(tmp_path)
@@ -377,7 +374,6 @@ def not_skippable(sample):
     return undefined_name  # noqa: F821
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_broken_program_is_never_skipped(tmp_path, processes):
     with pytest.raises(NameError, match="undefined_name"):
@@ -396,7 +392,6 @@ def die(sample):
     return sample
 
 
-@pytest.mark.timeout(60)
 def test_a_killed_process_is_an_error_at_once_and_leaves_no_other(tmp_path):
     with pytest.raises(WorkerDiedError, match="exit code -9"):
         convert(example_shards(tmp_path), f"{tmp_path}/x/s-%d.tar", map=die, processes=2)
@@ -404,7 +399,6 @@ def test_a_killed_process_is_an_error_at_once_and_leaves_no_other(tmp_path):
     assert content(tmp_path / "x") == {}
 
 
-@pytest.mark.timeout(60)
 def test_the_pool_keeps_the_order_and_moves_more_than_pipes_hold():
     big = [bytes([n]) * 3_000_000 for n in range(12)]
     with OrderedPool(lambda data: data[::-1] + b"!", 3) as pool:
@@ -412,7 +406,6 @@ def test_the_pool_keeps_the_order_and_moves_more_than_pipes_hold():
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.timeout(60)
 def test_a_result_that_cannot_be_sent_is_an_error():
     with OrderedPool(lambda number: lambda: number, 1, "fork") as pool:
         with pytest.raises(UsageError, match="cannot be sent"):
@@ -438,7 +431,6 @@ def stopping_after(count):
 
 
 @pytest.mark.quick(4)
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("after", [0, 5, 17, 60, 99])
 def test_a_resumed_conversion_reads_and_writes_only_what_is_missing(tmp_path, after, processes):

@@ -264,7 +264,7 @@ def test_writers_of_one_file_at_the_same_time_never_damage_it(tmp_path):
         if path.exists() and path.read_bytes() not in whole:
             damaged.append(path.stat().st_size)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert damaged == []
     assert [p.name for p in tmp_path.iterdir()] == ["s.tar"]
 
@@ -362,7 +362,7 @@ def test_a_named_pipe_is_written_to_as_it_is(tmp_path):
     reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_bytes()))
     reader.start()
     write(tmp_path / "pipe")
-    reader.join(10)
+    reader.join(60)
     assert by_tarfile(got[0]) == MEMBERS
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 

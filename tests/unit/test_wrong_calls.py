@@ -238,7 +238,6 @@ def test_the_pth_of_a_whole_object_is_refused(shard: str) -> None:
         list(SampleDecoder([sample(pth=stream.getvalue())], on_error="skip"))
 
 
-@pytest.mark.timeout(20)
 def test_an_endless_program_of_the_facade_ends(shard: str) -> None:
     dataset = wds.DataPipeline(
         wds.SimpleShardList([shard]),
