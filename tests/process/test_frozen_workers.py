@@ -46,10 +46,11 @@ def nobody_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pulse, "GRACE_S", 0.5)
     before = set(multiprocessing.active_children())
     yield
-    left = [process for process in multiprocessing.active_children() if process not in before]
-    for process in left:
-        process.kill()
-    assert not left
+    if not becomes_true(lambda: before.issuperset(multiprocessing.active_children()), 60.0):
+        left = [process for process in multiprocessing.active_children() if process not in before]
+        for process in left:
+            process.kill()
+        pytest.fail(f"processes are left: {left}")
 
 
 def stop(pid: int) -> None:
@@ -179,7 +180,7 @@ def test_promise_6_without_stall_after_a_stopped_worker_is_told_then_an_error(
 
 def slow(number: int) -> int:
     if number in (3, 6):
-        time.sleep(2.5)
+        time.sleep(1.5)
     return number
 
 
@@ -197,7 +198,7 @@ def test_a_slow_worker_is_no_error(
 
 def read_all(answers: Any, way: str) -> None:
     pulse.GRACE_S = 0.5
-    loader = make(way, numbers(40).map(short_nap))
+    loader = make(way, numbers(20).map(short_nap))
     items = iter(loader)
     first = next(items)
     answers.put("ready")
@@ -219,6 +220,6 @@ def test_a_paused_main_process_is_no_stall(way: str, whole_group: bool) -> None:
         assert process.answers.get() == "ready"
         signal_to = os.killpg if whole_group else os.kill
         signal_to(process.pid, signal.SIGSTOP)
-        time.sleep(STALL_S + 2.5)  # longer than the limit, which is what this test is about
+        time.sleep(STALL_S + 1.5)  # longer than the limit, which is what this test is about
         signal_to(process.pid, signal.SIGCONT)
-        assert process.answers.get() == list(range(40))
+        assert process.answers.get() == list(range(20))
