@@ -186,7 +186,7 @@ def test_promise_6_shutdown_in_a_signal_handler_ends_the_wait(tmp_path: Path) ->
 @pytest.mark.usefixtures("soon_out_of_patience")
 def test_promise_6_shutdown_in_a_signal_handler_is_told_wherever_it_interrupts() -> None:
     """The handler runs after each line that the main process comes by while it takes items and waits for them."""
-    for lines in range(1, 150, 3):
+    for lines in range(1, 150, 5):
         loader = load(numbers(30).map(pipes.short_sleep))
         items = iter(loader)
         next(items)
