@@ -45,7 +45,7 @@ def cluster(far: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def pipe(cluster: LocalCluster, folder: Path, **options: Any) -> Any:
-    lister = AISSourceLister("ais://far", endpoint=cluster.endpoint)
+    lister = AISSourceLister("ais://far", cluster=cluster.endpoint)
     return lister.load_tar(cache_dir=folder, retry=QUICK, **options).group_samples().to_tuple("txt")
 
 
@@ -349,7 +349,7 @@ PROGRAM = """
 import sys
 from torchdata_ais import AISSourceLister, Retry
 for _ in range(int(sys.argv[3])):
-    lister = AISSourceLister("ais://far", endpoint=sys.argv[1])
+    lister = AISSourceLister("ais://far", cluster=sys.argv[1])
     pipe = lister.load_tar(cache_dir=sys.argv[2], cache_bytes=int(sys.argv[4])).group_samples()
     assert len(list(pipe)) == 12
 print("whole")

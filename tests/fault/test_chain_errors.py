@@ -116,7 +116,7 @@ def make_pipe(cluster: LocalCluster, case: str, token: str | None = None) -> Any
     _, finish, options, _ = CASES[case]
     store = StoreOptions(cluster.endpoint, token, stall_timeout=0.3, retry=Retry(attempts=2, backoff=0.0))
     return finish(
-        AISSourceLister(f"ais://{BUCKET}/{case}.tar", options=store).load_tar(options=store, **options)
+        AISSourceLister(f"ais://{BUCKET}/{case}.tar", cluster=store).load_tar(cluster=store, **options)
     )
 
 

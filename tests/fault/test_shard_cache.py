@@ -36,7 +36,7 @@ def put(bucket: Any, number: int, text: bytes) -> None:
 
 def pipe(cluster: LocalCluster, folder: Path, **options: Any) -> Any:
     retry = Retry(attempts=2, backoff=0.01)
-    lister = AISSourceLister("ais://far", endpoint=cluster.endpoint)
+    lister = AISSourceLister("ais://far", cluster=cluster.endpoint)
     return lister.load_tar(cache_dir=folder, retry=retry, **options).group_samples().to_tuple("txt")
 
 

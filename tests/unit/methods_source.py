@@ -38,7 +38,7 @@ from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.stage.collate import Ragged
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.policy import OnError
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry
+from torchdata_ais.store import Cluster, ObjectCache, Retry
 
 T_co = TypeVar("T_co", covariant=True)
 

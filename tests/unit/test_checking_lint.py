@@ -125,7 +125,7 @@ def test_of_many_problems_of_a_shard_twenty_are_kept_and_all_counted(tmp_path: P
 def test_a_cluster_that_is_gone_ends_the_check_at_once() -> None:
     options = StoreOptions(endpoint="http://127.0.0.1:9", retry=Retry(attempts=1))
     with pytest.raises(ConnectError):
-        lint_shards("ais://pets/s-{000..999}.tar", options=options)
+        lint_shards("ais://pets/s-{000..999}.tar", cluster=options)
 
 
 def test_no_shard_is_an_error_not_a_clean_bill(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_cache_is_an_object_or_two_names(ais_bucket: Any, ais_client: Any, tmp
     shard = Path(example_shards(counts=(3,))[0])
     ais_bucket.object("s.tar").get_writer().put_content(shard.read_bytes())
     for how in ({"cache": ObjectCache(str(tmp_path / "one"), 1 << 20)}, {"cache_dir": tmp_path / "two"}):
-        pipe = AISFileLoader([f"ais://{ais_bucket.name}/s.tar"], client=ais_client, **how)
+        pipe = AISFileLoader([f"ais://{ais_bucket.name}/s.tar"], cluster=ais_client, **how)
         assert len(list(pipe.group_samples())) == 3
     kept = [[file for file in (tmp_path / name).rglob("*") if file.is_file()] for name in ("one", "two")]
     assert all(any(file.stat().st_size == shard.stat().st_size for file in files) for files in kept)
@@ -145,6 +145,5 @@ def test_an_edit_that_cannot_work_is_refused(tmp_path: Path, how: Any) -> None:
 
 def test_the_single_names_are_those_of_0_1() -> None:
     assert LoadTarNames.__annotations__.keys() == {
-        *("endpoint", "client", "token", "options"),
         *("require_end", "max_sample_bytes", "max_ratio", "verify", "pin", "cache_dir", "cache_bytes"),
     }

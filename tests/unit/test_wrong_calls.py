@@ -388,7 +388,7 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "load_tar open_shards": lambda: AISFileLoader([], open_shards=0, on_error="skip"),
     "load_tar retry": lambda: AISFileLoader([], retry=5, on_error="skip"),  # type: ignore[arg-type]
     "load_tar prefetch_bytes": lambda: AISFileLoader([], prefetch_bytes="1", on_error="skip"),  # type: ignore[arg-type]
-    "load_tar options": lambda: AISFileLoader([], options={}, on_error="skip"),  # type: ignore[arg-type]
+    "load_tar options": lambda: AISFileLoader([], cluster={}, on_error="skip"),  # type: ignore[arg-type]
     "load_objects max_object_bytes": lambda: AISObjectLoader([], max_object_bytes="1", on_error="skip"),  # type: ignore[arg-type]
     "on_error": lambda: SampleMapper([], len, on_error="ignore"),  # type: ignore[arg-type]
     "on_error arity": lambda: SampleMapper([], len, on_error=two),  # type: ignore[arg-type]

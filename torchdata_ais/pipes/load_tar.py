@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from typing_extensions import Self, Unpack
 
@@ -28,14 +28,14 @@ from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import Part, ReaderState
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options, with_neighbours
+from torchdata_ais.store import Cluster, ObjectCache, Retry, given_options, with_neighbours
 from torchdata_ais.urls import MemberPath
 
 _UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
 
 
-class LoadTarNames(ClusterNames, total=False):
-    """What version 0.1 called the parts of ``cluster=``, ``safety=`` and ``cache=``, which are taken in their place."""
+class LoadTarNames(TypedDict, total=False):
+    """What version 0.1 called the parts of ``safety=`` and ``cache=``, which are taken in their place."""
 
     require_end: bool
     max_sample_bytes: int | None
@@ -74,7 +74,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         seed: Seed of torch's ``.shuffle()`` above this stage, where no loader sends one.
         cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder, for a cluster far away.
         **named: Single parts, by their names: of `safety` (``require_end max_sample_bytes max_ratio verify pin``), of
-            `cache` (``cache_dir``, ``cache_bytes`` of 10 GiB), of `cluster` (``endpoint client token options``).
+            `cache` (``cache_dir``, ``cache_bytes`` of 10 GiB).
 
     Yields:
         ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
@@ -151,7 +151,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
             cache = ObjectCache(os.fspath(folder), size)
         self._shard_options = ShardOptions(safety, rename_files, select_files, cache)
         self.transport = StageTransport(
-            given_options(cluster, **flat),
+            given_options(cluster),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
             verify=safety.verify,
