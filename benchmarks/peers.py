@@ -299,11 +299,11 @@ def members_by_name(job):
 
 
 def our_pipe(job, threads=0):
-    from torchdata_ais import AISSourceLister
+    from torchdata_ais import AISSourceLister, Safety
 
     sources = [f"ais://{shards.BUCKET}/{job['template']}"] * job["repeat"]
     pipe = AISSourceLister(sources, cluster=job["endpoint"]).load_tar(
-        open_shards=job["open_shards"], verify=job.get("verify")
+        open_shards=job["open_shards"], safety=Safety(verify=job.get("verify"))
     )
     pipe = pipe.group_samples()
     if job["buffer"]:

@@ -193,7 +193,8 @@ def measure_in(folder: Path) -> None:
             file.write(header("z.cls") + END)
 
         def read(path: Path = path) -> str:
-            pipe = torchdata_ais.AISFileLoader([str(path)], max_sample_bytes=LIMIT, on_error="skip")
+            safety = torchdata_ais.Safety(max_sample_bytes=LIMIT)
+            pipe = torchdata_ais.AISFileLoader([str(path)], safety=safety, on_error="skip")
             keys = [
                 sample["__key__"]
                 for sample in pipe.group_samples(on_error="skip")

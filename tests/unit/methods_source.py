@@ -31,7 +31,6 @@ from typing_extensions import Unpack
 
 from torchdata_ais import pipes
 from torchdata_ais.codecs import DecoderNames
-from torchdata_ais.pipes.load_tar import LoadTarNames
 from torchdata_ais.index import ShardsFrom
 from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.open_shard import Safety
