@@ -184,10 +184,10 @@ def test_names_of_the_package_in_the_guides_exist() -> None:
         "StoreOptions": torchdata_ais.StoreOptions,
         "Retry": torchdata_ais.Retry,
     }
-    from torchdata_ais.codecs import DecoderNames, build_decoder
+    from torchdata_ais.codecs import Decoder, DecoderNames
     from torchdata_ais.loaders.given import LoaderNames
 
-    extra = set(inspect.signature(build_decoder).parameters)
+    extra = set(inspect.signature(Decoder).parameters)
     extra |= DecoderNames.__annotations__.keys()
     extra |= LoaderNames.__annotations__.keys()
     checked = 0

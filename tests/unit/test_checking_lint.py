@@ -140,7 +140,7 @@ def test_a_missing_library_is_told_once_with_the_way_round(
     def gone(*_: object) -> None:
         raise MissingLibraryError.at("cbor needs cbor2", todo="pip install it")
 
-    monkeypatch.setattr("torchdata_ais.checking.lint.build_decoder", lambda **_: gone)
+    monkeypatch.setattr("torchdata_ais.checking.lint.Decoder", lambda **_: gone)
     path = write_shard(tmp_path / "a.tar", [("a.cbor", b"1")])
     with pytest.raises(UsageError, match="--no-decode"):
         lint_shards(path)

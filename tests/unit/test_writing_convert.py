@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from torchdata_ais import AISFileLoader
 from torchdata_ais.cli import app
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import (
     DecodeError,
     DuplicateFieldError,
@@ -231,7 +231,7 @@ def test_samples_are_selected_mapped_and_their_fields_chosen(tmp_path):
 def test_images_are_encoded_anew(tmp_path):
     shard = write_shard(tmp_path / "in.tar", {"a.jpg": image(3, (64, 48), "JPEG"), "a.cls": b"007"})
     done = convert(
-        shard, f"{tmp_path}/s-%d.tar", decode=build_decoder("pil", size=16, partial=True, post=[]), quality=80
+        shard, f"{tmp_path}/s-%d.tar", decode=Decoder("pil", size=16, partial=True, post=[]), quality=80
     )
     (sample,) = read(done)
     assert Image.open(io.BytesIO(sample["jpg"])).size == (16, 16)

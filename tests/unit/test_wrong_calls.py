@@ -23,7 +23,7 @@ from torchdata_ais import AISFileLoader, AISObjectLoader, Safety, ShardWriter, c
 from torchdata_ais.arguments import check_function
 from torchdata_ais.checking import lint_shards
 from torchdata_ais.checking.reshard import reshard
-from torchdata_ais.codecs import build_decoder, build_encoder
+from torchdata_ais.codecs import Decoder, build_encoder
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
     AISError,
@@ -483,4 +483,4 @@ def test_the_definition() -> None:
         "EncodeUsageError",
     }
     assert not issubclass(SampleError, NEVER_SKIPPED)
-    assert build_decoder()({"cls": b"1"}) == {"cls": 1}
+    assert Decoder()({"cls": b"1"}) == {"cls": 1}

@@ -110,9 +110,9 @@ def _loaders() -> Check:
 
 
 def _codecs() -> Check:
-    from torchdata_ais.codecs import build_decoder
+    from torchdata_ais.codecs import Decoder
 
-    build_decoder()
+    Decoder()
     troubles = {name: _trouble(name) for name in ("simplejpeg", "soundfile", "av", "cbor2", ZSTD)}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
     missing = [f"{name} ({trouble})" for name, trouble in troubles.items() if trouble]

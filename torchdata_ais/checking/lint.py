@@ -15,7 +15,7 @@ import xxhash
 from torchdata_ais.arguments import checked
 from torchdata_ais.checking.across import compared, unmatched
 from torchdata_ais.checking.findings import LintReport, Problem, ShardReport, shown
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.error_text import Remedy, Sentences, in_commands, in_programs
 from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, SampleError, UsageError
 from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex
@@ -97,7 +97,7 @@ def lint_shards(
     urls = sources(source, options)
     wanted = tuple(require.split()) if isinstance(require, str) else tuple(require)
     only = tuple(only.split() if isinstance(only, str) else only or ())
-    codec = build_decoder(only=only or None) if decode else None
+    codec = Decoder(only=only or None) if decode else None
     stop = threading.Event()
     seen = _Keys()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchdata_ais.checking.across import lacking
 from torchdata_ais.checking.findings import LintReport, ShardReport
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import NEVER_SKIPPED, SampleError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options
@@ -79,7 +79,7 @@ def reshard(
 
     options = cluster_options(cluster)
     done = Resharded()
-    codec = build_decoder() if decode else None
+    codec = Decoder() if decode else None
     keys: set[str] = set()
     with ExitStack() as stack:
         stack.enter_context(folder_of(target))
