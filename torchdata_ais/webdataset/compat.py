@@ -98,7 +98,7 @@ def behind(source: Any, stage: Any) -> DataPipeline:
 
 
 class Processor:
-    """A filter to put behind a dataset, as webdataset's README writes it; gone from webdataset since.
+    """A filter to put after a dataset, as webdataset's README writes it.
 
     Args:
         make: A filter.
