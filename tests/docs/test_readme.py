@@ -130,7 +130,7 @@ def test_every_variable_named_is_read() -> None:
 
 def test_every_call_of_the_task_table_is_one_the_stages_accept() -> None:
     names = {"AISSourceLister": AISSourceLister, "Retry": Retry, "is_image": str.isascii}
-    lister: Any = AISSourceLister("ais://pets", endpoint="http://h:51080")
+    lister: Any = AISSourceLister("ais://pets", cluster="http://h:51080")
     sources = {
         ".load_tar": lister,
         ".group_samples": lister.load_tar(),

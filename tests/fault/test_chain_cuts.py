@@ -79,8 +79,8 @@ def chain(
     cluster: LocalCluster, first: str, *, attempts: int = 1, between: Any = None, **options: Any
 ) -> Any:
     store = StoreOptions(cluster.endpoint, retry=Retry(attempts, backoff=0.0), stall_timeout=2.0)
-    urls = [url for name in (first, "b.tar") for url in AISSourceLister(f"ais://cuts/{name}", options=store)]
-    pipe = AISSourceLister(urls).load_tar(options=store, **options)
+    urls = [url for name in (first, "b.tar") for url in AISSourceLister(f"ais://cuts/{name}", cluster=store)]
+    pipe = AISSourceLister(urls).load_tar(cluster=store, **options)
     return (between(pipe) if between else pipe).group_samples()
 
 

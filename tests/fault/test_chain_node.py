@@ -40,7 +40,7 @@ def chain(cluster: LocalCluster, attempts: int = 3, **options: Any) -> Any:
         block_bytes=65536,
         retry=Retry(attempts, backoff=0.01, max_backoff=0.02),
     )
-    return AISSourceLister("ais://b", options=store).load_tar(options=store, **options).group_samples()
+    return AISSourceLister("ais://b", cluster=store).load_tar(cluster=store, **options).group_samples()
 
 
 def read(pipe: Any, then: Any = None) -> tuple[int, AISError]:

@@ -45,7 +45,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pipe(cluster: LocalCluster) -> IterDataPipe:
-    return AISSourceLister("ais://b/s-", endpoint=cluster.endpoint).load_tar().group_samples()
+    return AISSourceLister("ais://b/s-", cluster=cluster.endpoint).load_tar().group_samples()
 
 
 def test_digests_are_those_of_the_algorithm() -> None:

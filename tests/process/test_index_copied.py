@@ -27,7 +27,7 @@ PROGRAM = """
 import sys
 from torchdata_ais.index import IndexedSamples
 where, endpoint, node = sys.argv[1:]
-index = IndexedSamples.open(where, index_dir=node, endpoint=endpoint)
+index = IndexedSamples.open(where, index_dir=node, cluster=endpoint)
 print("open", flush=True)
 if where:
     sys.stdin.readline()

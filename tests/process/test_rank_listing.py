@@ -55,7 +55,7 @@ def bucket(cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 def chain(job: dict[str, Any], rank: int) -> Any:
     source = job["sources"][rank] if "sources" in job else "ais://ranks/s-"
-    pipe: Any = AISSourceLister(source, endpoint=job["endpoint"]).shuffle().load_tar().group_samples()
+    pipe: Any = AISSourceLister(source, cluster=job["endpoint"]).shuffle().load_tar().group_samples()
     return pipe.decode().to_tuple("cls").batched(2)
 
 
@@ -281,7 +281,7 @@ def test_threads_are_ranks_over_a_hash_store_and_two_loaders_do_not_mix(bucket: 
         loaders = {}
         try:
             for name in ("s-{0..3}.tar", "s-{4..5}.tar"):
-                pipe: Any = AISSourceLister(f"ais://ranks/{name}", endpoint=bucket.endpoint)
+                pipe: Any = AISSourceLister(f"ais://ranks/{name}", cluster=bucket.endpoint)
                 pipe = pipe.load_tar().group_samples().decode().to_tuple("cls").batched(2)
                 loaders[name] = ais_loader(pipe, rank=rank, world_size=2, store=store, epoch_steps=1)
             both = {name: iter(loader) for name, loader in loaders.items()}

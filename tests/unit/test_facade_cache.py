@@ -208,9 +208,7 @@ def test_a_wrong_call_is_raised_whatever_the_handler_says(tmp_path: Path) -> Non
             raise UsageError.at("The call is wrong", url=url.shown)
 
     keeper = Keeper(str(tmp_path), 1)
-    samples = wds.tarfile_samples(
-        ["http://h/s.tar"], wds.ignore_and_continue, cache_dir=str(tmp_path), keeper=keeper
-    )
+    samples = wds.tarfile_samples(["http://h/s.tar"], wds.ignore_and_continue, cache=keeper)
     with pytest.raises(UsageError, match="The call is wrong") as caught:
         list(samples)
     assert caught.value.url == "http://h/s.tar"

@@ -110,7 +110,7 @@ def test_a_remote_index_is_opened_by_ranges(tmp_path: Path) -> None:
             bucket.object(f"my/index/{path.name}").get_writer().put_content(path.read_bytes())
         size = sum(path.stat().st_size for path in tmp_path.iterdir())
         cluster.reset_stats()
-        index = SampleIndex.open("ais://large/my/index", endpoint=cluster.endpoint)
+        index = SampleIndex.open("ais://large/my/index", cluster=cluster.endpoint)
         opened = cluster.stats().bytes_sent
         assert len(index) == shards * EACH
         assert opened < 64 * 1024 + 10 * shards  # the head, 8 bytes a shard, and what HTTP says

@@ -212,7 +212,7 @@ def test_promise_6_an_index_job_that_was_aborted_on_a_target_is_not_waited_for(b
         return 200, json.dumps(targets).encode()
 
     between.change = aborted
-    index = SampleIndex.build("ais://asked/s-", method="cluster", endpoint=between.endpoint)
+    index = SampleIndex.build("ais://asked/s-", method="cluster", cluster=between.endpoint)
     assert len(index) == 12
 
 

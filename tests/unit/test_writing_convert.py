@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from torchdata_ais import AISFileLoader
 from torchdata_ais.cli import app
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import (
     DecodeError,
     DuplicateFieldError,
@@ -196,7 +196,7 @@ def test_columns_that_are_not_there_are_named(tmp_path):
 def test_a_table_and_its_files_can_be_in_a_bucket(ais_cluster, ais_bucket, tmp_path):
     ais_bucket.object("d/a.jpg").get_writer().put_content(b"A")
     ais_bucket.object("d/t.csv").get_writer().put_content(b"jpg,cls\na.jpg,7\n")
-    done = convert(f"ais://{ais_bucket.name}/d/t.csv", f"{tmp_path}/s-%d.tar", endpoint=ais_cluster.endpoint)
+    done = convert(f"ais://{ais_bucket.name}/d/t.csv", f"{tmp_path}/s-%d.tar", cluster=ais_cluster.endpoint)
     assert read(done) == [{"__key__": "000000000", "cls": b"7", "jpg": b"A"}]
 
 
@@ -231,7 +231,7 @@ def test_samples_are_selected_mapped_and_their_fields_chosen(tmp_path):
 def test_images_are_encoded_anew(tmp_path):
     shard = write_shard(tmp_path / "in.tar", {"a.jpg": image(3, (64, 48), "JPEG"), "a.cls": b"007"})
     done = convert(
-        shard, f"{tmp_path}/s-%d.tar", decode=build_decoder("pil", size=16, partial=True, post=[]), quality=80
+        shard, f"{tmp_path}/s-%d.tar", decode=Decoder("pil", size=16, partial=True, post=[]), quality=80
     )
     (sample,) = read(done)
     assert Image.open(io.BytesIO(sample["jpg"])).size == (16, 16)
@@ -270,11 +270,11 @@ def test_from_bucket_to_bucket(ais_cluster, ais_bucket, tmp_path):
     for path in example_shards(tmp_path):
         ais_bucket.object(f"in/{Path(path).name}").get_writer().put_file(path)
     name = f"ais://{ais_bucket.name}"
-    done = convert(f"{name}/in/", f"{name}/out/s-%03d.tar", maxcount=4, endpoint=ais_cluster.endpoint)
-    pipe = AISFileLoader([shard.name for shard in done.shards], endpoint=ais_cluster.endpoint)
+    done = convert(f"{name}/in/", f"{name}/out/s-%03d.tar", maxcount=4, cluster=ais_cluster.endpoint)
+    pipe = AISFileLoader([shard.name for shard in done.shards], cluster=ais_cluster.endpoint)
     assert [sample["__key__"] for sample in pipe.group_samples()] == ALL
     with pytest.raises(UsageError, match=r"such as out/s-000\.tar"):
-        convert(f"{name}/in/", f"{name}/out/s-%03d.tar", endpoint=ais_cluster.endpoint)
+        convert(f"{name}/in/", f"{name}/out/s-%03d.tar", cluster=ais_cluster.endpoint)
 
 
 @pytest.mark.parametrize("source", ["folder", "list", "braces", "pattern"])

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from typing_extensions import Unpack
-
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.store.cache import delete_oldest
 from torchdata_ais.store.files import open_error
 from torchdata_ais.urls import parse_url
@@ -92,7 +90,6 @@ class FileCache(StreamingOpen):
         cache_size: Most bytes to keep; -1 for no limit.
         cache_cleanup_interval: No effect: the limit holds after each download.
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         TransportError, ChecksumError: An object could not be fetched whole.
@@ -110,13 +107,12 @@ class FileCache(StreamingOpen):
         cache_size: int = -1,
         cache_cleanup_interval: float = 30,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> None:
         del url_to_name, cache_cleanup_interval
         super().__init__(verbose, handler)
         self.cache_dir = os.fspath(cache_dir or "_cache")
         self.validator = validator
-        self.options = given_options(cluster, **named)
+        self.options = given_options(cluster)
         self._cache = FileKeeper(self.cache_dir, 1 << 62 if cache_size < 0 else cache_size)
 
     def get_file(self, url: str) -> str | None:

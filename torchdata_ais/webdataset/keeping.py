@@ -26,6 +26,11 @@ class FileKeeper(ObjectCache):
     said: set[str] = field(default_factory=set, repr=False, compare=False)
     paths: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    @classmethod
+    def of(cls, cache: ObjectCache) -> FileKeeper:
+        """Return `cache`, or one for the same folder that keeps web files, too."""
+        return cache if isinstance(cache, cls) else cls(cache.folder, cache.max_bytes, cache.wait_s)
+
     def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
         """Return the open file, downloaded if needed, with what is known of the object; None for what is not kept."""
         place = parse_url(url)
