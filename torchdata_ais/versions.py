@@ -23,7 +23,7 @@ _PACKAGES = (
     ),
 )
 
-OLDEST = {"torch": (2, 3, 1), "torchdata": (0, 7), "aistore": (1, 24)}
+OLDEST = {"torch": (2, 3, 1), "torchdata": (0, 8), "aistore": (1, 24)}
 """The oldest of each that this package works with; torchdata need not be there at all."""
 
 

@@ -44,6 +44,7 @@ def test_these_are_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("torch", "2.3.0+cu121"),
         ("torch", "1.13.0"),
         ("torchdata", "0.6.1"),
+        ("torchdata", "0.7.1"),
     ],
 )
 def test_older_ones_are_refused_with_what_to_install(
