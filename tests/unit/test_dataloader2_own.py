@@ -260,6 +260,16 @@ class TestLoader:
             kind(None).load_state_dict(state, trust=True)
         assert ran.exists()  # the state is one that runs code
 
+    @pytest.mark.parametrize("kind", [DataLoader2, torchdata_ais.dataloader2.DataLoader2])
+    @pytest.mark.parametrize(
+        "state", [{}, {"serialized_datapipe": b"no pickle", "reading_service_state": None}]
+    )
+    def test_promise_5_a_damaged_state_is_a_state_error_under_every_torchdata(
+        self, kind: Any, state: Any
+    ) -> None:
+        with pytest.raises(StateError, match=r"no state of a DataLoader2"):
+            kind(None).load_state_dict(state, trust=True)
+
     def test_a_state_cannot_be_loaded_into_a_running_loader(self) -> None:
         loader = DataLoader2(IterableWrapper([1]))
         state = loader.state_dict()

@@ -102,9 +102,9 @@ def _torch() -> Check:
 
 
 def _loaders() -> Check:
-    from torchdata_ais.dataloader2 import DataLoader2
+    from torchdata_ais.dataloader2.torchdata_names import OWN
 
-    whose = "this package's" if DataLoader2.__module__.startswith("torchdata_ais.") else "torchdata's"
+    whose = "this package's" if OWN else "torchdata's"
     methods = "/".join(multiprocessing.get_all_start_methods())
     return Check("loaders", "ok", f"{whose} DataLoader2, and DataLoader; start methods {methods}")
 
