@@ -56,7 +56,7 @@ def received(url):
 
 
 def chain(job):
-    lister = AISSourceLister(f"ais://{shards.BUCKET}/{job['template']}", endpoint=job["endpoint"])
+    lister = AISSourceLister(f"ais://{shards.BUCKET}/{job['template']}", cluster=job["endpoint"])
     return lister.load_tar().group_samples()
 
 

@@ -299,11 +299,11 @@ def members_by_name(job):
 
 
 def our_pipe(job, threads=0):
-    from torchdata_ais import AISSourceLister
+    from torchdata_ais import AISSourceLister, Safety
 
     sources = [f"ais://{shards.BUCKET}/{job['template']}"] * job["repeat"]
-    pipe = AISSourceLister(sources, endpoint=job["endpoint"]).load_tar(
-        open_shards=job["open_shards"], verify=job.get("verify")
+    pipe = AISSourceLister(sources, cluster=job["endpoint"]).load_tar(
+        open_shards=job["open_shards"], safety=Safety(verify=job.get("verify"))
     )
     pipe = pipe.group_samples()
     if job["buffer"]:
@@ -393,7 +393,7 @@ def ours_stream(job):
     """What the planned rows are compared with: the same loader and the same pipe over a stream of shards."""
     from torchdata_ais import AISSourceLister, ais_loader
 
-    lister = AISSourceLister(f"ais://{shards.BUCKET}/{job['template']}", endpoint=job["endpoint"])
+    lister = AISSourceLister(f"ais://{shards.BUCKET}/{job['template']}", cluster=job["endpoint"])
     pipe = lister.load_tar().group_samples().decode("torchrgb8", size=SIZE, only="jpg cls")
     loader = ais_loader(pipe.to_tuple("jpg", "cls").batched(BATCH), num_workers=job["workers"], seed=0)
     return loader, loader.close

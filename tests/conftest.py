@@ -26,8 +26,10 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 # So long torch's DataLoader waits for a worker that has sent it an exception, and only then ends it; of itself, 5 s.
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
-# The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones.
-settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
+# The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones,
+# and `.ci/stress` for "all".
+settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True, max_examples=50)
+settings.register_profile("all", derandomize=False, deadline=None, print_blob=True, max_examples=100)
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=30)
 settings.load_profile("same")
 
@@ -63,12 +65,12 @@ def files_left_open() -> Iterator[None]:
 
 @pytest.fixture
 def threads_left() -> Callable[[], list[str]]:
-    """Returns the names of threads that the test has started and that do not end within five seconds."""
+    """Returns the names of threads that the test has started and that do not end within a minute."""
     gc.collect()  # an iterator that an earlier test did not finish ends its threads now
     before = set(threading.enumerate())
 
     def left() -> list[str]:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while (new := set(threading.enumerate()) - before) and time.monotonic() < deadline:
             time.sleep(0.02)
         return sorted(thread.name for thread in new)

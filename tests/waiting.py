@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def until(
-    condition: Callable[[], object], seconds: float = 20, what: str = "it did not happen in time"
+    condition: Callable[[], object], seconds: float = 60, what: str = "it did not happen in time"
 ) -> None:
     """Return when a condition holds; it is an error if that takes too long."""
     end = time.monotonic() + seconds

@@ -27,9 +27,7 @@ from msgspec import Meta, Struct
 from torchdata_ais.errors import StateError
 
 FORMAT = "torchdata_ais.loader"
-VERSION = 4
-"""1 was that of torchdata_ais 0.1: no checksum, no number of workers, and other shards for each rank. 2 and 3 were
-never released: the parts of 2 were packed, and of no kind; 3 did not contain where the epoch of a plan began."""
+VERSION = 1
 
 _MOST_BITS = 4096
 _MOST_NESTED = 64
@@ -538,11 +536,6 @@ def _checksum(content: dict[str, Any]) -> str:
 def _check_version(version: Any) -> None:
     if type(version) is int and version == VERSION:
         return
-    if type(version) is int and version == 1:
-        raise StateError.at(
-            "the state was saved by torchdata_ais 0.1, without the checksum that later versions compare",
-            todo="finish that epoch with torchdata_ais 0.1, or begin the epoch anew",
-        )
     said = version if type(version) is int and abs(version) < 1000 else f"of type {type(version).__name__}"
     raise StateError.at(
         f"the state has version {said}, this package writes and reads {VERSION}",

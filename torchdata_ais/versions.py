@@ -23,7 +23,7 @@ _PACKAGES = (
     ),
 )
 
-OLDEST = {"torch": (2, 3), "torchdata": (0, 7), "aistore": (1, 24)}
+OLDEST = {"torch": (2, 3, 1), "torchdata": (0, 8), "aistore": (1, 24)}
 """The oldest of each that this package works with; torchdata need not be there at all."""
 
 
@@ -34,7 +34,7 @@ def check_versions() -> None:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue  # told where it is needed
-        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < oldest:
+        if tuple(int(part) for part in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
             from torchdata_ais.errors import MissingLibraryError
 
             raise MissingLibraryError.at(

@@ -78,8 +78,12 @@ def test_the_pictures_of_the_notebooks_say_what_they_show() -> None:
     assert not any("os.chdir" in source for source in sources.values())
 
 
+KERNELS = bool(importlib.util.find_spec("nbmake") and importlib.util.find_spec("ipykernel"))
+
+
 @pytest.mark.ci
 @pytest.mark.timeout(170)
+@pytest.mark.skipif(KERNELS, reason="runs in a kernel, by the test below")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     """Its code as one program: what a kernel does, without the packages that a kernel needs."""
@@ -92,10 +96,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.timeout(170)
-@pytest.mark.skipif(
-    not (importlib.util.find_spec("nbmake") and importlib.util.find_spec("ipykernel")),
-    reason="needs [notebooks]",
-)
+@pytest.mark.skipif(not KERNELS, reason="needs [notebooks]")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 def test_a_notebook_runs_in_a_kernel(path: Path, tmp_path: Path) -> None:
     command = [

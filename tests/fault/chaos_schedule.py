@@ -177,10 +177,10 @@ def make_pipe(schedule: Schedule, cluster: LocalCluster, folder: str) -> Any:
         "urls": [f"{cluster.endpoint}/v1/objects/{BUCKET}/{folder}{name}?provider=ais" for name in NAMES],
     }[schedule.source]
     prefix = "" if source else f"{folder}s-"
-    pipe: Any = AISSourceLister(source or cluster.client().bucket(BUCKET), prefix=prefix, options=options)
+    pipe: Any = AISSourceLister(source or cluster.client().bucket(BUCKET), prefix=prefix, cluster=options)
     if schedule.shuffle:
         pipe = pipe.shuffle()
-    pipe = pipe.load_tar(open_shards=schedule.open_shards, on_error=schedule.on_error, options=options)
+    pipe = pipe.load_tar(open_shards=schedule.open_shards, on_error=schedule.on_error, cluster=options)
     pipe = {
         "": lambda: pipe,
         "map": lambda: pipe.map(keep),

@@ -20,7 +20,7 @@ from memory_program import forget_peak, resident
 from PIL import Image
 
 import torchdata_ais
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import AISError
 from torchdata_ais.tar import TarBuilder
 
@@ -180,7 +180,7 @@ def main() -> None:
 def measure_in(folder: Path) -> None:
     found: dict[str, tuple[float, str]] = {}
     # All is imported.
-    build_decoder("torchrgb8", size=8)({"png": png(9, 9), "ico": icon(png(16, 16)), "txt": b""})
+    Decoder("torchrgb8", size=8)({"png": png(9, 9), "ico": icon(png(16, 16)), "txt": b""})
     (folder / "first.tar").write_bytes(header("a.cls") + END)
     first = torchdata_ais.AISFileLoader([str(folder / "first.tar")]).group_samples()
     assert [sample["__key__"] for sample in first] == ["a"]
@@ -193,7 +193,8 @@ def measure_in(folder: Path) -> None:
             file.write(header("z.cls") + END)
 
         def read(path: Path = path) -> str:
-            pipe = torchdata_ais.AISFileLoader([str(path)], max_sample_bytes=LIMIT, on_error="skip")
+            safety = torchdata_ais.Safety(max_sample_bytes=LIMIT)
+            pipe = torchdata_ais.AISFileLoader([str(path)], safety=safety, on_error="skip")
             keys = [
                 sample["__key__"]
                 for sample in pipe.group_samples(on_error="skip")
@@ -206,7 +207,7 @@ def measure_in(folder: Path) -> None:
 
         def decode(field: str = field, data: bytes = data, options: dict[str, Any] = options) -> str:
             spec = options.pop("spec", "torchrgb8")
-            decoded = build_decoder(spec, **options)({"__key__": "k", field: data})[field]
+            decoded = Decoder(spec, **options)({"__key__": "k", field: data})[field]
             return f"{type(decoded).__name__}"
 
         found[name] = measured(decode)

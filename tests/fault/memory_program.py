@@ -25,7 +25,7 @@ def forget_peak() -> None:
 def main(endpoint: str, url: str, stages: str) -> None:
     import torchdata_ais  # the measurement begins with everything imported
 
-    pipe = torchdata_ais.AISSourceLister(url, endpoint=endpoint).load_tar().group_samples()
+    pipe = torchdata_ais.AISSourceLister(url, cluster=endpoint).load_tar().group_samples()
     if stages == "decode":
         pipe = pipe.decode()
     forget_peak()

@@ -67,13 +67,13 @@ class RawServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._threads[0].join(5)  # it may just have accepted somebody
+        self._threads[0].join(60)  # it may just have accepted somebody
         for sock in list(self._sockets):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive()
 
     def _begin(self, target: Callable[..., None], *args: object) -> None:

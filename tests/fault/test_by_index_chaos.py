@@ -151,7 +151,7 @@ def test_promise_1_and_2_by_index_no_sample_is_lost_swapped_or_wrong(faulty: Fau
         faulty.run(seed)
     assert faulty.outcomes["whole"] > runs // 4, faulty.outcomes
     assert len(faulty.outcomes) > 2, faulty.outcomes
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while fetching() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not fetching()

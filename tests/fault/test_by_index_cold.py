@@ -18,8 +18,6 @@ from torchdata_ais import AISSampleReader, SampleIndex
 from torchdata_ais.shown import bytes_text
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 RANDOM = random.Random(8)
 PER_SHARD, SHARDS = 60, 3
 SAMPLES = {f"{s}-{n:02d}": RANDOM.randbytes(3000) for s in range(SHARDS) for n in range(PER_SHARD)}
@@ -103,7 +101,7 @@ def test_who_indexes_a_cold_bucket_is_told_what_is_fetched(
     backend: tuple[Backend, RawServer], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     cloud, server = backend
-    index = SampleIndex.build("s3://b/s-", endpoint=server.endpoint)
+    index = SampleIndex.build("s3://b/s-", cluster=server.endpoint)
     size = sum(row.size or 0 for row in index.shards)
     (said,) = [record.message for record in caplog.records if "prefetch job" in record.message]
     assert f"3 shards with {bytes_text(size)}, s3://b/s-0.tar first, are read whole" in said
@@ -115,12 +113,12 @@ def test_promise_1_cold_objects_are_read_by_ranges_and_never_as_a_whole(
     backend: tuple[Backend, RawServer], shuffle: Any, tmp_path: Path
 ) -> None:
     cloud, server = backend
-    index = SampleIndex.build("s3://b/s-{0..2}.tar", endpoint=server.endpoint, method="read")
+    index = SampleIndex.build("s3://b/s-{0..2}.tar", cluster=server.endpoint, method="read")
     index.save(tmp_path / "index")
     cloud.wholes.clear()
     cloud.warm.clear()
     cloud.sent = cloud.ranges = cloud.batches = 0
-    opened = SampleIndex.open(tmp_path / "index", shards_from="s3://b/", endpoint=server.endpoint)
+    opened = SampleIndex.open(tmp_path / "index", shards_from="s3://b/", cluster=server.endpoint)
     some = opened.select(range(0, len(opened), 3))
     got = {sample["__key__"]: bytes(sample["bin"]) for sample in AISSampleReader(some, shuffle=shuffle)}
     assert got == {reference.key: SAMPLES[reference.key] for reference in some}

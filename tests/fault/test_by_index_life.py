@@ -23,7 +23,7 @@ from torchdata_ais.reading.requests import THREADS
 from torchdata_ais.store import Pace, pace_of, put_object
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.kills
 
 SHARDS, SAMPLES, SIZE = 8, 50, 20_000
 ORDER = random.Random(5).sample(range(SHARDS * SAMPLES), SHARDS * SAMPLES)
@@ -110,14 +110,14 @@ def test_the_first_sample_waits_for_little(cluster: LocalCluster, index: Indexed
 
 def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, index: IndexedSamples) -> None:
     reader = AISSampleReader(
-        index, positions=ORDER, prefetch_bytes=4 << 20, cluster=options(cluster, stall_timeout=0.2)
+        index, positions=ORDER, prefetch_bytes=4 << 20, cluster=options(cluster, stall_timeout=1.0)
     )
     pace = pace_of(cluster.endpoint)
     iterator = iter(reader)
     got = [next(iterator)["__key__"]]
     until(lambda: all(is_quiet(pace) for _ in range(30)), what="requests wait for the consumer")
     asked = len(cluster.requests())
-    time.sleep(0.5)  # longer than any stall that is let pass
+    time.sleep(1.5)  # longer than any stall that is let pass
     assert len(cluster.requests()) == asked
     got += [sample["__key__"] for sample in iterator]
     assert got == WANTED
@@ -125,12 +125,14 @@ def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, in
     until(lambda: not fetching(), what="threads are left")
 
 
-def paused(cluster: LocalCluster, index: IndexedSamples, cut_after_s: float, pause_s: float) -> None:
+def paused(
+    cluster: LocalCluster, index: IndexedSamples, cut_after_s: float, pause_s: float, options: StoreOptions
+) -> None:
     """Read with a pause, from targets that cut who takes no byte for `cut_after_s`."""
     cluster.faults.add(CutSlow(cut_after_s), verb="BATCH")
     cluster.faults.add(CutSlow(cut_after_s), verb="GET")
     order = [*range(SHARDS * SAMPLES), *ORDER]  # large ranges of neighbours, and batches
-    reader = AISSampleReader(index, positions=order, prefetch_bytes=6 << 20, cluster=options(cluster))
+    reader = AISSampleReader(index, positions=order, prefetch_bytes=6 << 20, cluster=options)
     iterator = iter(reader)
     got = []
     for stop in (1, len(order) - 250, len(order)):
@@ -146,15 +148,19 @@ def paused(cluster: LocalCluster, index: IndexedSamples, cut_after_s: float, pau
 def test_a_consumer_that_pauses_costs_no_retry_where_targets_cut_the_slow(
     cluster: LocalCluster, index: IndexedSamples
 ) -> None:
-    paused(cluster, index, cut_after_s=0.3, pause_s=1.0)
+    paused(cluster, index, cut_after_s=1.0, pause_s=1.5, options=options(cluster))
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(200)
-def test_a_consumer_that_pauses_for_a_minute_costs_no_retry(
+def test_a_consumer_that_pauses_beyond_every_time_limit_costs_no_retry(
     cluster: LocalCluster, index: IndexedSamples
 ) -> None:
-    paused(cluster, index, cut_after_s=30.0, pause_s=60.0)
+    """The limits have the order of the defaults: 20 s idle or stalled, 60 s to the first byte."""
+    limits = StoreOptions(
+        endpoint=cluster.endpoint, retry=Retry(attempts=3, backoff=0.001, deadline=4.0),
+        stall_timeout=2.0, first_byte_timeout=4.0, idle_timeout=2.0,
+    )  # fmt: skip
+    paused(cluster, index, cut_after_s=3.0, pause_s=5.0, options=limits)
 
 
 @pytest.mark.parametrize("fault", [EndBatch(5), Cut(SIZE * 5)], ids=["half an answer", "cut"])
@@ -210,7 +216,7 @@ def test_a_forked_process_reads_by_itself_and_its_parent_goes_on(
             ended = 0 if keys(AISSampleReader(index, positions=ORDER[:30])) == WANTED[:30] else 2
         finally:
             os._exit(ended)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
@@ -247,7 +253,7 @@ def test_promise_6_ctrl_c_ends_a_program_that_waits(
         assert program.stdout.readline() == b"begun\n"
         until(lambda: cluster.faults.fired() > 0, what="nothing was asked for")
         program.send_signal(signal.SIGINT)
-        _, text = program.communicate(timeout=10)
+        _, text = program.communicate(timeout=60)
         assert b"KeyboardInterrupt" in text
         assert program.returncode != 0
     finally:

@@ -25,8 +25,6 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import delete_object, put_object
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def shard(shard: int, seed: int = 0) -> bytes:
     rng = random.Random(100 * seed + shard)

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, Retry
+from torchdata_ais import AISSourceLister, Retry, Safety
 from torchdata_ais.errors import AISError, ChecksumError, NotATarError, UsageError
 from torchdata_ais.loaders import stats
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import ObjectCache, StoreOptions, list_objects
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.kills
 
 QUICK = Retry(attempts=2, backoff=0.01)
 
@@ -44,9 +44,11 @@ def cluster(far: LocalCluster) -> Iterator[LocalCluster]:
     far.faults.clear()
 
 
-def pipe(cluster: LocalCluster, folder: Path, **options: Any) -> Any:
-    lister = AISSourceLister("ais://far", endpoint=cluster.endpoint)
-    return lister.load_tar(cache_dir=folder, retry=QUICK, **options).group_samples().to_tuple("txt")
+def pipe(cluster: LocalCluster, folder: Path, safety: Safety | None = None, on_error: Any = "raise") -> Any:
+    loaded = AISSourceLister("ais://far", cluster=cluster.endpoint).load_tar(
+        cache=ObjectCache(folder), retry=QUICK, safety=safety, on_error=on_error
+    )
+    return loaded.group_samples().to_tuple("txt")
 
 
 def files(folder: Path) -> list[Path]:
@@ -148,14 +150,16 @@ def test_a_file_that_is_damaged_while_it_is_read_names_the_object_and_is_fetched
 def test_without_verify_the_size_alone_is_compared_as_documented(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    whole = list(pipe(cluster, tmp_path, verify=False))
+    whole = list(pipe(cluster, tmp_path, Safety(verify=False)))
     victim = files(tmp_path)[1]
     os.truncate(victim, 700)
-    assert list(pipe(cluster, tmp_path, verify=False)) == whole
+    assert list(pipe(cluster, tmp_path, Safety(verify=False))) == whole
     victim.write_bytes(b"E" * victim.stat().st_size)
     with pytest.raises(NotATarError, match="plain text"):
-        list(pipe(cluster, tmp_path, verify=False))
-    assert list(pipe(cluster, tmp_path, verify=False)) == whole  # what could not be proven is not kept
+        list(pipe(cluster, tmp_path, Safety(verify=False)))
+    assert (
+        list(pipe(cluster, tmp_path, Safety(verify=False))) == whole
+    )  # what could not be proven is not kept
     assert "size alone is compared" in (ObjectCache.__doc__ or "").replace("\n    ", " ")
 
 
@@ -347,10 +351,10 @@ def test_an_object_stays_readable_while_another_process_deletes_it(
 
 PROGRAM = """
 import sys
-from torchdata_ais import AISSourceLister, Retry
+from torchdata_ais import AISSourceLister, ObjectCache
 for _ in range(int(sys.argv[3])):
-    lister = AISSourceLister("ais://far", endpoint=sys.argv[1])
-    pipe = lister.load_tar(cache_dir=sys.argv[2], cache_bytes=int(sys.argv[4])).group_samples()
+    lister = AISSourceLister("ais://far", cluster=sys.argv[1])
+    pipe = lister.load_tar(cache=ObjectCache(sys.argv[2], int(sys.argv[4]))).group_samples()
     assert len(list(pipe)) == 12
 print("whole")
 """
@@ -368,13 +372,13 @@ def test_processes_share_a_folder_that_is_too_small_and_one_is_killed(
         for _ in range(3)
     ]
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not files(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         processes[0].send_signal(signal.SIGKILL)
         for process in processes[1:]:
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=60)
             assert out == b"whole\n", err.decode()
     finally:
         for process in processes:

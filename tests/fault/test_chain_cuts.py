@@ -19,8 +19,6 @@ from torchdata_ais.errors import NotATarError, ReadError, TruncatedShardError
 from torchdata_ais.local import Cut, LocalCluster, Reset
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
-
 KEYS = ["000000", "000001", "000002"]
 
 
@@ -81,8 +79,8 @@ def chain(
     cluster: LocalCluster, first: str, *, attempts: int = 1, between: Any = None, **options: Any
 ) -> Any:
     store = StoreOptions(cluster.endpoint, retry=Retry(attempts, backoff=0.0), stall_timeout=2.0)
-    urls = [url for name in (first, "b.tar") for url in AISSourceLister(f"ais://cuts/{name}", options=store)]
-    pipe = AISSourceLister(urls).load_tar(options=store, **options)
+    urls = [url for name in (first, "b.tar") for url in AISSourceLister(f"ais://cuts/{name}", cluster=store)]
+    pipe = AISSourceLister(urls).load_tar(cluster=store, **options)
     return (between(pipe) if between else pipe).group_samples()
 
 

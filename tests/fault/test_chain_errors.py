@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions
+from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, Safety, StoreOptions
 from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import (
     AISError,
@@ -33,8 +33,6 @@ from torchdata_ais.errors import (
 )
 from torchdata_ais.local import Cut, DeadRedirect, FlipBit, LocalCluster, NewVersion, Stall, Status
 from torchdata_ais.testing import shard_bytes
-
-pytestmark = pytest.mark.timeout(120)
 
 BUCKET = "errors"
 GOOD = shard_bytes({"a.cls": b"1", "a.json": b"{}", "b.cls": b"2", "b.json": b"{}"})
@@ -100,7 +98,7 @@ CASES: dict[str, tuple[type[AISError], Callable[[Any], Any], dict[str, Any], dic
     "torn": (NonAdjacentKeyError, plain, {}, {"key": "a", "offset": 2048}),
     "lacking": (MissingFieldError, strict, {}, {"key": "b", "field": "json", "offset": 2048}),
     "unreadable": (DecodeError, decoded, {}, {"key": "b", "field": "json", "offset": 1024}),
-    "large": (SampleError, plain, {"max_sample_bytes": 2000}, {"key": "b", "member": "b.cls"}),
+    "large": (SampleError, plain, {"safety": Safety(max_sample_bytes=2000)}, {"key": "b", "member": "b.cls"}),
     "absent": (NotFoundError, plain, {}, {"attempt": 1}),
     "denied": (AuthError, plain, {}, {"attempt": 1}),
     "busy": (ReadError, plain, {}, {"attempt": 2, "offset": 0}),
@@ -114,9 +112,12 @@ CASES: dict[str, tuple[type[AISError], Callable[[Any], Any], dict[str, Any], dic
 
 def make_pipe(cluster: LocalCluster, case: str, token: str | None = None) -> Any:
     _, finish, options, _ = CASES[case]
-    store = StoreOptions(cluster.endpoint, token, stall_timeout=0.3, retry=Retry(attempts=2, backoff=0.0))
+    stall_timeout = 0.3 if case == "stalled" else 20.0
+    store = StoreOptions(
+        cluster.endpoint, token, stall_timeout=stall_timeout, retry=Retry(attempts=2, backoff=0.0)
+    )
     return finish(
-        AISSourceLister(f"ais://{BUCKET}/{case}.tar", options=store).load_tar(options=store, **options)
+        AISSourceLister(f"ais://{BUCKET}/{case}.tar", cluster=store).load_tar(cluster=store, **options)
     )
 
 

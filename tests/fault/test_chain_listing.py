@@ -19,8 +19,6 @@ from torchdata_ais.local import Cut, Delay, DropEntry, LocalCluster, Reset, Stat
 from torchdata_ais.testing import shard_bytes
 from torchdata_ais.urls import parse_url
 
-pytestmark = pytest.mark.timeout(60)
-
 NAMES = [f"s-{number}.tar" for number in range(6)]
 
 
@@ -49,8 +47,8 @@ def chain(
 ) -> Any:
     options_ = store(cluster, **options)
     return (
-        AISSourceLister(source, options=options_)
-        .load_tar(options=options_, on_error=on_error)
+        AISSourceLister(source, cluster=options_)
+        .load_tar(cluster=options_, on_error=on_error)
         .group_samples()
     )
 
@@ -83,7 +81,7 @@ def test_a_listing_that_fails_is_an_error_under_every_policy(
 
 def test_a_shard_replaced_after_the_listing_is_an_error_unless_that_is_allowed(cluster: LocalCluster) -> None:
     for policy, pin in (("raise", True), ("skip", True), ("raise", False)):
-        urls = list(AISSourceLister("ais://listing", options=store(cluster)))
+        urls = list(AISSourceLister("ais://listing", cluster=store(cluster)))
         newest = cluster.client().bucket("listing").object("s-2.tar").get_writer()
         newest.put_content(shard("s-2.tar", 2))
         pipe = chain(cluster, urls, policy, pin=pin)
@@ -100,7 +98,7 @@ def test_a_shard_replaced_after_the_listing_is_an_error_unless_that_is_allowed(c
 
 
 def test_a_shard_deleted_after_the_listing_is_an_error_that_names_it(cluster: LocalCluster) -> None:
-    urls = list(AISSourceLister("ais://listing", options=store(cluster)))
+    urls = list(AISSourceLister("ais://listing", cluster=store(cluster)))
     cluster.client().bucket("listing").object("s-4.tar").delete()
     with pytest.raises(NotFoundError, match=r"ais://listing/s-4\.tar"):
         list(chain(cluster, urls))
@@ -160,7 +158,7 @@ def test_a_listing_during_a_rebalance_warns_that_it_may_miss_objects(
         try:
             endpoint = f"http://127.0.0.1:{server.server_port}"
             with caplog.at_level(logging.WARNING, logger="torchdata_ais"):
-                assert len(list(AISSourceLister("ais://moving", endpoint=endpoint))) == 1
+                assert len(list(AISSourceLister("ais://moving", cluster=endpoint))) == 1
         finally:
             server.shutdown()
             thread.join()

@@ -74,7 +74,6 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("sample_bytes", [100_000, pytest.param(4096, marks=pytest.mark.ci)])
 def test_promise_7_a_shard_of_256_mib(cluster: LocalCluster, sample_bytes: int) -> None:
     check(cluster, 256 * MIB, sample_bytes)

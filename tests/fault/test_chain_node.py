@@ -14,7 +14,7 @@ from torchdata_ais.errors import AISError, ConnectError, ReadError, StallError
 from torchdata_ais.local import Cut, DeadRedirect, LocalCluster, Status
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.kills
 
 IMAGE = os.urandom(200_000)
 MEMBERS = [
@@ -40,7 +40,7 @@ def chain(cluster: LocalCluster, attempts: int = 3, **options: Any) -> Any:
         block_bytes=65536,
         retry=Retry(attempts, backoff=0.01, max_backoff=0.02),
     )
-    return AISSourceLister("ais://b", options=store).load_tar(options=store, **options).group_samples()
+    return AISSourceLister("ais://b", cluster=store).load_tar(cluster=store, **options).group_samples()
 
 
 def read(pipe: Any, then: Any = None) -> tuple[int, AISError]:

@@ -24,7 +24,7 @@ from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, ConnectError
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.kills
 
 COUNT = 150
 IMAGE = bytes(range(256)) * 1000
@@ -97,8 +97,8 @@ def chain(cluster: Cluster, **options: Any) -> Any:
         block_bytes=65536,
         retry=Retry(3, backoff=0.01, max_backoff=0.02),
     )
-    urls = AISSourceLister("ais://b/s-{0..1}.tar", options=store)
-    return urls.load_tar(options=store, **options).group_samples()
+    urls = AISSourceLister("ais://b/s-{0..1}.tar", cluster=store)
+    return urls.load_tar(cluster=store, **options).group_samples()
 
 
 def read(samples: Any, then: Callable[[], None]) -> tuple[list[str], Exception | None]:

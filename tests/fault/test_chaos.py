@@ -36,7 +36,7 @@ def test_promise_1_every_schedule_of_faults_ends_with_each_sample_once_or_names_
     assert chaos.outcomes["whole"] > runs // 4
     assert sum(chaos.outcomes[o] for o in chaos.outcomes if o.startswith("skipped")) > runs // 10
     assert len(chaos.again) <= max(1, runs // 40), chaos.again
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while fetching() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not fetching()

@@ -38,8 +38,6 @@ from torchdata_ais.local import (
     WrongChecksum,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 BODY = bytes(range(256)) * 12_000  # 3 MB: more than the sockets hold
 
 
@@ -59,13 +57,13 @@ def no_faults_left(cluster: LocalCluster) -> Iterator[None]:
 
 
 def get(cluster: LocalCluster, name: str = "small", **headers: str) -> requests.Response:
-    return requests.get(f"{cluster.endpoint}/v1/objects/b/{name}", headers=headers, timeout=20)
+    return requests.get(f"{cluster.endpoint}/v1/objects/b/{name}", headers=headers, timeout=60)
 
 
 def read_until_broken(cluster: LocalCluster, name: str) -> tuple[int, bytes, Exception | None]:
     """The promised length, what came, and how it ended."""
     place = get_location(cluster, name)
-    connection = http.client.HTTPConnection(place.netloc, timeout=20)
+    connection = http.client.HTTPConnection(place.netloc, timeout=60)
     connection.request("GET", f"{place.path}?{place.query}")
     response = connection.getresponse()
     length = int(response.headers["Content-Length"])
@@ -84,7 +82,7 @@ def read_until_broken(cluster: LocalCluster, name: str) -> tuple[int, bytes, Exc
 
 
 def get_location(cluster: LocalCluster, name: str) -> Any:
-    answer = requests.get(f"{cluster.endpoint}/v1/objects/b/{name}", allow_redirects=False, timeout=10)
+    answer = requests.get(f"{cluster.endpoint}/v1/objects/b/{name}", allow_redirects=False, timeout=60)
     return urlsplit(answer.headers["Location"])
 
 
@@ -141,7 +139,7 @@ def test_stall_without_end_lasts_until_the_client_leaves(cluster: LocalCluster) 
     number = cluster.faults.add(Stall(at=4), nth=1)
     url = f"{cluster.endpoint}/v1/objects/b/small"
     with pytest.raises(requests.RequestException):
-        requests.get(url, timeout=0.5).content  # noqa: B018
+        requests.get(url, timeout=1.0).content  # noqa: B018
     assert cluster.faults.fired(number) == 1
     assert get(cluster).content == b"0123456789"
 
@@ -179,9 +177,9 @@ def test_a_put_met_by_a_status_leaves_the_connection_usable(cluster: LocalCluste
     cluster.faults.add(Status(429), verb="PUT", times=1)
     with requests.Session() as session:
         url = f"{cluster.endpoint}/v1/objects/b/new"
-        assert session.put(url, data=b"x" * 2_000_000, timeout=10).status_code == 429
-        assert session.get(url, timeout=10).status_code == 404
-        assert session.put(url, data=b"x" * 2_000_000, timeout=10).status_code == 200
+        assert session.put(url, data=b"x" * 2_000_000, timeout=60).status_code == 429
+        assert session.get(url, timeout=60).status_code == 404
+        assert session.put(url, data=b"x" * 2_000_000, timeout=60).status_code == 200
 
 
 def test_delay_waits_before_the_answer(cluster: LocalCluster) -> None:
@@ -253,7 +251,7 @@ def test_rules_meet_only_what_they_name(cluster: LocalCluster) -> None:
     assert get(cluster, "small").status_code == 500
     assert get(cluster, "big").status_code == 200
     url = f"{cluster.endpoint}/v1/objects/b/big"
-    assert requests.head(url, allow_redirects=True, timeout=10).status_code == 501
+    assert requests.head(url, allow_redirects=True, timeout=60).status_code == 501
 
 
 def test_nth_times_and_clear(cluster: LocalCluster) -> None:
@@ -295,13 +293,13 @@ def test_batches_and_archives_can_be_cut_without_a_false_end(cluster: LocalClust
     }
     url = f"{client._request_client.base_url}/ml/moss/b"
     with pytest.raises(requests.exceptions.ChunkedEncodingError):
-        requests.get(url, json=body, timeout=10).content  # noqa: B018
+        requests.get(url, json=body, timeout=60).content  # noqa: B018
 
 
 def batch(cluster: LocalCluster) -> bytes:
     entries = [{"objname": "small", "start": 1, "length": 2}, {"objname": "small", "start": 3, "length": 4}]
     body: Any = {"in": entries, "mime": ".tar", "coer": True, "onob": True, "strm": True}
-    return requests.get(f"{cluster.endpoint}/v1/ml/moss/b?provider=ais", json=body, timeout=10).content
+    return requests.get(f"{cluster.endpoint}/v1/ml/moss/b?provider=ais", json=body, timeout=60).content
 
 
 FIRST, SECOND = ("small", b"12"), ("small", b"3456")
@@ -345,6 +343,6 @@ def test_a_batch_is_cut_where_the_fault_says_from_its_end_too(
 def test_faults_can_be_there_from_the_start() -> None:
     rules = [Fault(Status(418), verb="*", bucket="tea", at_proxy=False)]
     with LocalCluster(targets=1, faults=rules) as cluster:
-        assert requests.head(f"{cluster.endpoint}/v1/buckets/tea", timeout=10).status_code == 418
+        assert requests.head(f"{cluster.endpoint}/v1/buckets/tea", timeout=60).status_code == 418
         cluster.reset()
-        assert requests.head(f"{cluster.endpoint}/v1/buckets/tea", timeout=10).status_code == 404
+        assert requests.head(f"{cluster.endpoint}/v1/buckets/tea", timeout=60).status_code == 404

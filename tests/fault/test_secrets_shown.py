@@ -157,17 +157,17 @@ def everything(name: str):
         yield lambda o=options: put_object("ais://b/s.tar", b"x", o)
         yield lambda o=options: delete_object("ais://b/s.tar", o)
         yield lambda o=options: diagnose(o)
-        yield lambda o=options: lint_shards(["ais://b/s.tar"], options=o)
-        yield lambda o=options: list(AISSourceLister("ais://b/s-{0..1}.tar", options=o).load_tar(retry=QUICK))
-        yield lambda o=options: list(AISObjectLoader(["ais://b/s.tar"], options=o))
+        yield lambda o=options: lint_shards(["ais://b/s.tar"], cluster=o)
+        yield lambda o=options: list(AISSourceLister("ais://b/s-{0..1}.tar", cluster=o).load_tar(retry=QUICK))
+        yield lambda o=options: list(AISObjectLoader(["ais://b/s.tar"], cluster=o))
         yield lambda o=options: list(
-            AISFileLoader(["ais://b/s.tar"], options=o, on_error="warn").group_samples()
+            AISFileLoader(["ais://b/s.tar"], cluster=o, on_error="warn").group_samples()
         )
         yield lambda o=options: list(
-            wds.WebDataset(["ais://b/s.tar"], shardshuffle=False, options=o, handler=wds.warn_and_stop)
+            wds.WebDataset(["ais://b/s.tar"], shardshuffle=False, cluster=o, handler=wds.warn_and_stop)
         )
         yield lambda e=endpoint, t=token: convert(
-            "ais://b/s.tar", "ais://c/%d.tar", options=StoreOptions(endpoint=e, token=t, retry=QUICK)
+            "ais://b/s.tar", "ais://c/%d.tar", cluster=StoreOptions(endpoint=e, token=t, retry=QUICK)
         )
         yield lambda o=options: write(o)
     for url in (
@@ -186,9 +186,9 @@ def everything(name: str):
         options = StoreOptions(retry=QUICK)
         yield lambda u=url, o=options: b"".join(open_blocks(u, o))
         yield lambda u=url, o=options: list_objects(u, options=o)
-        yield lambda u=url, o=options: list(AISFileLoader([u], options=o, on_error="warn").group_samples())
-        yield lambda u=url, o=options: list(wds.WebDataset([u], shardshuffle=False, options=o))
-        yield lambda u=url, o=options: list(AISObjectLoader([{"url": u}], options=o))
+        yield lambda u=url, o=options: list(AISFileLoader([u], cluster=o, on_error="warn").group_samples())
+        yield lambda u=url, o=options: list(wds.WebDataset([u], shardshuffle=False, cluster=o))
+        yield lambda u=url, o=options: list(AISObjectLoader([{"url": u}], cluster=o))
         yield lambda u=url, o=options: put_object(u, b"x", o)
     for bad in (
         f"http://me:{PASSWORD}@h:x",
@@ -198,7 +198,7 @@ def everything(name: str):
         f"http://h?token={TOKEN}",
     ):
         yield lambda b=bad: StoreOptions(endpoint=b)
-        yield lambda b=bad: list(AISSourceLister("ais://b", endpoint=b))
+        yield lambda b=bad: list(AISSourceLister("ais://b", cluster=b))
         yield lambda b=bad: run_dsort(b, DsortSpec("ais://b/s-{0..1}.tar", "ais://b/n-%d.tar"))
         yield lambda b=bad: ensure_etl(b, "no-change", object)
     for token in (f"{TOKEN}\n{TOKEN}", f"{TOKEN}€"):
@@ -210,7 +210,7 @@ def everything(name: str):
 
 
 def write(options: StoreOptions) -> None:
-    with ShardWriter("ais://b/%d.tar", options=options) as writer:
+    with ShardWriter("ais://b/%d.tar", cluster=options) as writer:
         writer.write({"__key__": "a", "txt": "1"})
 
 
@@ -245,7 +245,7 @@ def test_reprs_samples_states_and_reports_show_no_secret():
             "ais://b/s-{0..0}.tar",
             f"http://me:{PASSWORD}@{name}/v1/objects/b/s.tar?provider=ais&sig={SIGNATURE}",
         ):
-            lister = AISSourceLister(source, endpoint=endpoint, token=TOKEN)
+            lister = AISSourceLister(source, cluster=options)
             pipe = lister.load_tar().group_samples()
             check(repr(lister), repr(pipe), pipe._repr_html_(), draw(pipe), explain(pipe))
             samples = list(pipe)
@@ -254,16 +254,16 @@ def test_reprs_samples_states_and_reports_show_no_secret():
                 samples,
                 [sample["__url__"] for sample in samples],
                 stats(pipe),
-                list(AISSourceLister("ais://b/x-{0..1}.tar", endpoint=endpoint)),
+                list(AISSourceLister("ais://b/x-{0..1}.tar", cluster=endpoint)),
             )
             check(
                 [path for path, _ in lister.load_tar()],
-                [url for url, _ in AISObjectLoader([source], options=options)],
+                [url for url, _ in AISObjectLoader([source], cluster=options)],
             )
             check(
                 [
                     sample["__url__"]
-                    for sample in wds.WebDataset([source], shardshuffle=False, options=options)
+                    for sample in wds.WebDataset([source], shardshuffle=False, cluster=options)
                 ]
             )
             loader = ais_loader(lister.load_tar().group_samples(), num_workers=0)

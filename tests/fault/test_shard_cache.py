@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, Retry
+from torchdata_ais import AISSourceLister, ObjectCache, Retry
 from torchdata_ais.errors import AISError
 from torchdata_ais.loaders import load_state_dict, state_dict
 from torchdata_ais.local import Bandwidth, FlipBit, LocalCluster, WrongChecksum
 from torchdata_ais.testing import shard_bytes
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -34,10 +32,10 @@ def put(bucket: Any, number: int, text: bytes) -> None:
     bucket.object(f"s-{number}.tar").get_writer().put_content(shard_bytes(members))
 
 
-def pipe(cluster: LocalCluster, folder: Path, **options: Any) -> Any:
+def pipe(cluster: LocalCluster, folder: Path, max_bytes: int = 10 << 30) -> Any:
     retry = Retry(attempts=2, backoff=0.01)
-    lister = AISSourceLister("ais://far", endpoint=cluster.endpoint)
-    return lister.load_tar(cache_dir=folder, retry=retry, **options).group_samples().to_tuple("txt")
+    lister = AISSourceLister("ais://far", cluster=cluster.endpoint)
+    return lister.load_tar(cache=ObjectCache(folder, max_bytes), retry=retry).group_samples().to_tuple("txt")
 
 
 def bodies(cluster: LocalCluster) -> int:
@@ -64,7 +62,7 @@ def test_a_new_version_is_read_anew(cluster: LocalCluster, tmp_path: Path) -> No
 
 def test_what_was_used_longest_ago_is_deleted(cluster: LocalCluster, tmp_path: Path) -> None:
     size = len(shard_bytes({f"{key}.txt": b"0" * 2000 for key in "abcd"}))
-    assert len(list(pipe(cluster, tmp_path, cache_bytes=2 * size))) == 12
+    assert len(list(pipe(cluster, tmp_path, max_bytes=2 * size))) == 12
     assert len(files(tmp_path)) == 2
 
 
@@ -112,6 +110,6 @@ def test_a_killed_download_leaves_no_lock_behind(cluster: LocalCluster, tmp_path
             time.sleep(0.05)
     finally:
         process.kill()
-        process.join(20)
+        process.join(60)
     cluster.faults.clear(rule)
     assert len(list(pipe(cluster, tmp_path))) == 12

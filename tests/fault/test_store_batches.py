@@ -58,8 +58,6 @@ from torchdata_ais.store import (
 )
 from torchdata_ais.store.batch_archive import Asked, NotAsAskedError, entries_of
 
-pytestmark = pytest.mark.timeout(60)
-
 RANDOM = random.Random(3)
 LONG = "ein/langer/" + "n" * 120 + "/ü name?&#%+.tar"
 SHARDS = {f"ais://b/{name}": RANDOM.randbytes(6000) for name in ("s-0.tar", "s-1.tar", LONG)}
@@ -522,14 +520,14 @@ def test_promise_6_the_deadline_is_that_of_the_whole_request() -> None:
         request.send(chunked(b"", whole=False))
         for one in ENTRIES:
             request.send(chunked(one, len(one), whole=False)[HEAD:])
-            if request.closing.wait(0.4):
+            if request.closing.wait(0.5):
                 break
         return False
 
     found: Found = {}
     with RawServer(slowly) as server:
-        options = StoreOptions(server.endpoint, retry=Retry(3, backoff=0.0, deadline=1.0))
-        with pytest.raises(StallError, match="deadline of 1 s"):
+        options = StoreOptions(server.endpoint, retry=Retry(3, backoff=0.0, deadline=1.5))
+        with pytest.raises(StallError, match=r"deadline of 1\.5 s"):
             read_batch(WANTED, options, found.__setitem__)
     assert 0 < len(found) < 6
 
@@ -567,13 +565,13 @@ def test_promise_6_it_can_be_cancelled(when: str) -> None:
             with pace.turn():
                 thread.start()
                 cancel.cancel()
-                thread.join(10)
+                thread.join(60)
         else:
             thread.start()
             if when != "before":
-                assert begun.wait(10)
+                assert begun.wait(60)
                 cancel.cancel()
-            thread.join(10)
+            thread.join(60)
         assert len(ended) == 1
 
 
@@ -589,10 +587,10 @@ def test_promise_6_a_range_can_be_cancelled() -> None:
     with RawServer(silent) as server:
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(read_range, "ais://b/s", 0, 9, store(server), cancel=cancel)
-            assert begun.wait(10)
+            assert begun.wait(60)
             cancel.cancel()
             with pytest.raises(Cancelled):
-                reading.result(10)
+                reading.result(60)
 
 
 def test_an_error_of_who_takes_the_bytes_ends_it() -> None:
@@ -747,18 +745,18 @@ def test_promise_6_who_waits_for_the_end_of_an_archive_keeps_nobody_from_asking(
         asked_in(request)
         end = len(WHOLE) - 100  # within the zeros that end the archive
         request.send(WHOLE[:end])
-        assert goes_on.wait(20)
+        assert goes_on.wait(60)
         request.send(WHOLE[end:])
 
     with RawServer(slowly) as server, ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_batch, WANTED, store(server), found.__setitem__, pace=pace)
         try:
-            due = time.monotonic() + 20
+            due = time.monotonic() + 60
             while pace.running or len(found) < len(WANTED):
                 assert time.monotonic() < due
                 time.sleep(0.002)
             assert not reading.done()
         finally:
             goes_on.set()
-        assert reading.result(20) == BatchAnswer()
+        assert reading.result(60) == BatchAnswer()
     assert found == RIGHT

@@ -93,7 +93,6 @@ def run(cluster, seed):
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(110)
 def test_every_schedule_of_faults_ends_with_the_exact_bytes_or_an_error(cluster):
     outcomes = [run(cluster, seed) for seed in range(120)]
     counted = {outcome: outcomes.count(outcome) for outcome in outcomes}

@@ -18,8 +18,6 @@ from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.store import hashes
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 SHARD = shard_bytes({f"a{n}.txt": b"x" * n for n in range(40)})
 
 
@@ -47,7 +45,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pipe(cluster: LocalCluster) -> IterDataPipe:
-    return AISSourceLister("ais://b/s-", endpoint=cluster.endpoint).load_tar().group_samples()
+    return AISSourceLister("ais://b/s-", cluster=cluster.endpoint).load_tar().group_samples()
 
 
 def test_digests_are_those_of_the_algorithm() -> None:

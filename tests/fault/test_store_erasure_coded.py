@@ -16,8 +16,6 @@ from torchdata_ais.local import Fault, LocalCluster, Status
 from torchdata_ais.store import Retry, StoreOptions, object_exists, open_blocks, read_range
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 SHARD = shard_bytes({f"a{n}.txt": b"x" * n for n in range(1, 9)})
 MISSING = "ais://ec/none.tar"
 
@@ -39,7 +37,7 @@ def cluster(made: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> LocalCluster
 
 def make_bucket(cluster: LocalCluster, name: str, **props: object) -> None:
     message = {"action": "create-bck", "name": "", "value": props}
-    made = requests.post(f"{cluster.endpoint}/v1/buckets/{name}?provider=ais", json=message, timeout=10)
+    made = requests.post(f"{cluster.endpoint}/v1/buckets/{name}?provider=ais", json=message, timeout=60)
     assert made.status_code == 200, made.text
 
 
@@ -49,10 +47,10 @@ def options(cluster: LocalCluster) -> StoreOptions:
 
 def test_the_cluster_answers_as_a_real_one(cluster: LocalCluster) -> None:
     url = f"{cluster.endpoint}/v1/objects/ec/none.tar?provider=ais"
-    answer = requests.get(url, timeout=10)
+    answer = requests.get(url, timeout=60)
     assert answer.status_code == 400
     assert "failed to EC-recover ais://ec/none.tar, err: no metafile" in answer.json()["message"]
-    assert requests.head(url, allow_redirects=True, timeout=10).status_code == 404
+    assert requests.head(url, allow_redirects=True, timeout=60).status_code == 404
     assert cluster.client().bucket("ec").head()["Ais-Bucket-Props"].count('"enabled":true,"disk_only"') == 1
 
 

@@ -37,7 +37,7 @@ def nothing_left():
     yield
     gc.collect()
     for thread in fetchers():
-        thread.join(5)
+        thread.join(60)
     assert not fetchers()
     assert budget._budget.used == 0
     assert budget._budget.shares == 0
@@ -66,7 +66,7 @@ def test_close_ends_the_thread_at_any_moment(script, options):
         until(lambda: server.requests)
         time.sleep(0.1)
         source.close()
-        assert not fetchers()
+        until(lambda: not fetchers(), 10)  # no time limit of a request is as short
         source.close()
         with pytest.raises(UsageError, match="closed"):
             next(source)
@@ -146,7 +146,6 @@ def test_no_more_is_fetched_than_the_budget_allows():
             source.close()
 
 
-@pytest.mark.timeout(60)
 def test_with_the_smallest_budget_every_order_of_reading_goes_on():
     options = StoreOptions(block_bytes=1000, prefetch_bytes=1)
     order = random.Random(1)
@@ -164,16 +163,15 @@ def test_with_the_smallest_budget_every_order_of_reading_goes_on():
 
 def test_a_slow_consumer_is_not_taken_for_a_slow_network():
     options = StoreOptions(
-        block_bytes=64 << 10, prefetch_bytes=1, stall_timeout=0.3, retry=Retry(attempts=1, deadline=0.5)
+        block_bytes=64 << 10, prefetch_bytes=1, stall_timeout=1.0, retry=Retry(attempts=1, deadline=1.5)
     )
     with RawServer(whole(BODY * 4)) as server, open_blocks(server.url(), options) as source:
         first = next(source)
-        time.sleep(1.0)
+        time.sleep(2.0)
         assert len(first) + sum(map(len, source)) == 4 * len(BODY)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="forking with threads is a warning there")
-@pytest.mark.timeout(60)
 def test_a_forked_process_opens_its_own_and_leaves_its_parents_alone():
     options = StoreOptions(block_bytes=1000, prefetch_bytes=5000)
     body = BODY[:300_000]
@@ -236,7 +234,7 @@ def test_closing_halfway_again_and_again_leaves_no_socket():
 
 def test_an_error_comes_after_the_bytes_before_it():
     with RawServer(stall(BODY, 200_000)) as server:
-        options = StoreOptions(stall_timeout=0.2, retry=Retry(attempts=1), block_bytes=1000)
+        options = StoreOptions(stall_timeout=1.0, retry=Retry(attempts=1), block_bytes=1000)
         got = []
         with open_blocks(server.url(), options) as source:
             until(lambda: source._channel._done)  # the error is there before its bytes are wanted

@@ -21,8 +21,6 @@ from torchdata_ais.store import (
 from torchdata_ais.store.exchange import message_in
 from torchdata_ais.urls import ObjectURL
 
-pytestmark = pytest.mark.timeout(60)
-
 BODY = random.Random(1).randbytes(300)
 DEEP = b"[" * 60_000
 

@@ -20,8 +20,6 @@ from torchdata_ais.errors import (
 from torchdata_ais.store import Retry, StoreOptions, read_range
 from torchdata_ais.store.facts import Facts
 
-pytestmark = pytest.mark.timeout(60)
-
 BODY = random.Random(1).randbytes(1000)
 
 

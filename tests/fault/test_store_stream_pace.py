@@ -14,8 +14,6 @@ from torchdata_ais.errors import ReadError, UsageError
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, open_blocks
 from torchdata_ais.store.pace import Pace, pace_of
 
-pytestmark = pytest.mark.timeout(60)
-
 BODY = bytes(range(256)) * 20
 OPTIONS = StoreOptions(retry=Retry(attempts=3, backoff=0.01))
 BUSY_S = 0.6
@@ -51,14 +49,14 @@ def test_all_streams_of_a_process_wait_as_long_as_one_was_told(code: int) -> Non
     with RawServer(timed(raw(busy(code), close=False)), timed(whole(BODY))) as server:
         first = threading.Thread(target=read, args=(server, "first.tar"))
         first.start()
-        assert told.wait(10)
-        end = time.monotonic() + 10
+        assert told.wait(60)
+        end = time.monotonic() + 60
         while pace(server).limit == 32:
             assert time.monotonic() < end
             time.sleep(0.001)
         assert pace(server).limit == 16
         read(server, "second.tar")
-        first.join(20)
+        first.join(60)
         assert not first.is_alive()
     assert len(times) == 3
     assert min(times[1:]) - times[0] >= BUSY_S * 0.95
@@ -100,7 +98,7 @@ def test_errors_that_are_not_about_load_slow_nobody_down() -> None:
 def test_a_stream_that_is_closed_waits_for_no_turn() -> None:
     with RawServer(raw(busy(429).replace(b"0.6", b"30"), close=False), whole(BODY)) as server:
         first = open_blocks(server.url("first.tar"), OPTIONS)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while pace(server).limit == 32:
             assert time.monotonic() < end
             time.sleep(0.001)

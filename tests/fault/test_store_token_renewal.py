@@ -16,8 +16,6 @@ from torchdata_ais.store import Retry, StoreOptions, head_object, list_objects, 
 from torchdata_ais.store.sdk import make_bucket, sdk_client
 from torchdata_ais.urls import parse_url
 
-pytestmark = pytest.mark.timeout(60)
-
 OLD, NEW = "token-of-yesterday-1", "token-of-today-2"
 EXPIRED = b'{"message":"token expired","status":401}'
 

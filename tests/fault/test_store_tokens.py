@@ -249,11 +249,14 @@ WAYS = {
     "put_object": lambda url: put_object(url, b"x", resolve_options()),
     "delete_object": lambda url: delete_object(url, resolve_options()),
     "load_tar": samples_of_load_tar,
-    "load_tar, token=": lambda url: samples_of_load_tar(url, token=TOKEN),
+    "load_tar, token=": lambda url: samples_of_load_tar(url, cluster=StoreOptions(token=TOKEN)),
     "load_tar, dict": lambda url: samples_of_load_tar({"url": url}),
     "load_objects": lambda url: list(AISObjectLoader([url])),
     "lister": lambda url: list(AISSourceLister(url).load_tar()),
-    "lister of a pipe, token=": lambda url: list(AISSourceLister(as_pipe([url]), token=TOKEN).load_tar()),
+    "lister, token=": lambda url: list(AISSourceLister(url, cluster=StoreOptions(token=TOKEN)).load_tar()),
+    "lister of a pipe, token=": lambda url: list(
+        AISSourceLister(as_pipe([url]), cluster=StoreOptions(token=TOKEN)).load_tar()
+    ),
     "facade": lambda url: list(wds.WebDataset([url], shardshuffle=False)),
     "facade, pipe:curl": lambda url: list(wds.WebDataset([f"pipe:curl -s '{url}'"], shardshuffle=False)),
     "facade, gopen": lambda url: wds.gopen(url).read(),
@@ -294,7 +297,7 @@ def test_a_web_page_that_looks_like_an_object_gets_no_token(path, monkeypatch):
         assert shown(server) == [None]
 
 
-@pytest.mark.parametrize("how", ["environment", "endpoint=", "client=", "options=", "lister with its URL"])
+@pytest.mark.parametrize("how", ["environment", "client", "options", "lister"])
 def test_the_host_that_program_or_environment_named_gets_the_token(how, monkeypatch):
     monkeypatch.delenv("AIS_ENDPOINT", raising=False)
     with RawServer(whole(SHARD)) as server:
@@ -303,21 +306,19 @@ def test_the_host_that_program_or_environment_named_gets_the_token(how, monkeypa
             monkeypatch.setenv("AIS_AUTHN_TOKEN", f"  {TOKEN}\n")
             monkeypatch.setenv("AIS_ENDPOINT", server.endpoint)
             samples_of_load_tar(url)
-        elif how == "endpoint=":
-            samples_of_load_tar(url, endpoint=server.endpoint, token=f"{TOKEN}\r\n")
-        elif how == "client=":
-            samples_of_load_tar(url, client=Client(server.endpoint, token=TOKEN))
-        elif how == "options=":
-            samples_of_load_tar(url, options=StoreOptions(endpoint=server.endpoint, token=f"\t{TOKEN}"))
+        elif how == "client":
+            samples_of_load_tar(url, cluster=Client(server.endpoint, token=TOKEN))
+        elif how == "options":
+            samples_of_load_tar(url, cluster=StoreOptions(endpoint=server.endpoint, token=f"\t{TOKEN}\r\n"))
         else:
-            list(AISSourceLister(url, token=TOKEN).load_tar())
+            list(AISSourceLister(url, cluster=StoreOptions(server.endpoint, TOKEN)).load_tar())
         assert shown(server) == [f"Bearer {TOKEN}"]
 
 
 def test_a_lister_of_urls_of_two_hosts_names_none(monkeypatch):
     monkeypatch.delenv("AIS_ENDPOINT", raising=False)
     with RawServer(whole(SHARD)) as one, RawServer(whole(SHARD)) as other:
-        list(AISSourceLister([one.url(), other.url()], token=TOKEN).load_tar())
+        list(AISSourceLister([one.url(), other.url()], cluster=StoreOptions(token=TOKEN)).load_tar())
         assert shown(one) == shown(other) == [None]
 
 
@@ -410,19 +411,15 @@ BAD = ["a\nb", "a\r\nX-Evil: 1", "a\x00b", "a\x7fb", "a b", "a\u2028b", "a\u20ac
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("how", ["token=", "environment", "client=", "options", "facade"])
+@pytest.mark.parametrize("how", ["environment", "client", "options"])
 def test_a_token_that_no_header_carries_is_refused_in_words_that_do_not_quote_it(bad, how, monkeypatch):
     token = f"s3cr3t{bad}s3cr3t"
     if how == "environment" and "\x00" in bad:
         pytest.skip("no environment has it")
     ways = {
-        "token=": lambda: AISSourceLister("ais://b/", endpoint="http://h", token=token),
-        "environment": lambda: list(AISSourceLister("ais://b/", endpoint="http://127.0.0.1:9")),
-        "client=": lambda: AISFileLoader(["ais://b/x"], client=Client("http://h", token=token)),
+        "environment": lambda: list(AISSourceLister("ais://b/", cluster="http://127.0.0.1:9")),
+        "client": lambda: AISFileLoader(["ais://b/x"], cluster=Client("http://h", token=token)),
         "options": lambda: StoreOptions(token=token),
-        "facade": lambda: list(
-            wds.WebDataset(["ais://b/x"], shardshuffle=False, endpoint="http://h", token=token)
-        ),
     }
     if how == "environment":
         monkeypatch.setenv("AIS_AUTHN_TOKEN", token)

@@ -15,8 +15,6 @@ from torchdata_ais.local import Bandwidth, LocalCluster
 from torchdata_ais.store import StoreOptions, open_blocks, read_ahead
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
-
 SIZE = 6_000_000
 
 
@@ -126,7 +124,7 @@ def test_a_block_lost_to_ctrl_c_is_not_followed_by_others(
 def test_the_next_shard_is_asked_for_before_the_one_under_way_ends(cluster: LocalCluster) -> None:
     urls = [f"ais://b/s-{number}.tar" for number in range(3)]
     before = requests(cluster)
-    members = iter(AISFileLoader(urls, endpoint=cluster.endpoint))
+    members = iter(AISFileLoader(urls, cluster=cluster.endpoint))
     next(members)
     assert requests(cluster) == before + 1
     for _ in range(55):
@@ -139,7 +137,7 @@ def test_the_next_shard_is_asked_for_before_the_one_under_way_ends(cluster: Loca
 
 
 def test_what_is_wrong_with_the_next_shard_is_told_in_its_turn(cluster: LocalCluster) -> None:
-    lister = AISSourceLister(["ais://b/s-0.tar", "ais://none"], endpoint=cluster.endpoint)
+    lister = AISSourceLister(["ais://b/s-0.tar", "ais://none"], cluster=cluster.endpoint)
     members = iter(lister.load_tar())
     assert len([next(members) for _ in range(60)]) == 60
     with pytest.raises(NotFoundError):
@@ -154,6 +152,6 @@ def test_a_source_that_has_to_be_waited_for_is_asked_when_its_shard_is_needed(cl
             assert len(got) == 60 * number
             yield f"ais://b/s-{number}.tar"
 
-    for path, _ in AISFileLoader(urls(), endpoint=cluster.endpoint):
+    for path, _ in AISFileLoader(urls(), cluster=cluster.endpoint):
         got.append(path.member)
     assert len(got) == 180

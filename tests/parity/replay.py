@@ -82,7 +82,7 @@ class Replay:
         url = self.url_of(row)
         parts = urlsplit(url)
         headers = {k: v for k, v in row["headers"].items() if k.lower() not in ("content-length", "host")}
-        connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=60)
         body = self.translate(body_of(row["body"]).decode("latin-1")).encode("latin-1") or None
         path = url.split(parts.netloc, 1)[1]
         try:

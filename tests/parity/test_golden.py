@@ -31,7 +31,6 @@ def found() -> dict[str, list[str]]:
     return out
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("group", GROUPS)
 def test_answers_are_those_of_a_real_node(found: dict[str, list[str]], group: str) -> None:
     if group in replay.DIFFERENT:

@@ -115,13 +115,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return out
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("group", GROUPS)
 def test_answers_are_those_of_a_real_node(found: dict[str, list[str]], group: str) -> None:
     assert not found[group], "\n".join(found[group])
 
 
-@pytest.mark.timeout(60)
 def test_without_the_faults_what_cannot_be_had_is_an_error_before_the_first_byte() -> None:
     with LocalCluster(targets=2) as cluster:
         session = replay.Replay(cluster.endpoint, cluster.target_urls[0])

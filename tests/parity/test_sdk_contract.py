@@ -15,8 +15,6 @@ from aistore.sdk import ListObjectFlag
 from aistore.sdk.archive_config import ArchiveConfig, ArchiveMode
 from aistore.sdk.errors import AISError, ErrBckAlreadyExists, ErrBckNotFound, ErrObjNotFound
 
-pytestmark = pytest.mark.timeout(60)
-
 SDK = tuple(int(part) for part in metadata.version("aistore").split(".")[:2])
 WAIT_S = 16  # the SDK polls every max(t/64, min(t/8, 1)) seconds
 

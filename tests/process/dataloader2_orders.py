@@ -187,9 +187,7 @@ def everything() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    import torchdata_ais.dataloader2
+    from torchdata_ais.dataloader2 import torchdata_names
 
-    json.dump(
-        {"home": torchdata_ais.dataloader2.DataLoader2.__module__.partition(".")[0], "orders": everything()},
-        sys.stdout,
-    )
+    home = torchdata_names.DataLoader2.__module__.partition(".")[0]
+    json.dump({"home": home, "orders": everything()}, sys.stdout)

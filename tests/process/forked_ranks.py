@@ -59,7 +59,7 @@ def run_forked(
             try:
                 answers.append(end.recv())
             except EOFError:
-                process.join(5)
+                process.join(60)
                 answers.append({"died": process.exitcode})
         return answers
     finally:
@@ -68,7 +68,7 @@ def run_forked(
             if process.is_alive() and process.pid is not None and process.pid > 1:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.join(5)
+                process.join(60)
             end.close()
 
 
@@ -90,7 +90,7 @@ def _run(program: Program, rank: int, group: bool, job: dict[str, Any], answer: 
         if group:
             store = dist.FileStore(job["store"], job["ranks"])
             dist.init_process_group(
-                "gloo", store=store, rank=rank, world_size=job["ranks"], timeout=timedelta(seconds=30)
+                "gloo", store=store, rank=rank, world_size=job["ranks"], timeout=timedelta(seconds=60)
             )
         try:
             said = {"value": program(rank, job)}

@@ -80,7 +80,7 @@ def session(target: Callable[..., None], *args: Any) -> Iterator[Any]:
         for pid in living_in(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.join(10)
+        process.join(60)
         process.close()
         answers.close()
 

@@ -34,8 +34,6 @@ from torchdata_ais.errors import (
 )
 from torchdata_ais.testing import example_shards, shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head></html>" * 20
 OBJECTS = {
     "html.tar": HTML,
@@ -60,7 +58,7 @@ def epoch(
     source: Any, endpoint: str, options: StoreOptions | None = None, specs: str = "jpg cls"
 ) -> list[Any]:
     """Run the basic chain under DataLoader2 with two workers."""
-    pipe: Any = AISSourceLister(source, endpoint=None if options else endpoint, options=options)
+    pipe: Any = AISSourceLister(source, cluster=options or endpoint)
     chain = pipe.shuffle().load_tar().group_samples().decode("torchrgb8", size=32).to_tuple(specs).batched(4)
     with DataLoader2(chain, reading_service=MultiProcessingReadingService(2)) as loader:
         return list(loader)
@@ -141,8 +139,8 @@ def test_no_cluster_named_at_all_says_how_to_name_one(monkeypatch: pytest.Monkey
 
 def test_a_malformed_endpoint_and_an_unknown_spec_fail_when_the_chain_is_built() -> None:
     with pytest.raises(UsageError, match="no address of a cluster"):
-        AISSourceLister("ais://pets", endpoint="not a url")
-    pipe: Any = AISSourceLister("ais://pets", endpoint="http://h:1")
+        AISSourceLister("ais://pets", cluster="not a url")
+    pipe: Any = AISSourceLister("ais://pets", cluster="http://h:1")
     with pytest.raises(UsageError, match="Did you mean torchrgb"):
         pipe.load_tar().group_samples().decode("tochrgb")
 
@@ -181,6 +179,6 @@ def test_a_lambda_under_worker_processes_says_what_to_do(
 
 @pytest.mark.ci
 def test_a_lambda_in_a_program_says_what_to_do() -> None:
-    done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", LAMBDA], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("The pipe cannot be sent to worker processes: "), done.stderr
     assert "pip install dill" in done.stdout

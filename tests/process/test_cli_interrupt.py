@@ -67,23 +67,21 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seco
 MOMENTS = [
     (library, delay)
     for library, delays in {
-        "libtorch": (0.0, 0.1, 0.3, 0.6),
-        "_multiarray_umath": (0.0, 0.05, 0.2),
-        "libtorch_python": (0.0, 0.2, 0.5, 0.9, 1.3, 1.8),
+        "libtorch": (0.0, 0.3),
+        "_multiarray_umath": (0.0, 0.2),
+        "libtorch_python": (0.0, 0.5, 1.3),
         "_xxhash": (0.0, 0.1),
     }.items()
     for delay in delays
 ]
 
 
-ONE = [("libtorch_python", 0.0)]
-WITHOUT_TORCH = [(library, delay) for library in ("_ssl", "_xxhash") for delay in (0.0, 0.02, 0.05, 0.1)]
+WITHOUT_TORCH = [("_ssl", 0.0), ("_ssl", 0.05), ("_xxhash", 0.0), ("_xxhash", 0.02), ("_xxhash", 0.1)]
 
 
 @pytest.mark.parametrize(
     ("words", "moments"),
     [
-        pytest.param(("lint", "{shard}"), ONE, id="one", marks=pytest.mark.ci),
         pytest.param(("lint", "{shard}"), MOMENTS, id="lint", marks=pytest.mark.ci),
         pytest.param(("ls", "ais://b"), WITHOUT_TORCH, id="ls", marks=pytest.mark.ci),
     ],
@@ -101,7 +99,7 @@ def test_ctrl_c_while_a_command_begins_prints_one_line_at_most(
                 time.sleep(delay)
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=30)
+                out, err = process.communicate(timeout=60)
             finally:
                 process.kill()
         if process.returncode == 130:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.timeout(100), pytest.mark.ci]
+pytestmark = pytest.mark.ci
 
 SCRIPT = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -60,7 +60,7 @@ def interrupted(folder: Path, endpoint: str, words: list[str], calls: int, ready
                 time.sleep(0.01)
             assert process.poll() is None, process.communicate()
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 130

@@ -30,7 +30,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize(("workers", "engine"), [(0, "auto"), (1, "dataloader2"), (1, "dataloader")])
 def test_the_traceback_of_a_wrong_field_is_short_and_says_where(
     tmp_path: Path, workers: int, engine: str

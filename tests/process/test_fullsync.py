@@ -15,8 +15,6 @@ from torchdata_ais.dataloader2.own.fullsync import FullSync
 from torchdata_ais.dataloader2.own.loader import DataLoader2
 from torchdata_ais.errors import LoaderError, StallError
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def uneven(rank: int, job: dict[str, Any]) -> Any:
     """Iterate twice, pause between, and break off once in between at the same place."""

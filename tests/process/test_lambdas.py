@@ -18,7 +18,6 @@ from torchdata_ais.testing import example_shards
 
 pytest.importorskip("dill")
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore:(Lambda|Local) function is not supported"),
 ]
 

@@ -17,7 +17,7 @@ from torchdata_ais.ranks import machine
 from torchdata_ais.store import shared_bytes
 from torchdata_ais.testing import write_shard
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.kills
 
 
 def mapped(_: Any = None) -> set[str]:

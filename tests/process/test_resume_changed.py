@@ -17,8 +17,6 @@ from torchdata_ais.loaders import ais_loader, load_state_dict, state_dict
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes, write_shard
 
-pytestmark = pytest.mark.timeout(90)
-
 SHARDS, SAMPLES = 5, 8
 
 

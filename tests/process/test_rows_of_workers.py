@@ -17,8 +17,6 @@ from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.stage.rows import BatchRows
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(90)
-
 SAMPLES = 60
 SIZE = 48
 

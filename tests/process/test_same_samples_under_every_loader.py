@@ -15,8 +15,6 @@ from torchdata_ais.stage.pipe import ShardingFilter
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.testing import write_shard
 
-pytestmark = pytest.mark.timeout(120)
-
 EPOCHS = 3
 
 

@@ -19,8 +19,6 @@ from torchdata_ais.local import LocalCluster, Reset
 from torchdata_ais.store import put_object
 from torchdata_ais.testing import example_shards
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

@@ -20,8 +20,6 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers import process
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def load(pipe: Any, workers: int = 2, *args: Any, **options: Any) -> Any:
     return DataLoader2(pipe, reading_service=MultiProcessingReadingService(workers, *args, **options))
@@ -183,8 +181,8 @@ def test_worker_processes_inside_a_daemonic_process_are_refused_with_a_way_out()
     answers = context.Queue()
     child = context.Process(target=inside_a_daemon, args=(answers,), daemon=True)
     child.start()
-    assert "daemonic" in answers.get(timeout=20)
-    child.join(10)
+    assert "daemonic" in answers.get(timeout=60)
+    child.join(60)
     answers.close()
     answers.join_thread()
 

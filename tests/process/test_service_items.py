@@ -20,8 +20,6 @@ from torchdata_ais.dataloader2 import DataLoader2, InProcessReadingService
 from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 
-pytestmark = pytest.mark.timeout(60)
-
 PREFETCH = [(0, 0), (10, 10)]
 
 

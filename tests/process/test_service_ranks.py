@@ -21,7 +21,7 @@ from forked_ranks import free_port, run_forked
 from service_pipes import EVERY_ITEM
 from service_sessions import living_in
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.kills
 
 PROGRAM = Path(__file__).with_name("service_rank_program.py")
 

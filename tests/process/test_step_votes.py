@@ -23,7 +23,7 @@ from torchdata_ais.ranks import steps as steps_of_ranks
 from torchdata_ais.ranks.intervals import interval_of
 from torchdata_ais.testing import example_shards
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.kills
 
 COUNTS = (24, 40, 32, 28)
 
@@ -223,7 +223,7 @@ def test_a_rank_that_is_killed_ends_the_others_with_its_name(tmp_path: Path) -> 
         assert answer["kind"] == "LoaderError", answer
         assert "ank 1 (pid" in answer["error"]
         assert "has ended while the others waited for its next step" in answer["error"]
-        assert answer["seconds"] < 30
+        assert answer["seconds"] < 60
 
 
 @pytest.mark.ci

@@ -137,5 +137,5 @@ def test_readme_and_tests_pass_with_the_installed_wheel(built: Path, installed: 
     (folder,) = tmp_path.iterdir()
     shutil.rmtree(folder / "torchdata_ais")  # so that nothing but the wheel can be meant
     python = installed / "bin" / "python"
-    said = run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", README, MODULE], folder)
+    said = run([python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", README, MODULE], folder)
     assert re.search(r"\d\d passed", said), said

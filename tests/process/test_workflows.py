@@ -64,7 +64,7 @@ def test_a_samples_become_shards_which_the_cluster_shuffles(
             writer.write(sample)
     assert list(tmp_path.iterdir()) == []
     straight = f"ais://{bucket.name}/straight-%02d.tar"
-    with ShardWriter(straight, maxcount=4, client=ais_client) as writer:
+    with ShardWriter(straight, maxcount=4, cluster=ais_client) as writer:
         for sample in pets():
             writer.write(sample)
     names = [entry.name for entry in bucket.list_all_objects(prefix="samples")]
@@ -107,7 +107,7 @@ def test_a_samples_become_shards_which_the_cluster_shuffles(
 
 def filled(bucket: Any) -> Any:
     with ShardWriter(
-        f"ais://{bucket.name}/shuffled-shard-%d.tar", maxcount=10, client=bucket.client
+        f"ais://{bucket.name}/shuffled-shard-%d.tar", maxcount=10, cluster=bucket.client
     ) as writer:
         for sample in pets():
             writer.write(sample)
@@ -207,7 +207,7 @@ def augment(sample: dict[str, Any]) -> dict[str, Any]:
 def test_c_both_sides_make_the_same_samples(etl_cluster: LocalCluster) -> None:
     client = etl_cluster.client()
     bucket = client.bucket("imagenet").create()
-    with ShardWriter("ais://imagenet/imagenet-val-%06d.tar", maxcount=6, client=client) as writer:
+    with ShardWriter("ais://imagenet/imagenet-val-%06d.tar", maxcount=6, cluster=client) as writer:
         for number, pet in enumerate(make_pets(36)):
             writer.write({"__key__": f"{number * 7919:07d}", "cls": pet["cls"], "jpg": pet["image.jpg"]})
     template = "imagenet-val-{000000..000005}.tar"
@@ -249,7 +249,7 @@ def test_d_processes_here_and_the_cluster_there_write_the_same_shards(etl_cluste
         client.bucket(name).create()
     done = convert(
         "ais://originals/", "ais://by-client/shuffled-shard-%d.tar", decode="pil", map=mirrored, processes=2,
-        maxcount=10, client=client,
+        maxcount=10, cluster=client,
     )  # fmt: skip
     assert done.samples == PETS
     ensure_etl(client, "mirrored", shard_etl(decode="pil")(mirrored))

@@ -34,8 +34,6 @@ from torchdata_ais.indexing.shard_idx import ClusterIndex, samples_in
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions
 
-pytestmark = pytest.mark.timeout(100)
-
 KEYS = ("", "d/", "d.x/", "caf\u00e9/", "long/" * 40, "x" * 120, "g\udce9")
 FIELDS = ("jpg", "JPG", "seg.PNG", "cls", "a.b.c", "y" * 110, "\u00fc.txt", ".jpg", "")
 LOOSE = ("README", ".hidden", "__meta__/a.json", "folder/", "d/._a.jpg", "._a.jpg", "n" * 200)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from torchdata_ais.codecs import build_decoder, build_encoder, tenbin
+from torchdata_ais.codecs import Decoder, build_encoder, tenbin
 from torchdata_ais.codecs.handlers import gunzip
 from torchdata_ais.errors import DecodeError
 
@@ -37,7 +37,7 @@ ARRAYS = nps.arrays(
 def round_trip(field: str, value: Any) -> Any:
     data = build_encoder()({"__key__": "a", field: value})
     assert isinstance(data[field], bytes)
-    return build_decoder()(data)[field]
+    return Decoder()(data)[field]
 
 
 def equal(left: np.ndarray, right: Any) -> bool:
@@ -123,7 +123,7 @@ def test_lossless_images(plane: np.ndarray, channels: int) -> None:
     spec = {1: "l8", 3: "rgb8", 4: "rgba8"}[channels]
     for field in ("png", "tiff", "webp", "mask.png.gz"):
         data = build_encoder()({field: pixels})
-        assert np.array_equal(build_decoder(spec)(data)[field], pixels)
+        assert np.array_equal(Decoder(spec)(data)[field], pixels)
 
 
 @check
@@ -169,7 +169,7 @@ def test_gunzip_gives_all_members_or_says_that_they_are_too_much(parts: list[byt
 )
 def test_any_bytes_decode_or_are_a_decode_error(data: bytes, field: str) -> None:
     with contextlib.suppress(DecodeError):
-        build_decoder()({"__key__": "a", field: data})
+        Decoder()({"__key__": "a", field: data})
 
 
 @check

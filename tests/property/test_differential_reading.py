@@ -48,7 +48,7 @@ STRICTER: dict[str, tuple[str, str]] = {
     "hard link": ("end a.jpg,png", _LINK),
     "symbolic link": ("end a.jpg,png", _LINK),
     "link out of the shard": ("UnsupportedMemberError", _LINK),
-    "no end": ("TruncatedShardError a.jpg,cls b.jpg,cls", _CUT + "; require_end=False allows it"),
+    "no end": ("TruncatedShardError a.jpg,cls b.jpg,cls", _CUT + "; Safety(require_end=False) allows it"),
     "zero block in the middle": ("BadHeaderError", _DAMAGED),
     "two archives in one": ("end a.jpg,cls b.jpg,cls c.jpg,cls", "joined archives are read to the end"),
     "header 1 damaged": ("BadHeaderError", _DAMAGED),

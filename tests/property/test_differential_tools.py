@@ -78,7 +78,7 @@ def test_shards_of_other_programs_are_read_alike(program: str, files: Path, tmp_
     words = [places.get(word, word) for word in PROGRAMS[program].split()]
     if shutil.which(words[0]) is None:
         pytest.skip(f"{words[0]} is not installed")
-    subprocess.run(words, cwd=files, check=True, timeout=30)
+    subprocess.run(words, cwd=files, check=True, timeout=60)
     expected = read(theirs, shard)
     assert read(ours, shard) == expected
     assert len(expected) >= 1
@@ -93,7 +93,7 @@ def test_shards_that_were_appended_to_are_read_alike(files: Path, tmp_path: Path
             ["tar", words[0], str(tmp_path / words[1]), "-C", str(files)]
             + ([str(tmp_path / "b.tar")] if words[0] == "-Af" else members),
             check=True,
-            timeout=30,
+            timeout=60,
         )
     assert read(ours, tmp_path / "a.tar") == read(theirs, tmp_path / "a.tar")
     assert len(read(ours, tmp_path / "a.tar")) == 3

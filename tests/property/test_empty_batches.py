@@ -15,12 +15,18 @@ from torchdata_ais import AISSampleReader, SampleIndex, ais_loader
 from torchdata_ais.errors import EmptyBatchError
 from torchdata_ais.testing import example_shards
 
-TOTAL = 60
+TOTAL = 30
 
 
 @pytest.fixture(scope="module")
 def index() -> SampleIndex:
     return SampleIndex.build(example_shards(counts=(25, 35)))
+
+
+@pytest.fixture(scope="module")
+def small() -> SampleIndex:
+    """Half of it: where most batches are empty, an epoch takes the square of its length."""
+    return SampleIndex.build(example_shards(counts=(12, TOTAL - 12)))
 
 
 def is_kept(sample: dict[str, Any], kept: frozenset[int]) -> bool:
@@ -38,15 +44,15 @@ def batches(loader: Any) -> list[list[int]]:
 
 def kept_of(rng: random.Random) -> frozenset[int]:
     """Return samples that a filter leaves: some of all, or of the beginning, the middle or the end."""
-    begin = rng.choice([0, 0, 20, 40])
-    end = rng.choice([TOTAL, begin + 10, begin + 20])
+    begin = rng.choice([0, 0, 10, 20])
+    end = rng.choice([TOTAL, begin + 6, begin + 10])
     return frozenset(rng.sample(range(begin, end), rng.randint(1, 6)))
 
 
 @given(seed=st.integers(0, 2**32), data=st.data())
 @settings(max_examples=examples(25), deadline=None)
 def test_promise_5_a_run_with_substitutes_resumes_at_every_step_on_every_topology(
-    index: SampleIndex, seed: int, data: st.DataObject
+    small: SampleIndex, seed: int, data: st.DataObject
 ) -> None:
     kept = kept_of(random.Random(seed))
     shuffle: Any = data.draw(st.sampled_from(["samples", "runs", None]))
@@ -55,7 +61,7 @@ def test_promise_5_a_run_with_substitutes_resumes_at_every_step_on_every_topolog
     ranks = data.draw(st.sampled_from([1, 2, 3]))
 
     def loader(rank: int = 0, world: int = ranks, **how: Any) -> Any:
-        pipe = pipe_of(index, kept, shuffle=shuffle, tail=tail)
+        pipe = pipe_of(small, kept, shuffle=shuffle, tail=tail)
         return ais_loader(pipe, global_batch=batch, rank=rank, world_size=world, seed=seed, **how)
 
     whole, states = [], []

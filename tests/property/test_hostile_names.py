@@ -39,8 +39,6 @@ from torchdata_ais.writing.classes import read_classes
 sys.path.insert(0, str(Path(__file__).parents[1] / "fault"))
 from store_rawserver import RawServer, Request
 
-pytestmark = pytest.mark.timeout(120)
-
 ENTRY_POINTS: dict[str, EntryPoint] = {}
 PICTURE = b"\xff\xd8\xff\xe0picture"
 
@@ -325,7 +323,7 @@ def indexes_of_other_tools_on_a_web_server(name: str, place: Path) -> None:
     with served(serving(files), "/data/") as server:
         attempt(
             *(
-                lambda file=file: SampleIndex.open(server.endpoint + file, options=quick(server))
+                lambda file=file: SampleIndex.open(server.endpoint + file, cluster=quick(server))
                 for file in files
             )
         )
@@ -342,7 +340,7 @@ def heads_on_a_web_server(name: str, place: Path) -> None:
         files = {f"/data/{path.name}": path.read_bytes() for path in place.iterdir() if path.is_file()}
         with served(serving(files), "/data/") as server:
             options, url = quick(server), f"{server.endpoint}/data/"
-            attempt(partial(SampleIndex.open, url, options=options, index_dir=place / "kept"))
+            attempt(partial(SampleIndex.open, url, cluster=options, index_dir=place / "kept"))
 
 
 # Answers of a cluster
@@ -438,10 +436,10 @@ def objects_in_a_listing(name: str, place: Path) -> None:
         options = quick(server)
         attempt(
             lambda: list(
-                AISSourceLister("ais://pets", options=options).load_tar(options=options).group_samples()
+                AISSourceLister("ais://pets", cluster=options).load_tar(cluster=options).group_samples()
             ),
-            lambda: SampleIndex.build("ais://pets", where=place / "index", options=options),
-            lambda: convert("ais://pets/", f"{place}/out/s-%d.tar", options=options),
+            lambda: SampleIndex.build("ais://pets", where=place / "index", cluster=options),
+            lambda: convert("ais://pets/", f"{place}/out/s-%d.tar", cluster=options),
             lambda: ObjectCache(str(place / "cache"), 1 << 20).fetch(
                 list_objects("ais://pets", options=options)[0], options
             ),

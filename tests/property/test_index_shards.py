@@ -18,8 +18,6 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.store import StoreOptions, read_range, target_of
 
-pytestmark = pytest.mark.timeout(100)
-
 KEYS = ("a", "b/c", "d.x/e", "caf\u00e9", "long/" * 40 + "f", "x" * 120, "g\udce9")
 FIELDS = ("jpg", "seg.PNG", "cls", "json", "y" * 110, "\u00fc.txt")
 LOOSE = ("README", ".hidden", "__meta__/a.json", "folder/", "d/._a.jpg", "n" * 200)
@@ -80,16 +78,16 @@ def test_promise_3_every_way_to_index_finds_the_samples_of_the_stream(cluster: L
     for name, data in shards.items():
         bucket.object(name.rpartition("/")[2]).get_writer().put_content(data)
     options = StoreOptions(endpoint=cluster.endpoint)
-    streamed: list[Sample] = list(AISSourceLister("ais://b/s-", options=options).load_tar().group_samples())
+    streamed: list[Sample] = list(AISSourceLister("ais://b/s-", cluster=options).load_tar().group_samples())
     headers: dict[
         tuple[str, str], list[int]
     ] = {}  # where the members of each sample begin, its links included
-    for path, _ in AISSourceLister("ais://b/s-", options=options).load_tar():
+    for path, _ in AISSourceLister("ais://b/s-", cluster=options).load_tar():
         parts = split_name(path.member)
         if parts is not None:
             headers.setdefault((path.url, parts[0]), []).append(path.offset)
     by_reading, by_cluster = (
-        SampleIndex.build("ais://b/s-", method=method, options=options) for method in ("read", "cluster")
+        SampleIndex.build("ais://b/s-", method=method, cluster=options) for method in ("read", "cluster")
     )
     assert len(streamed) == len(by_reading) == len(by_cluster) > 100
     assert by_reading.digest == by_cluster.digest
@@ -122,7 +120,7 @@ def test_promise_1_what_the_cluster_says_of_damaged_indexes_is_never_another_sam
     bucket = cluster.client().bucket("c").create()
     options = StoreOptions(endpoint=cluster.endpoint)
     bucket.object("s.tar").get_writer().put_content(random_shard(random.Random(3)))
-    SampleIndex.build("ais://c/s.tar", method="cluster", options=options)
+    SampleIndex.build("ais://c/s.tar", method="cluster", cluster=options)
     node = target_of("ais://c/s.tar", options)
     url = f"{node}/v1/objects/.sys-shardidx/ais/%40%23/c/s.tar.idx?provider=ais"
     data = read_range(url, 0, 1 << 20, options)

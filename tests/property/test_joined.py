@@ -29,8 +29,6 @@ from torchdata_ais.index.partners import DuplicateKeysError, paired
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import write_shard
 
-pytestmark = pytest.mark.timeout(100)
-
 Table = dict[str, dict[str, bytes]]
 
 

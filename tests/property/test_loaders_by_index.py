@@ -24,8 +24,6 @@ from torchdata_ais.loaders import as_dataset
 from torchdata_ais.stage.slots import plan_of
 from torchdata_ais.testing import write_shard
 
-pytestmark = pytest.mark.timeout(100)
-
 SIZES = (13, 23, 40)
 EPOCHS = 3
 QUIET: Any = {"deadline": None, "suppress_health_check": list(HealthCheck), "phases": [Phase.generate]}

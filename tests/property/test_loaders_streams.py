@@ -16,7 +16,6 @@ from torchdata_ais.loaders import as_dataset
 from torchdata_ais.testing import write_shard
 
 pytestmark = [
-    pytest.mark.timeout(100),
     pytest.mark.filterwarnings("ignore:the . ranks may take different numbers"),
 ]
 

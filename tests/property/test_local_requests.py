@@ -82,7 +82,7 @@ class Asker:
         self.nodes = [urlsplit(url).netloc for url in (cluster.endpoint, *cluster.target_urls)]
 
     def ask(self, node: str, method: str, path: str, body: bytes, headers: dict[str, str]) -> int:
-        connection = http.client.HTTPConnection(node, timeout=15)
+        connection = http.client.HTTPConnection(node, timeout=60)
         try:
             headers = {**headers, "Authorization": f"Bearer {self.cluster.token}"}
             connection.request(method, path, body, headers)

@@ -20,8 +20,6 @@ from torchdata_ais.plan.packing import Groups, bucketed, packed
 from torchdata_ais.stage.slots import plan_of
 from torchdata_ais.testing import write_shard
 
-pytestmark = pytest.mark.timeout(100)
-
 LENGTHS = np.random.default_rng(3).integers(1, 40, 200)
 
 
@@ -90,7 +88,7 @@ def test_packs_of_log_normal_lengths_are_full(mean: float, sigma: float, budget:
     sums = np.add.reduceat(lengths[groups.order], np.concatenate([[0], groups.ends[:-1]]))
     assert sums.max() <= budget
     assert 1 - sums.sum() / (len(groups) * budget) < 0.0005
-    assert took < 70_000 * 30e-6  # of 10 us: this machine may have other things to do
+    assert took < 70_000 * 50e-6  # of 10 us, on a machine with other things to do
 
 
 def test_the_order_of_packs_is_that_of_the_version_before() -> None:

@@ -17,8 +17,6 @@ from torchdata_ais.pipes import Bucketer, Packer
 from torchdata_ais.reading.pooled import length_in
 from torchdata_ais.testing import write_shard
 
-pytestmark = pytest.mark.timeout(60)
-
 COUNTS = (23, 31, 17, 29)
 LENGTHS = [1 + number * 13 % 40 for number in range(sum(COUNTS))]
 

@@ -35,7 +35,7 @@ from torchdata_ais.samples import Sample as SampleToo
 
 
 def the_chain() -> None:
-    lister = AISSourceLister("ais://pets/train-{000..099}.tar", endpoint="http://h:51080")
+    lister = AISSourceLister("ais://pets/train-{000..099}.tar", cluster="http://h:51080")
     loaded = lister.shuffle().load_tar(open_shards=4, retry=Retry(attempts=3))
     assert_type(loaded, AISFileLoader)
     for path, data in loaded:

@@ -31,14 +31,13 @@ from typing_extensions import Unpack
 
 from torchdata_ais import pipes
 from torchdata_ais.codecs import DecoderNames
-from torchdata_ais.pipes.load_tar import LoadTarNames
 from torchdata_ais.index import ShardsFrom
 from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.stage.collate import Ragged
 from torchdata_ais.stage.pipe import Pipe
 from torchdata_ais.stage.policy import OnError
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry
+from torchdata_ais.store import Cluster, ObjectCache, Retry
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -198,13 +199,13 @@ def test_what_a_busy_machine_keeps_a_thread_from_is_counted() -> None:
 
 
 class Slow(BatchRecorder):
-    """Has a batch more each time, and tells of it late, if at all."""
+    """Has a batch more each time, and returns it when the test allows."""
 
     def __init__(self) -> None:
-        self.late_s, self._count_of = 0.0, 0
+        self.allowed, self._count_of = threading.Event(), 0
 
     def take(self) -> Recorded:
-        time.sleep(self.late_s)
+        assert self.allowed.wait(60)
         self._count_of += 1
         return Recorded(7, ["load_tar()"], [BatchRecord(1, self._count_of, 1.0, 0.1)], [])
 
@@ -218,7 +219,7 @@ def answering() -> Iterator[tuple[Asked, Slow]]:
         yield line, worker.recorder
     finally:
         line.close()
-        worker.join(5.0)
+        worker.join(60)
         theirs.close()
 
 
@@ -227,15 +228,16 @@ def numbers(line: Asked) -> list[int] | None:
     return None if noted is None else [batch.number for batch in noted.batches]
 
 
-@pytest.mark.timeout(30)
 def test_what_came_too_late_is_told_again_and_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 0.2)
+    monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 60.0)
     with answering() as (line, recorder):
+        recorder.allowed.set()
         assert numbers(line) == [1]
-        recorder.late_s = 0.5
+        recorder.allowed.clear()
+        monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 0.1)
         assert numbers(line) is None
-        recorder.late_s = 0.0
-        monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 5.0)
+        recorder.allowed.set()
+        monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 60.0)
         assert numbers(line) == [2, 3]
         assert numbers(line) == [4]
 

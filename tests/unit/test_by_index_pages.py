@@ -13,7 +13,7 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = [pytest.mark.ci, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.ci
 
 PROGRAM = """
 import random, resource, sys
@@ -21,7 +21,7 @@ from torchdata_ais import SampleIndex
 from torchdata_ais.reading.by_index import IndexedReader
 from torchdata_ais.reading.requests import Wanted
 
-index = SampleIndex.open(sys.argv[2], shards_from="ais://b/", endpoint=sys.argv[1])
+index = SampleIndex.open(sys.argv[2], shards_from="ais://b/", cluster=sys.argv[1])
 wanted = [Wanted(one) for one in index.take(random.Random(3).choices(range(len(index)), k=900))]
 faults = []
 for _ in range(5):
@@ -39,7 +39,7 @@ def test_samples_at_random_fault_few_pages(tmp_path: Path) -> None:
         cluster.client().bucket("b").create()
         data = shard_bytes({f"{number:02d}.jpg": bytes(110_000) for number in range(40)})
         put_object("ais://b/s.tar", data, StoreOptions(endpoint=cluster.endpoint))
-        index = SampleIndex.build("ais://b/s.tar", method="read", endpoint=cluster.endpoint)
+        index = SampleIndex.build("ais://b/s.tar", method="read", cluster=cluster.endpoint)
         index.save(tmp_path / "index")
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, cluster.endpoint, str(tmp_path / "index")],

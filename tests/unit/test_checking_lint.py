@@ -125,7 +125,7 @@ def test_of_many_problems_of_a_shard_twenty_are_kept_and_all_counted(tmp_path: P
 def test_a_cluster_that_is_gone_ends_the_check_at_once() -> None:
     options = StoreOptions(endpoint="http://127.0.0.1:9", retry=Retry(attempts=1))
     with pytest.raises(ConnectError):
-        lint_shards("ais://pets/s-{000..999}.tar", options=options)
+        lint_shards("ais://pets/s-{000..999}.tar", cluster=options)
 
 
 def test_no_shard_is_an_error_not_a_clean_bill(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_missing_library_is_told_once_with_the_way_round(
     def gone(*_: object) -> None:
         raise MissingLibraryError.at("cbor needs cbor2", todo="pip install it")
 
-    monkeypatch.setattr("torchdata_ais.checking.lint.build_decoder", lambda **_: gone)
+    monkeypatch.setattr("torchdata_ais.checking.lint.Decoder", lambda **_: gone)
     path = write_shard(tmp_path / "a.tar", [("a.cbor", b"1")])
     with pytest.raises(UsageError, match="--no-decode"):
         lint_shards(path)

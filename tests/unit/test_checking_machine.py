@@ -11,13 +11,13 @@ from command import run
 from torchdata_ais.checking import Rate, Speed, diagnose, measure
 from torchdata_ais.checking import doctor as doctor_module
 from torchdata_ais.checking.speed import _advice
+from torchdata_ais.dataloader2 import torchdata_names
 from torchdata_ais.examples.pets import make_shards
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.versions import show_versions, versions
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 def test_bench_times_every_stage_in_a_cluster_and_suggests_workers(ais_bucket: Any, ais_cluster: Any) -> None:
     for number, shard in enumerate(make_shards([6, 6])):
         ais_bucket.object(f"s-{number}.tar").get_writer().put_content(shard)
@@ -99,6 +99,12 @@ def test_a_broken_library_is_a_finding_and_no_crash(monkeypatch: pytest.MonkeyPa
     assert checks["codecs"].text == "OSError: libnvrtc.so: cannot open shared object file"
     assert checks["loaders"].state == "ok"
     assert "DataLoader2, and DataLoader" in checks["loaders"].text
+
+
+def test_doctor_names_whose_dataloader2_is_used() -> None:
+    theirs = torchdata_names.DataLoader2.__module__.startswith("torchdata.")
+    expected = "torchdata's DataLoader2" if theirs else "this package's DataLoader2"
+    assert expected in doctor_module._loaders().text
 
 
 def test_versions_name_what_is_installed_and_leave_out_what_is_not(

@@ -22,8 +22,6 @@ from torchdata_ais.store import Retry, StoreOptions, read_range
 from torchdata_ais.testing import shard_bytes
 from torchdata_ais.urls import ObjectURL
 
-pytestmark = pytest.mark.timeout(60)
-
 SHARD = shard_bytes(
     {f"a{n:04d}.{ext}": f"{n}{ext}".encode() * 50 for n in range(40) for ext in ("txt", "cls")}
 )
@@ -61,7 +59,7 @@ def flags(cluster: LocalCluster) -> dict[str, int]:
 
 
 def bytes_of(cluster: LocalCluster, name: str) -> bytes:
-    return requests.get(f"{cluster.endpoint}/v1/objects/b/{name}?provider=ais", timeout=10).content
+    return requests.get(f"{cluster.endpoint}/v1/objects/b/{name}?provider=ais", timeout=60).content
 
 
 def build(cluster: LocalCluster, source: str, **how: Any) -> SampleIndex:
@@ -84,7 +82,7 @@ def test_parts_are_listed_as_such_and_give_a_crc32c_if_they_came_in_another_orde
             f"{cluster.endpoint}/v1/objects/b/{name}?provider=ais", allow_redirects=True, timeout=10
         )
         assert answer.headers["Ais-Checksum-Type"] == kind
-        chunked = requests.head(f"{answer.url}&props=chunked", timeout=10).headers.get("Ais-Chunks-Count")
+        chunked = requests.head(f"{answer.url}&props=chunked", timeout=60).headers.get("Ais-Chunks-Count")
         assert chunked == (None if name == "one.tar" else "3")
         assert bytes_of(cluster, name) == SHARD
 
@@ -176,7 +174,7 @@ def test_without_the_check_the_job_destroys_the_object(
     with pytest.raises(ReadError, match="errsize"):
         build(cluster, "ais://b/s-", method="cluster")
     assert flags(cluster)["s-0.tar"] == 64
-    answer = requests.get(f"{cluster.endpoint}/v1/objects/b/s-0.tar?provider=ais", timeout=10)
+    answer = requests.get(f"{cluster.endpoint}/v1/objects/b/s-0.tar?provider=ais", timeout=60)
     assert (answer.status_code, answer.json()["tcode"]) == (500, "ErrLmetaCorrupted")
     assert answer.json()["message"] == f"errsize ({len(SHARD)} != {THIRD})"
 

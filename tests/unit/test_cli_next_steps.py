@@ -103,7 +103,6 @@ def test_doctor_shows_the_reason_and_no_object_of_a_library() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(60)
 def test_ctrl_c_ends_lint_while_a_node_sends_nothing(
     ais_bucket: Any, ais_cluster: Any, ais_faults: Any
 ) -> None:

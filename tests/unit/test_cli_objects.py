@@ -229,7 +229,7 @@ OPTIONS = {"overwrite": "--overwrite", "resume": "--resume", "manifest": "--mani
             Remedy("Remove them, write elsewhere", "pass resume=True with manifest=", "overwrite=True"),
             "Remove them, write elsewhere, or pass --resume with --manifest, or --overwrite",
         ),
-        (Remedy("Write it again", "; if its writer never adds the marker, pass require_end=False"), "Write it again"),
+        (Remedy("Write it again", "; if there is none, pass safety=Safety(require_end=False)"), "Write it again"),
         (Remedy("Sort the shard (tar --sort=name)", in_programs("take such runs with group_samples(adjacent='split')")),
          "Sort the shard (tar --sort=name)"),
         (Remedy(in_programs('Use on_error="skip" to go on'), "name the fields to decode with only="),

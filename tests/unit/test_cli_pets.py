@@ -71,7 +71,6 @@ def _demo(*words: str) -> Any:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 def test_a_model_that_has_not_learned_fails_the_demo() -> None:
     result = _demo()
     assert "80 + 20 samples each exactly once" in result.stdout
@@ -80,7 +79,6 @@ def test_a_model_that_has_not_learned_fails_the_demo() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -1,4 +1,4 @@
-"""``cluster=``: one argument names a cluster in every call, and version 0.1's names still do."""
+"""One argument names a cluster in every call: ``cluster=``."""
 
 from __future__ import annotations
 
@@ -58,10 +58,6 @@ WAYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "StoreOptions": lambda ais: {"cluster": StoreOptions(ais.endpoint, ais.token)},
     "SDK client": lambda ais: {"cluster": ais.client()},
     "LocalCluster": lambda ais: {"cluster": ais},
-    "endpoint=": lambda ais: {"endpoint": ais.endpoint},
-    "client=": lambda ais: {"client": ais.client()},
-    "client= and token=": lambda ais: {"client": ais.client(), "token": ais.token},
-    "options=": lambda ais: {"options": StoreOptions(ais.endpoint, ais.token)},
 }
 
 URL = "ais://cluster-argument/s.tar"
@@ -106,7 +102,7 @@ def object_at(how: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("call", "way"),
     [("list_ais", way) for way in WAYS]
-    + [(call, way) for call in CALLS for way in ("SDK client", "options=")],
+    + [(call, way) for call in CALLS for way in ("SDK client", "StoreOptions")],
 )
 def test_every_call_takes_every_way(
     ais_local_cluster: Any, bucket: Any, tmp_path: Any, call: str, way: str
@@ -119,17 +115,6 @@ def test_the_calls_that_take_it_first_take_every_form(ais_local_cluster: Any, bu
     cluster = WAYS[way](ais_local_cluster)["cluster"]
     assert display_shard_images(cluster, "cluster-argument", "s.tar", objects=2).size[0] > 0
     assert object_url(cluster, "b", "o").startswith(ais_local_cluster.endpoint)
-
-
-@pytest.mark.parametrize(
-    "call", [call for call in CALLS if call != "diagnose"]
-)  # it answers, and never raises
-@pytest.mark.parametrize("name", ["endpoint", "client", "token", "options"])
-def test_the_old_names_beside_cluster_are_refused(tmp_path: Any, call: str, name: str) -> None:
-    with pytest.raises(UsageError, match=r"The cluster is named twice: .* Pass cluster= alone"):
-        CALLS[call](
-            tmp_path, cluster="http://h:1", **{name: StoreOptions("http://h:2") if name == "options" else "x"}
-        )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from torchdata_ais.codecs import (
     Continue,
     Decoder,
     basichandlers,
-    build_decoder,
     handle_extension,
     imagehandler,
     torch_audio,
@@ -90,7 +89,7 @@ def test_handlers_run_in_webdatasets_order(specs: list[Any], options: dict[str, 
     autodecode = pytest.importorskip("webdataset.autodecode")
     handlers = [autodecode.imagehandler(spec) if isinstance(spec, str) else spec for spec in specs]
     expected = autodecode.Decoder(handlers, **options)(SAMPLE)
-    ours = build_decoder(*specs, **options)(SAMPLE)
+    ours = Decoder(*specs, **options)(SAMPLE)
     assert list(ours) == list(expected)
     for field in expected:
         if field == "png" and not specs:
@@ -100,7 +99,7 @@ def test_handlers_run_in_webdatasets_order(specs: list[Any], options: dict[str, 
 
 
 def test_without_specs_the_table_and_images_to_pil() -> None:
-    assert kinds(build_decoder()(SAMPLE)) == {
+    assert kinds(Decoder()(SAMPLE)) == {
         "__key__": "str",
         "__url__": "str",
         "__note__": "str",
@@ -120,14 +119,14 @@ def test_a_handler_sees_the_name_with_a_leading_dot() -> None:
         seen.append((key, type(value)))
         return "mine" if key.endswith(".png") else None
 
-    sample = build_decoder(my_png_decoder)(SAMPLE)
+    sample = Decoder(my_png_decoder)(SAMPLE)
     assert sample["png"] == sample["seg.png"] == "mine"
     assert [name for name, _ in seen] == [".png", ".seg.png", ".cls", ".json", ".bin"]
     assert {kind for _, kind in seen} == {bytes}
 
 
 def test_continue_goes_on_after_its_handler() -> None:
-    decode = build_decoder(reverse, handle_extension("txt", shout))
+    decode = Decoder(reverse, handle_extension("txt", shout))
     assert decode({"txt.rev": b"cba"})["txt.rev"] == "ABC"
     assert decode({"txt.rev.rev": b"abc"})["txt.rev.rev"] == b"cba"  # once, as in webdataset
     assert decode({"txt.rev.gz": gzip.compress(b"cba")})["txt.rev.gz"] == "ABC"
@@ -155,22 +154,22 @@ def test_extensions_match_whole_components_from_the_end(extensions: str, matched
 def test_a_value_that_is_not_bytes_fails_unless_partial() -> None:
     sample = {"__key__": "a", "cls": 7, "txt": b"x"}
     with pytest.raises(DecodeError, match=r"its value is int, not bytes.*partial=True"):
-        build_decoder()(sample)
-    assert build_decoder(partial=True)(sample) == {"__key__": "a", "cls": 7, "txt": "x"}
-    assert build_decoder(only="txt")(sample) == {"__key__": "a", "cls": 7, "txt": "x"}
+        Decoder()(sample)
+    assert Decoder(partial=True)(sample) == {"__key__": "a", "cls": 7, "txt": "x"}
+    assert Decoder(only="txt")(sample) == {"__key__": "a", "cls": 7, "txt": "x"}
     with pytest.raises(DecodeError, match="NoneType"):
-        build_decoder(partial=True)({"__key__": "a", "cls": None})
+        Decoder(partial=True)({"__key__": "a", "cls": None})
 
 
 def test_bytearrays_and_memoryviews_are_bytes() -> None:
     sample = {"json": memoryview(b"x[7]y")[1:4], "txt": bytearray(b"hi"), "bin": memoryview(b"raw")}
-    assert build_decoder()(sample) == {"json": [7], "txt": "hi", "bin": b"raw"}
-    assert type(build_decoder()(sample)["bin"]) is bytes
+    assert Decoder()(sample) == {"json": [7], "txt": "hi", "bin": b"raw"}
+    assert type(Decoder()(sample)["bin"]) is bytes
 
 
 def test_the_result_is_a_new_sample_of_the_same_kind() -> None:
     sample = Sample({"__key__": "a", "cls": b"7"}, url="ais://b/s.tar", offset=1024)
-    decoded = build_decoder()(sample)
+    decoded = Decoder()(sample)
     assert type(decoded) is Sample
     assert (decoded.url, decoded.offset) == ("ais://b/s.tar", 1024)
     assert decoded == {"__key__": "a", "cls": 7}
@@ -180,7 +179,7 @@ def test_the_result_is_a_new_sample_of_the_same_kind() -> None:
 def test_the_error_names_key_field_object_offset_and_cause_and_survives_pickling() -> None:
     sample = Sample({"__key__": "d/a", "__url__": "ais://b/s.tar", "cls": b"cat"}, offset=1536)
     with pytest.raises(DecodeError) as caught:
-        build_decoder()(sample)
+        Decoder()(sample)
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.key, error.field, error.url, error.offset) == ("d/a", "cls", "ais://b/s.tar", 1536)
     assert "The 3 bytes are no whole number: plain text. Name text .txt" in str(error)
@@ -198,17 +197,17 @@ def test_a_handlers_own_error_is_wrapped_but_the_programs_faults_are_not() -> No
 
     for error in (RuntimeError("x"), KeyError("k"), OSError(5, "io"), RecursionError(), AssertionError()):
         with pytest.raises(DecodeError) as caught:
-            build_decoder(fails(error))({"__key__": "a", "bin": b""})
+            Decoder(fails(error))({"__key__": "a", "bin": b""})
         assert caught.value.__cause__ is error
     for error in (MemoryError(), ImportError("no"), NameError("no"), KeyboardInterrupt(), GeneratorExit()):
         with pytest.raises(type(error)) as raised:
-            build_decoder(fails(error))({"__key__": "a", "bin": b""})
+            Decoder(fails(error))({"__key__": "a", "bin": b""})
         assert raised.value is error
 
 
 def test_something_else_than_a_sample_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"not tuple.*group_samples"):
-        build_decoder()(("path", b"data"))
+        Decoder()(("path", b"data"))
 
 
 def test_specs_that_cannot_work_are_refused_when_built() -> None:
@@ -220,7 +219,7 @@ def test_specs_that_cannot_work_are_refused_when_built() -> None:
         (["jpg"], {}),
     ]:
         with pytest.raises(UsageError):
-            build_decoder(*specs, **options)
+            Decoder(*specs, **options)
     for wrong in ("", "  ", "."):
         with pytest.raises(UsageError):
             handle_extension(wrong, len)
@@ -229,14 +228,14 @@ def test_specs_that_cannot_work_are_refused_when_built() -> None:
 
 
 def test_pre_and_post_may_be_single_functions() -> None:
-    decode = build_decoder(pre=reverse, post=handle_extension("txt", shout))
+    decode = Decoder(pre=reverse, post=handle_extension("txt", shout))
     assert decode({"txt.rev": b"cba", "cls": b"7"}) == {"txt.rev": "ABC", "cls": b"7"}
 
 
 @pytest.mark.parametrize("audio", [[], [torch_audio]])
 def test_decoders_pickle_and_decode_the_same_afterwards(audio: list[Any]) -> None:
     specs = [handle_extension("txt", shout), imagehandler("mask", "seg.png", size=2), "torchrgb8"]
-    decode = build_decoder(*specs, *audio, size=3, only="png cls txt seg.png json.gz", allow_pickle=True)
+    decode = Decoder(*specs, *audio, size=3, only="png cls txt seg.png json.gz", allow_pickle=True)
     again = pickle.loads(pickle.dumps(decode))
     assert isinstance(again, Decoder)
     sample = {**SAMPLE, "txt": b"hi", "seg.png": grey()}
@@ -253,7 +252,7 @@ def grey() -> bytes:
 
 
 def test_one_decoder_serves_many_threads() -> None:
-    decode = build_decoder("rgb8", size=7)
+    decode = Decoder("rgb8", size=7)
     samples = [{"__key__": str(i), "png": png(i), "cls": str(i).encode()} for i in range(200)]
     with ThreadPoolExecutor(8) as pool:
         for i, sample in enumerate(pool.map(decode, samples)):

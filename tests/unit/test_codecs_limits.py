@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from torchdata_ais.codecs import MAX_PIXELS, build_decoder, imagehandler
+from torchdata_ais.codecs import MAX_PIXELS, Decoder, imagehandler
 from torchdata_ais.codecs.handlers import gunzip
 from torchdata_ais.codecs.image import IMAGE_SPECS
 from torchdata_ais.errors import DecodeError, UsageError
@@ -91,11 +91,11 @@ FILES: dict[str, tuple[str, bytes]] = {
 def test_an_image_has_at_most_max_pixels(name: str, spec: str) -> None:
     field, data = FILES[name]
     sample = {"__key__": "a", "__url__": "s.tar", field: data}
-    assert field in build_decoder(spec, max_pixels=600)(sample)
+    assert field in Decoder(spec, max_pixels=600)(sample)
     with pytest.raises(
         DecodeError, match=r"image has 20 x 30 pixels .*max_pixels=599. Raise max_pixels="
     ) as caught:
-        build_decoder(spec, max_pixels=599)(sample)
+        Decoder(spec, max_pixels=599)(sample)
     error = caught.value
     assert (error.key, error.field, error.url) == ("a", field, "s.tar")
     with pytest.raises(DecodeError, match="max_pixels=599"):
@@ -106,26 +106,26 @@ def test_an_image_has_at_most_max_pixels(name: str, spec: str) -> None:
 
 def test_a_mask_has_at_most_max_pixels() -> None:
     data = picture("PNG", 30, 20, "P")
-    assert build_decoder("mask", max_pixels=600)({"png": data})["png"].shape == (20, 30)
+    assert Decoder("mask", max_pixels=600)({"png": data})["png"].shape == (20, 30)
     with pytest.raises(DecodeError, match="max_pixels=599"):
-        build_decoder("mask", max_pixels=599)({"png": data})
+        Decoder("mask", max_pixels=599)({"png": data})
 
 
 @pytest.mark.parametrize("spec", sorted(IMAGE_SPECS))
 @pytest.mark.parametrize("fmt", ["PNG", "JPEG", "GIF"])
 def test_what_an_image_becomes_has_at_most_max_pixels(spec: str, fmt: str) -> None:
     line = picture(fmt, 300, 1, "L")
-    decoder = build_decoder(spec, shorter=10, max_pixels=29_999)
+    decoder = Decoder(spec, shorter=10, max_pixels=29_999)
     with pytest.raises(
         DecodeError, match="1 x 300 pixels would become 10 x 3000, more than max_pixels=29999"
     ):
         decoder({"png": line})
-    assert "png" in build_decoder(spec, shorter=10, max_pixels=30_000)({"png": line})
+    assert "png" in Decoder(spec, shorter=10, max_pixels=30_000)({"png": line})
     # On the way to 30 x 200 a column of 300 pixels is 300 x 200.
     column = picture(fmt, 1, 300, "L")
     with pytest.raises(DecodeError, match="300 x 1 pixels would become 300 x 200"):
-        build_decoder(spec, size=(30, 200), max_pixels=59_999)({"png": column})
-    assert "png" in build_decoder(spec, size=(30, 200), max_pixels=60_000)({"png": column})
+        Decoder(spec, size=(30, 200), max_pixels=59_999)({"png": column})
+    assert "png" in Decoder(spec, size=(30, 200), max_pixels=60_000)({"png": column})
 
 
 def test_a_turned_image_is_measured_as_it_will_stand() -> None:
@@ -133,8 +133,8 @@ def test_a_turned_image_is_measured_as_it_will_stand() -> None:
     exif[0x0112] = 6
     line = picture("JPEG", 300, 1, exif=exif.tobytes())
     with pytest.raises(DecodeError, match="300 x 1 pixels would become 3000 x 10"):
-        build_decoder("rgb8", shorter=10, exif=True, max_pixels=29_999)({"jpg": line})
-    assert build_decoder("rgb8", shorter=10, exif=True)({"jpg": line})["jpg"].shape == (3000, 10, 3)
+        Decoder("rgb8", shorter=10, exif=True, max_pixels=29_999)({"jpg": line})
+    assert Decoder("rgb8", shorter=10, exif=True)({"jpg": line})["jpg"].shape == (3000, 10, 3)
 
 
 @pytest.mark.parametrize(
@@ -154,20 +154,20 @@ def test_what_stands_in_an_image_is_measured_before_it_is_decoded(
     field: str, data: bytes, shown: str
 ) -> None:
     with pytest.raises(DecodeError, match=f"{shown} pixels .*more than max_pixels=100000"):
-        build_decoder("rgb8", max_pixels=100_000)({field: data})
+        Decoder("rgb8", max_pixels=100_000)({field: data})
 
 
 def test_icons_are_decoded_as_before() -> None:
     for data in (picture("ICO", 64, 64, "RGBA"), picture("ICO", 64, 64, "RGBA", bitmap_format="bmp")):
-        assert build_decoder("rgb8", max_pixels=64 * 64)({"ico": data})["ico"].shape == (64, 64, 3)
-    assert build_decoder("rgb8")({"icns": picture("ICNS", 128, 128, "RGBA")})["icns"].shape[2] == 3
+        assert Decoder("rgb8", max_pixels=64 * 64)({"ico": data})["ico"].shape == (64, 64, 3)
+    assert Decoder("rgb8")({"icns": picture("ICNS", 128, 128, "RGBA")})["icns"].shape[2] == 3
 
 
 def test_what_pillow_refuses_by_itself_says_how_to_allow_it() -> None:
     with pytest.raises(
         DecodeError, match=r"limit of 178956970 pixels.*Raise PIL\.Image\.MAX_IMAGE_PIXELS, and max_pi"
     ):
-        build_decoder("rgb8", max_pixels=1 << 40)({"png": png_head(100_000, 10_000)})
+        Decoder("rgb8", max_pixels=1 << 40)({"png": png_head(100_000, 10_000)})
     assert Image.MAX_IMAGE_PIXELS == MAX_PIXELS
 
 
@@ -179,12 +179,12 @@ def test_sizes_that_no_image_can_have_are_wrong_calls() -> None:
         {"size": 11, "max_pixels": 120},
     ):
         with pytest.raises(UsageError, match="pixels and more are asked for"):
-            build_decoder("rgb8", **options)  # type: ignore[arg-type]
+            Decoder("rgb8", **options)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="max_pixels="):
-            build_decoder(imagehandler("rgb8", "png", **options))  # type: ignore[arg-type]
+            Decoder(imagehandler("rgb8", "png", **options))  # type: ignore[arg-type]
     for wrong in (0, -1, 1.5, True, "1"):
         with pytest.raises(UsageError, match="max_pixels="):
-            build_decoder("rgb8", max_pixels=wrong)  # type: ignore[arg-type]
+            Decoder("rgb8", max_pixels=wrong)  # type: ignore[arg-type]
 
 
 def test_a_contact_sheet_decodes_no_bomb(tmp_path: Any) -> None:
@@ -259,8 +259,8 @@ NONSENSE = {
 @pytest.mark.parametrize("spec", ["rgb8", "pil", "mask", "torchl8"])
 def test_an_orientation_that_is_none_is_1(name: str, spec: str) -> None:
     data = picture("JPEG", 30, 20, "L", exif=NONSENSE[name])
-    plain = build_decoder(spec)({"jpg": data})["jpg"]
-    turned = build_decoder(spec, exif=True)({"jpg": data})["jpg"]
+    plain = Decoder(spec)({"jpg": data})["jpg"]
+    turned = Decoder(spec, exif=True)({"jpg": data})["jpg"]
     assert np.asarray(turned).shape == np.asarray(plain).shape
 
 
@@ -268,8 +268,8 @@ def test_an_orientation_that_is_none_is_1(name: str, spec: str) -> None:
 def test_damaged_exif_is_orientation_1_and_a_sound_one_counts() -> None:
     for junk in (b"Exif\0\0junk", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", b"Exif\0\0"):
         data = picture("JPEG", 30, 20, exif=junk)
-        assert build_decoder("rgb8", exif=True)({"jpg": data})["jpg"].shape == (20, 30, 3)
+        assert Decoder("rgb8", exif=True)({"jpg": data})["jpg"].shape == (20, 30, 3)
     exif = Image.Exif()
     exif[0x0112] = 6
     data = picture("JPEG", 30, 20, exif=exif.tobytes())
-    assert build_decoder("rgb8", exif=True)({"jpg": data})["jpg"].shape == (30, 20, 3)
+    assert Decoder("rgb8", exif=True)({"jpg": data})["jpg"].shape == (30, 20, 3)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from soundfile_values import EVERY, FILE
 
-from torchdata_ais.codecs import MissingLibraryError, build_decoder, torch_audio, torch_video
+from torchdata_ais.codecs import Decoder, MissingLibraryError, torch_audio, torch_video
 from torchdata_ais.errors import DecodeError, UsageError
 
 STORED = json.loads(FILE.read_text())
@@ -26,7 +26,7 @@ def test_audio_is_channels_by_frames_and_the_rate(name: str) -> None:
     row, field = STORED[name], "wav" if name == "wav24" else name
     data = base64.b64decode(row["data"])
     for spec in ("audio", "torch_audio", torch_audio):
-        tensor, rate = build_decoder(spec)({"__key__": "a", field: data})[field]
+        tensor, rate = Decoder(spec)({"__key__": "a", field: data})[field]
         assert rate == row["rate"]
         assert tensor.dtype == torch.float32
         assert tensor.is_contiguous()
@@ -36,9 +36,9 @@ def test_audio_is_channels_by_frames_and_the_rate(name: str) -> None:
 
 def test_audio_that_is_none_is_a_decode_error_and_other_fields_are_left_alone() -> None:
     with pytest.raises(DecodeError, match="Field 'wav'"):
-        build_decoder("audio")({"__key__": "a", "wav": b"RIFF...."})
+        Decoder("audio")({"__key__": "a", "wav": b"RIFF...."})
     assert torch_audio(".txt", b"x") is None
-    assert build_decoder("audio")({"jpg": b"x"}) == {"jpg": b"x"}
+    assert Decoder("audio")({"jpg": b"x"}) == {"jpg": b"x"}
 
 
 def clip(frames: int = 6) -> bytes:
@@ -64,7 +64,7 @@ def clip(frames: int = 6) -> bytes:
 def test_video_is_frames_audio_and_rates() -> None:
     data = clip()
     for spec in ("video", "torch_video", torch_video):
-        frames, audio, info = build_decoder(spec)({"__key__": "a", "avi": data})["avi"]
+        frames, audio, info = Decoder(spec)({"__key__": "a", "avi": data})["avi"]
         assert (frames.dtype, tuple(frames.shape)) == (torch.uint8, (6, 24, 32, 3))
         assert frames[:, 0, 0, 0].tolist() == [0, 20, 40, 60, 80, 100]
         assert (audio.dtype, tuple(audio.shape)) == (torch.float32, (1, 4000))
@@ -76,7 +76,7 @@ def test_video_is_frames_audio_and_rates() -> None:
 def test_video_that_is_none_is_a_decode_error() -> None:
     pytest.importorskip("av")
     with pytest.raises(DecodeError, match="Field 'mp4'"):
-        build_decoder("video")({"__key__": "a", "mp4": b"no video at all"})
+        Decoder("video")({"__key__": "a", "mp4": b"no video at all"})
     assert torch_video(".jpg", b"x") is None
 
 
@@ -97,6 +97,6 @@ def test_an_absent_library_is_reported_when_the_pipe_is_built(
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setattr("importlib.import_module", without)
     with pytest.raises(MissingLibraryError, match=rf'pip install "{module}"') as caught:
-        build_decoder(spec)
+        Decoder(spec)
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, UsageError)

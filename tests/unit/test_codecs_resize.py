@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 import torch
 
-from torchdata_ais.codecs import build_decoder, imagehandler, jpeg
+from torchdata_ais.codecs import Decoder, imagehandler, jpeg
 from torchdata_ais.codecs.crop import Resized
 from torchdata_ais.codecs.resize import MAX_PIXELS, dct_scale, resize, resize_pixels, target_size
 from torchdata_ais.errors import UsageError
@@ -136,11 +136,11 @@ def test_masks_keep_their_values_when_resized() -> None:
 
 
 def test_a_handlers_own_size_wins_over_the_stages() -> None:
-    decode = build_decoder(imagehandler("rgb8", "small.png", size=8), "rgb8", shorter=16)
+    decode = Decoder(imagehandler("rgb8", "small.png", size=8), "rgb8", shorter=16)
     sample = decode({"__key__": "a", "small.png": png_of(picture(40, 60)), "png": png_of(picture(40, 60))})
     assert sample["small.png"].shape == (8, 8, 3)
     assert sample["png"].shape == (16, 24, 3)
-    decode = build_decoder(imagehandler("rgb8", shorter=8), size=16)
+    decode = Decoder(imagehandler("rgb8", shorter=8), size=16)
     assert decode({"__key__": "a", "png": png_of(picture(40, 60))})["png"].shape == (8, 12, 3)
 
 
@@ -157,13 +157,13 @@ def test_sizes_that_make_no_sense_are_refused_when_built() -> None:
         {"sixteen_bit": "keep"},
     ):
         with pytest.raises(UsageError):
-            build_decoder("pil", **wrong)
+            Decoder("pil", **wrong)
 
 
 def test_image_options_without_an_image_spec_are_refused() -> None:
     for option in ({"size": 224}, {"shorter": 9}, {"exif": True}, {"sixteen_bit": "scale"}):
         with pytest.raises(UsageError, match="no image spec"):
-            build_decoder(lambda name, data: None, **option)
+            Decoder(lambda name, data: None, **option)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

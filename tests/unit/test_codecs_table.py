@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchdata_ais.codecs import MissingLibraryError, build_decoder, build_encoder, gzfilter, tenbin
+from torchdata_ais.codecs import Decoder, MissingLibraryError, build_encoder, gzfilter, tenbin
 from torchdata_ais.codecs import table as table_module
 from torchdata_ais.errors import DecodeError
 
@@ -40,7 +40,7 @@ def torch_file(value: object) -> bytes:
 
 
 def decoded(field: str, data: bytes, **options: object) -> object:
-    return build_decoder(**options)({"__key__": "a", field: data})[field]
+    return Decoder(**options)({"__key__": "a", field: data})[field]
 
 
 def same(left: object, right: object) -> bool:

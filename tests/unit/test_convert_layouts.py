@@ -75,7 +75,7 @@ def test_pictures_of_several_kinds_have_one_field_and_lint_finds_them_sound(tmp_
     root = lay(tmp_path / "in", {name: picture(form="PNG" if "png" in name else "JPEG") for name in names})
     done = convert(root, f"{tmp_path}/out/s-%d.tar")
     assert [sorted(sample) for sample in read(done)] == [["__key__", "cls", "jpg"]] * 4
-    report = lint_shards(f"{tmp_path}/out/s-0.tar", options=StoreOptions())
+    report = lint_shards(f"{tmp_path}/out/s-0.tar", cluster=StoreOptions())
     assert (report.ok, list(report.problems())) == (True, [])
     own = convert(root, f"{tmp_path}/own/s-%d.tar", image_field="ending")
     assert [sorted(sample)[2] for sample in read(own)] == ["jpg", "jpg", "png", "jpg"]
@@ -246,7 +246,7 @@ def test_rows_may_name_urls_and_hold_bytes(tmp_path: Path, ais_cluster: Any, ais
         {"jpg": [url, f"ais://{ais_bucket.name}/a.jpg"], "seg.png": [picture(2, "PNG")] * 2},
     )
     done = convert(
-        path, f"{tmp_path}/out/s-%d.tar", endpoint=ais_cluster.endpoint, root=f"ais://{ais_bucket.name}"
+        path, f"{tmp_path}/out/s-%d.tar", cluster=ais_cluster.endpoint, root=f"ais://{ais_bucket.name}"
     )
     assert [(s["jpg"], s["seg.png"]) for s in read(done)] == [(picture(1), picture(2, "PNG"))] * 2
 
@@ -464,7 +464,7 @@ def test_names_of_classes_go_with_shards_that_are_cut_anew(tmp_path: Path) -> No
 def test_the_names_in_a_bucket_are_no_shard(tmp_path: Path, ais_cluster: Any, ais_bucket: Any) -> None:
     root = lay(tmp_path / "in", {f"{name}/a.jpg": picture() for name in ("cat", "dog")})
     name = f"ais://{ais_bucket.name}"
-    done = convert(root, f"{name}/s-%d.tar", endpoint=ais_cluster.endpoint)
+    done = convert(root, f"{name}/s-%d.tar", cluster=ais_cluster.endpoint)
     assert done.classes == f"{name}/classes.json"
     assert json.loads(ais_bucket.object("classes.json").get_reader().read_all()) == ["cat", "dog"]
     options = StoreOptions(endpoint=ais_cluster.endpoint)

@@ -11,8 +11,6 @@ from torchdata_ais import AISSourceLister
 from torchdata_ais.observe.batches import BatchRecorder
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def counted(pipe: Any, made_s: list[float]) -> list[bool]:
     """Return which of the batches, of so many seconds each, were counted."""

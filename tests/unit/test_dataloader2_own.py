@@ -39,8 +39,6 @@ from torchdata_ais.dataloader2.own.sequential import SequentialReadingService
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.stage.datapipes import traverse_dps
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def look_aheads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
@@ -131,7 +129,7 @@ class TestPrefetch:
                 ahead.pause()
                 assert source.taken <= 2
             ahead.close()
-            assert ahead.join(20)
+            assert ahead.join(60)
             assert source.taken == 2
 
     def test_a_copy_is_fresh(self) -> None:
@@ -261,6 +259,16 @@ class TestLoader:
         with contextlib.suppress(StateError):
             kind(None).load_state_dict(state, trust=True)
         assert ran.exists()  # the state is one that runs code
+
+    @pytest.mark.parametrize("kind", [DataLoader2, torchdata_ais.dataloader2.DataLoader2])
+    @pytest.mark.parametrize(
+        "state", [{}, {"serialized_datapipe": b"no pickle", "reading_service_state": None}]
+    )
+    def test_promise_5_a_damaged_state_is_a_state_error_under_every_torchdata(
+        self, kind: Any, state: Any
+    ) -> None:
+        with pytest.raises(StateError, match=r"no state of a DataLoader2"):
+            kind(None).load_state_dict(state, trust=True)
 
     def test_a_state_cannot_be_loaded_into_a_running_loader(self) -> None:
         loader = DataLoader2(IterableWrapper([1]))

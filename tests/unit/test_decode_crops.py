@@ -82,7 +82,6 @@ def test_crops_of_a_stream_are_new_in_each_epoch_and_the_same_with_threads(shard
     assert epochs(stream(shards, threads=2), 0) == [first, second]
 
 
-@pytest.mark.timeout(120)
 def test_promise_4_crops_of_a_stream_are_the_same_on_any_workers_and_ranks(shards: list[str]) -> None:
     alone = epochs(stream(shards), 0)
     assert epochs(stream(shards), 2) == alone
@@ -107,7 +106,6 @@ def test_promise_4_the_seed_of_any_loader_decides_and_not_the_worker(shards: lis
     assert parts(2, 5) == parts(3, 5) == parts(1, 5) != parts(1, 6)
 
 
-@pytest.mark.timeout(120)
 def test_promise_5_crops_outlive_a_resume_on_other_workers(shards: list[str]) -> None:
     def make(workers: int) -> Any:
         samples = Shuffler(TarSampleGrouper(AISFileLoader(shards)), 4)

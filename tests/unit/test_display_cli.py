@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -12,8 +11,6 @@ from torchdata_ais.cli import app
 from torchdata_ais.display import contact_sheet
 from torchdata_ais.examples.pets import make_pets, make_shards
 from torchdata_ais.testing import write_shard
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_the_sheet_is_written_beside_the_table(tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes
 from torchdata_ais.urls import expand_object_urls, object_url
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:

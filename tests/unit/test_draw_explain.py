@@ -74,7 +74,8 @@ def test_branches_are_indented_above_the_stage_that_joins_them() -> None:
 
 
 def test_a_token_is_in_no_picture() -> None:
-    pipe = AISSourceLister("ais://b/", endpoint="http://h:1", token="s3cret").load_tar(token="s3cret")
+    options = StoreOptions("http://h:1", "s3cret")
+    pipe = AISSourceLister("ais://b/", cluster=options).load_tar(cluster=options)
     for text in (draw(pipe), mermaid(pipe), pipe._repr_html_(), repr(pipe)):
         assert "s3cret" not in text
 
@@ -180,11 +181,11 @@ def test_promise_7_what_is_fetched_ahead_is_within_the_bound_of_the_stage(tmp_pa
     for file in files:
         file.write_bytes(bytes(1 << 18))
     options = StoreOptions(block_bytes=1 << 14, prefetch_bytes=1 << 16)
-    loader = AISObjectLoader([str(file) for file in files], open_objects=8, options=options)
+    loader = AISObjectLoader([str(file) for file in files], open_objects=8, cluster=options)
     program = (
         "import sys; from torchdata_ais import *; from torchdata_ais.store import held_now\n"
         "options = StoreOptions(block_bytes=1 << 14, prefetch_bytes=1 << 16)\n"
-        "loader = AISObjectLoader(sys.argv[1:], open_objects=8, options=options)\n"
+        "loader = AISObjectLoader(sys.argv[1:], open_objects=8, cluster=options)\n"
         "assert sum(len(data) for _, data in loader) == 8 << 18\n"
         "print(held_now()[1])"
     )

@@ -14,8 +14,6 @@ import pytest
 from torchdata_ais import AISSourceLister
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 Run = Callable[..., Any]
 
 

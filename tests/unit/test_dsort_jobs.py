@@ -18,8 +18,6 @@ from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import list_objects
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(120)
-
 SHARDS, EACH = 4, 5
 
 

@@ -14,8 +14,6 @@ import pytest
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(90)
-
 Run = Callable[..., Any]
 
 

@@ -13,7 +13,6 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais import AISSourceLister
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.filterwarnings(
         "ignore:This DataLoader will create", "ignore:Lambda function is not supported"
     ),
@@ -29,7 +28,7 @@ def pets(number: int) -> dict[str, Any]:
 def bucket(ais_bucket: Any, ais_cluster: Any) -> Any:
     """Written as the first article does, but straight into the bucket."""
     pattern = f"ais://{ais_bucket.name}/samples-%02d.tar"
-    with wds.ShardWriter(pattern, maxcount=3, endpoint=ais_cluster.endpoint) as writer:
+    with wds.ShardWriter(pattern, maxcount=3, cluster=ais_cluster.endpoint) as writer:
         for number in range(12):
             writer.write(pets(number))
     return ais_bucket

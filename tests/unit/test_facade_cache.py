@@ -20,8 +20,6 @@ from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards
 from torchdata_ais.webdataset.cache import FileKeeper, url_to_cache_name
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args: Any) -> None:
@@ -41,7 +39,7 @@ def web(tmp_path: Path, shards: list[str]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/{Path(shards[0]).name}"
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def contents(opened: dict[str, Any]) -> bytes:
@@ -208,9 +206,7 @@ def test_a_wrong_call_is_raised_whatever_the_handler_says(tmp_path: Path) -> Non
             raise UsageError.at("The call is wrong", url=url.shown)
 
     keeper = Keeper(str(tmp_path), 1)
-    samples = wds.tarfile_samples(
-        ["http://h/s.tar"], wds.ignore_and_continue, cache_dir=str(tmp_path), keeper=keeper
-    )
+    samples = wds.tarfile_samples(["http://h/s.tar"], wds.ignore_and_continue, cache=keeper)
     with pytest.raises(UsageError, match="The call is wrong") as caught:
         list(samples)
     assert caught.value.url == "http://h/s.tar"

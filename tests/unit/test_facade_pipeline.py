@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import torchdata_ais.webdataset as wds
-from torchdata_ais import AISSourceLister
+from torchdata_ais import AISSourceLister, StoreOptions
 from torchdata_ais.errors import DecodeError, MissingFieldError, NotFoundError, UsageError
 from torchdata_ais.testing import example_shards
 from torchdata_ais.webdataset.left_out import REASONS
@@ -157,7 +157,7 @@ class TestDataPipeline:
     def test_transport_settings_of_the_lister_reach_the_reader(self) -> None:
         from torchdata_ais.webdataset.pipeline import _options_of, _with
 
-        lister = AISSourceLister("ais://b/s.tar", endpoint="http://h:1", token="t0ken")
+        lister = AISSourceLister("ais://b/s.tar", cluster=StoreOptions("http://h:1", "t0ken"))
         options = _options_of(lister.map(str))
         assert options is not None
         assert options.token == "t0ken"

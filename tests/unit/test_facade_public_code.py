@@ -20,8 +20,6 @@ from torchdata_ais.testing import example_shards
 from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset.left_out import REASONS
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def shards(tmp_path: Path) -> list[str]:
@@ -106,7 +104,7 @@ def unversioned(shards: list[str]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/s.tar"
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def test_a_cache_that_keeps_nothing_says_so_once(

@@ -24,7 +24,6 @@ from torchdata_ais.testing import example_shards
 from torchdata_ais.webdataset.utils import pytorch_worker_seed
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.filterwarnings(
         "ignore:This DataLoader will create", "ignore:Lambda function is not supported"
     ),

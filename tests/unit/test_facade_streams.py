@@ -16,8 +16,6 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais.errors import ReadError, ShardError, TruncatedShardError, UsageError
 from torchdata_ais.testing import example_shards
 
-pytestmark = pytest.mark.timeout(60)
-
 expand = wds.tariterators.tar_file_expander
 group = wds.tariterators.group_by_keys
 

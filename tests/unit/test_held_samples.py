@@ -17,8 +17,6 @@ from torchdata_ais.samples import pack_place
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import write_shard
 
-pytestmark = pytest.mark.timeout(60)
-
 SHARDS, SAMPLES, SIZE = 3, 6, 300_000
 
 

@@ -23,7 +23,7 @@ from torchdata_ais.errors import BadHeaderError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, put_object
 
-pytestmark = [pytest.mark.ci, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.ci
 
 FORMATS = ["pax", "paxr", "gnutar", "ustar"]
 

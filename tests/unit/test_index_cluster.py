@@ -22,8 +22,6 @@ from torchdata_ais.jobs import JobError, Progress
 from torchdata_ais.local import Fault, LocalCluster, Status
 from torchdata_ais.store import StoreOptions, read_range, target_of
 
-pytestmark = pytest.mark.timeout(60)
-
 RNG = random.Random(7)
 LONG = "deep/" * 60
 
@@ -101,7 +99,7 @@ def store(cluster: LocalCluster, shards: dict[str, bytes], bucket: str = "pets")
 
 
 def build(cluster: LocalCluster, method: str, source: str = "ais://pets/s-") -> SampleIndex:
-    return SampleIndex.build(source, endpoint=cluster.endpoint, method=method)
+    return SampleIndex.build(source, cluster=cluster.endpoint, method=method)
 
 
 def known(index: SampleIndex) -> list[tuple[object, ...]]:
@@ -122,7 +120,7 @@ def test_promise_3_the_cluster_finds_the_samples_that_reading_finds(
     assert by_cluster.digest == by_reading.digest
     assert (by_cluster.proof, by_reading.proof) == ("headers", "bytes")
     assert all(one.xxh64 is None for one in by_cluster)
-    streamed = list(AISSourceLister("ais://pets/s-", endpoint=cluster.endpoint).load_tar().group_samples())
+    streamed = list(AISSourceLister("ais://pets/s-", cluster=cluster.endpoint).load_tar().group_samples())
     assert len(by_cluster) == len(streamed)
     for one, sample in zip(by_cluster, streamed, strict=True):
         assert one.start <= sample.offset < one.start + one.size
@@ -172,7 +170,7 @@ def test_an_index_of_the_cluster_is_that_of_reading_in_every_bucket(made: LocalC
         "bytes" if setting == "none" else "headers"
     )  # an index without a checksum may be stale
     by_cluster.save(where="ais://pets/by-cluster")
-    assert SampleIndex.open("ais://pets/by-cluster", endpoint=made.endpoint).digest == by_reading.digest
+    assert SampleIndex.open("ais://pets/by-cluster", cluster=made.endpoint).digest == by_reading.digest
 
 
 def test_gaps_are_read_by_few_ranges(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -276,7 +274,7 @@ def test_compressed_and_cut_shards_are_refused_whatever_the_cluster_says(cluster
 
 def test_progress_tells_what_is_done(cluster: LocalCluster) -> None:
     seen: list[Progress] = []
-    SampleIndex.build("ais://pets/s-", endpoint=cluster.endpoint, method="cluster", progress=seen.append)
+    SampleIndex.build("ais://pets/s-", cluster=cluster.endpoint, method="cluster", progress=seen.append)
     assert Progress("cluster", len(SHARDS), 0) in seen
     assert seen[-1] == Progress("index", len(SHARDS), len(SHARDS))
 

@@ -22,8 +22,6 @@ from torchdata_ais.jobs import JobError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 Answer = tuple[int, bytes]
 Change = Callable[[str, str, Answer], "Answer | None"]
 
@@ -54,7 +52,7 @@ class Between:
                     for name, text in handler.headers.items()
                     if name.lower() not in ("host", "content-length", "connection")
                 }
-                with closing(http.client.HTTPConnection(behind.netloc, timeout=20)) as connection:
+                with closing(http.client.HTTPConnection(behind.netloc, timeout=60)) as connection:
                     connection.request(handler.command, handler.path, body, kept)
                     response = connection.getresponse()
                     told = self.change(handler.command, handler.path, (response.status, response.read()))
@@ -86,7 +84,7 @@ class Between:
 
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
-        self._thread.join(10)
+        self._thread.join(60)
         self._server.server_close()
 
     def bodies(self, method: str, path: str) -> list[Any]:
@@ -214,7 +212,7 @@ def test_promise_6_an_index_job_that_was_aborted_on_a_target_is_not_waited_for(b
         return 200, json.dumps(targets).encode()
 
     between.change = aborted
-    index = SampleIndex.build("ais://asked/s-", method="cluster", endpoint=between.endpoint)
+    index = SampleIndex.build("ais://asked/s-", method="cluster", cluster=between.endpoint)
     assert len(index) == 12
 
 

@@ -14,8 +14,6 @@ from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.store import journal
 from torchdata_ais.testing import example_shards, shard_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_process_forked_while_another_thread_holds_the_lock_ends_its_parents_requests() -> None:
     request = journal().asking("a", "http://t1")
@@ -36,20 +34,20 @@ def test_a_process_forked_while_another_thread_holds_the_lock_ends_its_parents_r
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        assert held.wait(10)
+        assert held.wait(60)
         process = multiprocessing.get_context("fork").Process(target=child)
         process.start()
-        process.join(10)
+        process.join(60)
         try:
             assert process.exitcode == 0
         finally:
             if process.is_alive():
                 process.kill()
-                process.join(10)
+                process.join(60)
             process.close()
     finally:
         over.set()
-        thread.join(10)
+        thread.join(60)
         request.__exit__(None, None, None)
     assert journal().since(0)[0][-1].name == "a"
 

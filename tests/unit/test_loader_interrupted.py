@@ -13,8 +13,6 @@ from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.testing import example_shards
 from torchdata_ais.workers.pool import Pool
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def interrupts() -> Iterator[None]:

@@ -22,8 +22,6 @@ from torchdata_ais.etl import delete_etl, ensure_etl, etl_logs, list_etls
 from torchdata_ais.jobs import JobError
 from torchdata_ais.local import LocalCluster
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
@@ -36,7 +34,7 @@ def ask(url: str, head: str, body: bytes = b"") -> tuple[int, str]:
     """Send a request as it is written and return status and body (of an error, its message)."""
     parts = urlsplit(url)
     assert parts.hostname is not None
-    with socket.create_connection((parts.hostname, parts.port or 80), timeout=10) as sock:
+    with socket.create_connection((parts.hostname, parts.port or 80), timeout=60) as sock:
         length = f"Content-Length: {len(body)}\r\n" if body else ""
         sock.sendall(f"{head}\r\n{length}Connection: close\r\n\r\n".encode("latin-1") + body)
         answer = b""
@@ -221,8 +219,8 @@ def test_a_fork_of_the_process_uses_the_cluster(cluster: LocalCluster) -> None:
     process.start()
     there.close()  # so that its end there is the end
     try:
-        assert here.poll(30)
+        assert here.poll(60)
         assert here.recv() == (True, cluster.endpoint, 0, b"cat")
     finally:
-        process.join(10)
+        process.join(60)
         process.kill()

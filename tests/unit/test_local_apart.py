@@ -37,12 +37,10 @@ def printed(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(110)
 def test_no_import_loads_it() -> None:
     assert printed("import sys, torchdata_ais" + LOADED) == ""
 
 
-@pytest.mark.timeout(110)
 def test_its_process_loads_nothing_of_the_package_and_no_torch() -> None:
     assert printed(SERVER, str(PACKAGE / "local" / "server" / "__main__.py")) == ""
 

@@ -21,7 +21,7 @@ import torchdata_ais.local
 from torchdata_ais.errors import ConnectError, UsageError
 from torchdata_ais.local import LocalCluster, coverage_table
 
-pytestmark = [pytest.mark.kills, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.kills
 
 
 def wait_until_gone(pid: int) -> None:
@@ -120,7 +120,7 @@ def test_two_clusters_on_one_root_are_an_error(tmp_path: Path) -> None:
 def test_a_cluster_that_was_killed_says_so() -> None:
     cluster = LocalCluster().start()
     os.kill(cluster.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while cluster.running:
         assert time.monotonic() < deadline
     with pytest.raises(UsageError, match="has ended"):

@@ -17,8 +17,6 @@ from etl_classes import Broken, Doubled, Upper
 
 from torchdata_ais.local import LocalCluster
 
-pytestmark = pytest.mark.timeout(90)
-
 WAIT_S = 16
 
 
@@ -70,7 +68,7 @@ def test_transforms_are_listed_viewed_stopped_and_started(cluster: LocalCluster,
     assert bucket.object("a.txt").get_reader(etl=ETLConfig("second-upper")).read_all() == b"ABC"
     etl.stop()
     assert (
-        requests.get(f"{cluster.endpoint}/v1/objects/b/a.txt?etl_name=second-upper", timeout=10).status_code
+        requests.get(f"{cluster.endpoint}/v1/objects/b/a.txt?etl_name=second-upper", timeout=60).status_code
         == 404
     )
     etl.start()
@@ -83,7 +81,7 @@ def test_transforms_are_listed_viewed_stopped_and_started(cluster: LocalCluster,
 
 def test_an_error_of_the_transform_is_the_requests(cluster: LocalCluster, bucket: Any) -> None:
     bucket.object("bad").get_writer().put_content(b"bad")
-    answer = requests.get(f"{cluster.endpoint}/v1/objects/b/bad?etl_name=upper-1", timeout=10)
+    answer = requests.get(f"{cluster.endpoint}/v1/objects/b/bad?etl_name=upper-1", timeout=60)
     assert answer.status_code == 500
     assert "upper-1" in answer.json()["message"]
     assert "ais://b/bad" in answer.json()["message"]
@@ -159,7 +157,7 @@ def test_workers_end_with_the_cluster(how: str) -> None:
             os.kill(cluster.pid, signal.SIGKILL)
     finally:
         cluster.stop()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < end
         time.sleep(0.05)

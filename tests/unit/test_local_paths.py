@@ -9,8 +9,6 @@ import requests
 
 from torchdata_ais.local import LocalCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 # From docs/http_api.md, docs/etl.md, docs/downloader.md, docs/s3compat.md, api/apc/urlpaths.go and api/apc/query.go.
 DOCUMENTED = [
     "POST /v1/download", "GET /v1/download", "GET /v1/download?uuid=x", "DELETE /v1/download/abort",
@@ -63,7 +61,7 @@ def cluster() -> Iterator[LocalCluster]:
 def ask(url: str, line: str, action: str = "") -> requests.Response:
     method, _, path = line.partition(" ")
     message = {"action": action, "value": None} if action else None
-    return requests.request(method, url + path, json=message, timeout=10)
+    return requests.request(method, url + path, json=message, timeout=60)
 
 
 @pytest.mark.parametrize("line", DOCUMENTED)

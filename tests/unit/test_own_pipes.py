@@ -17,8 +17,6 @@ from torch.utils.data.graph_settings import apply_sharding
 from torchdata_ais.errors import LoaderError, UsageError
 from torchdata_ais.stage.own import graph, pipes
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def even(item: int) -> bool:
     return item % 2 == 0

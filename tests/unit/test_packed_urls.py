@@ -24,8 +24,6 @@ from torchdata_ais.store.packed_urls import OURS, Row
 from torchdata_ais.testing import write_shard
 from torchdata_ais.urls import ObjectURL
 
-pytestmark = pytest.mark.timeout(120)
-
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=OURS))
 ROWS = st.lists(
     st.tuples(
@@ -103,7 +101,7 @@ def test_other_processes_read_the_same_memory(method: str) -> None:
         assert ours.poll(60)
         assert ours.recv() == (sum(range(60_000)), [0])
     finally:
-        process.join(10)
+        process.join(60)
         assert process.exitcode == 0
         ours.close()
         theirs.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, stats
+from torchdata_ais import AISSourceLister, Safety, stats
 from torchdata_ais.errors import (
     SampleError,
     ShardError,
@@ -195,11 +195,11 @@ def test_promise_1_a_cut_shard_without_end_may_be_taken_by_name(shards: tuple[Pa
     cut_file, whole = shards
     data = archive("cut")
     cut_file.write_bytes(data[:-1024])
-    got = list(map(plain, fused([str(cut_file), whole], require_end=False)))
+    got = list(map(plain, fused([str(cut_file), whole], safety=Safety(require_end=False))))
     assert got == [sample_of(shard, key) for shard in ("cut", "whole") for key in KEYS]
     cut_file.write_bytes(data[:-1024][:-512])  # the last member itself is cut: no option allows that
     with pytest.raises(TruncatedShardError):
-        list(fused([str(cut_file)], require_end=False))
+        list(fused([str(cut_file)], safety=Safety(require_end=False)))
 
 
 def test_promise_2_a_shard_of_one_sample_cut_in_the_middle_gives_nothing(tmp_path: Path) -> None:
@@ -385,11 +385,12 @@ def test_a_sample_above_the_bound_is_an_error_of_that_sample_alone(
         {"a.cls": b"1", "b.jpg": bytes(sizes[0]), "b.npy": bytes(sizes[1]), "b.cls": b"2", "c.cls": b"3"},
     )
     with pytest.raises(SampleError, match="max_sample_bytes") as caught:
-        list(CHAINS[name]([shard], max_sample_bytes=700))
+        list(CHAINS[name]([shard], safety=Safety(max_sample_bytes=700)))
     assert caught.value.key == "b"
     assert caught.value.url == shard
-    assert [s["__key__"] for s in CHAINS[name]([shard], max_sample_bytes=700, on_error="skip")] == ["a", "c"]
-    assert len(list(CHAINS[name]([shard], max_sample_bytes=sum(sizes) + 1))) == 3
+    skipping = CHAINS[name]([shard], safety=Safety(max_sample_bytes=700), on_error="skip")
+    assert [s["__key__"] for s in skipping] == ["a", "c"]
+    assert len(list(CHAINS[name]([shard], safety=Safety(max_sample_bytes=sum(sizes) + 1)))) == 3
 
 
 def test_errors_of_load_tar_say_the_place_and_what_to_do(shards: tuple[Path, str]) -> None:

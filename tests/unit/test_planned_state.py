@@ -355,7 +355,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("shuffle", ["samples", None])
 def test_restoring_reads_no_byte_of_what_was_delivered(cluster: LocalCluster, shuffle: Any) -> None:
-    index = SampleIndex.build("ais://planned/s-{0..3}.tar", endpoint=cluster.endpoint)
+    index = SampleIndex.build("ais://planned/s-{0..3}.tar", cluster=cluster.endpoint)
 
     def make() -> Any:
         return pipe_over(index, 4, shuffle=shuffle)

@@ -51,7 +51,6 @@ def _environment() -> dict[str, str]:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(60)
 def test_a_terminal_shows_batches_samples_and_rate() -> None:
     end, terminal = pty.openpty()
     process = subprocess.Popen(
@@ -70,7 +69,7 @@ def test_a_terminal_shows_batches_samples_and_rate() -> None:
             if not part:
                 break
             shown += part
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert process.stdout is not None
         assert process.stdout.read() == b"done\n"
     finally:
@@ -85,7 +84,6 @@ def test_a_terminal_shows_batches_samples_and_rate() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 def test_a_notebook_keeps_the_last_numbers(tmp_path: Path) -> None:
     """In a real kernel: one output that was updated, as HTML and as text."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

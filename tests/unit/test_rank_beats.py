@@ -20,8 +20,6 @@ from torchdata_ais.ranks.presence import WaitedFor
 from torchdata_ais.ranks.steps import StepVotes
 from torchdata_ais.world import World
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Clock:
     """A clock that a test moves."""
@@ -104,7 +102,7 @@ def test_a_rank_that_has_not_started_is_not_called_silent(
 def ended() -> int:
     """Return the number of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    process.wait(20)
+    process.wait(60)
     return process.pid
 
 

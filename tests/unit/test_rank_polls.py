@@ -14,8 +14,6 @@ from torchdata_ais.errors import LoaderError
 from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.world import World
 
-pytestmark = pytest.mark.timeout(60)
-
 WAIT_S = 1.5
 
 

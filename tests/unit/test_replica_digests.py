@@ -12,8 +12,6 @@ from torchdata_ais.ranks.alive import Ranks
 from torchdata_ais.ranks.replicas import Replicas
 from torchdata_ais.world import World
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class Asked(dist.Store):
     """A store that counts what it is asked."""

@@ -41,8 +41,10 @@ def test_these_are_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *(("aistore", version) for version in ("1.22.1", "0.9.2", "1.4.23", "1.9")),
         ("torch", "2.0.1+cu118"),
+        ("torch", "2.3.0+cu121"),
         ("torch", "1.13.0"),
         ("torchdata", "0.6.1"),
+        ("torchdata", "0.7.1"),
     ],
 )
 def test_older_ones_are_refused_with_what_to_install(

@@ -16,8 +16,6 @@ from torchdata_ais.store import PackedURLs
 from torchdata_ais.store.packed_urls import Row
 from torchdata_ais.store.shared_bytes import SharedBytes
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def rows(first: str = "s") -> list[Row]:
     draw = random.Random(3)
@@ -54,7 +52,7 @@ class Neighbour:
     def end(self) -> None:
         if not self._pipe.closed:
             self._pipe.send(None)
-            self._process.join(10)
+            self._process.join(60)
             self._pipe.close()
 
 

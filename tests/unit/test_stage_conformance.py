@@ -43,6 +43,7 @@ from torchdata_ais.samples import Sample
 from torchdata_ais.stage import contract
 from torchdata_ais.stage.contract import Stage
 from torchdata_ais.stage.core import stage_of
+from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards
 
 SECRET = "SECRET-TOKEN"
@@ -86,10 +87,10 @@ STAGES: dict[str, tuple[type, dict[str, Any] | Callable[[Any], Any], Any]] = {
     "extract_keys": (lambda s: KeyExtractor(s, "*.txt;*.jpg", "cls"), {}, SAMPLES),
     "group_samples": (TarSampleGrouper, {}, MEMBERS),
     "info": (InfoPrinter, {}, SAMPLES),
-    "list_ais": (partial(AISSourceLister, token=SECRET, allow_empty=True), {}, "paths"),
+    "list_ais": (partial(AISSourceLister, cluster=StoreOptions(token=SECRET), allow_empty=True), {}, "paths"),
     "listed": (ListBatcher, {"batchsize": 4}, TUPLES),
-    "load_objects": (AISObjectLoader, {"token": SECRET, "endpoint": "http://h:1"}, "paths"),
-    "load_tar": (AISFileLoader, {"token": SECRET, "endpoint": "http://h:1"}, "paths"),
+    "load_objects": (AISObjectLoader, {"cluster": StoreOptions("http://h:1", SECRET)}, "paths"),
+    "load_tar": (AISFileLoader, {"cluster": StoreOptions("http://h:1", SECRET)}, "paths"),
     "map_dict": (DictMapper, {"cls": SAME, "txt": SAME}, SAMPLES),
     "map_sample": (SampleMapper, {"f": SAME}, SAMPLES),
     "map_sample_rng": (SampleMapper, {"f": SAME, "rng": True}, SAMPLES),

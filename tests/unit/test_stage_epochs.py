@@ -129,7 +129,6 @@ class TestWithEpoch:
         with pytest.raises(UsageError, match="at least 1"):
             EpochSetter([], number)
 
-    @pytest.mark.timeout(90)
     def test_a_dataloader_with_persistent_workers_goes_through_all_data(self, shards: list[str]) -> None:
         pipe = EpochSetter(samples(shards), 10).map(key)
         loader = DataLoader(pipe, batch_size=None, num_workers=2, persistent_workers=True)
@@ -137,7 +136,6 @@ class TestWithEpoch:
         assert [len(items) for items in epochs] == [10] * 4
         assert set(Counter(flat(epochs)).values()) == {1}
 
-    @pytest.mark.timeout(90)
     def test_the_reading_service_goes_through_all_data(self, shards: list[str]) -> None:
         from torchdata_ais.dataloader2 import DataLoader2
         from torchdata_ais.loaders import MultiProcessingReadingService
@@ -227,7 +225,6 @@ class TestSplit:
         assert type(SplitByWorker([1])) is ShardingFilter
 
     @pytest.mark.quick(3)
-    @pytest.mark.timeout(60)
     @every_split
     def test_in_a_dataloader_with_workers(self, shards: list[str], split: Any) -> None:
         pipe = AISFileLoader(split(IterableWrapper(shards).shuffle())).map(str)

@@ -99,12 +99,10 @@ class TestMapSampleRng:
         (alone,) = parts(pipe, 1)
         assert sorted(found) == sorted(map(pair, alone))
 
-    @pytest.mark.timeout(60)
     def test_draws_do_not_depend_on_the_workers_of_a_dataloader(self, shards: list[str]) -> None:
         pipe = SampleMapper(samples(shards), draw, rng=True).map(pair)
         assert sorted(load(pipe, 0)) == sorted(load(pipe, 2)) != sorted(load(pipe, 0, seed=4))
 
-    @pytest.mark.timeout(120)
     def test_draws_do_not_depend_on_the_workers_of_a_reading_service(self, shards: list[str]) -> None:
         from torchdata_ais.dataloader2 import DataLoader2
         from torchdata_ais.loaders import MultiProcessingReadingService
@@ -122,7 +120,6 @@ class TestMapSampleRng:
         assert found[0] == found[1]
         assert found[0][0] != found[0][1]
 
-    @pytest.mark.timeout(120)
     def test_draws_outlive_a_resume_on_other_workers(self, shards: list[str]) -> None:
         def make(num_workers: int) -> Any:
             kept = Subsampler(Shuffler(samples(shards), 4), 0.8)

@@ -11,8 +11,6 @@ from torchdata_ais.store import Retry, attempts
 from torchdata_ais.store.attempts import Attempts, Failed
 from torchdata_ais.store.cancel import Cancel
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Clock(Cancel):
     """A clock, and the flag of a request whose pauses pass on it."""

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from torchdata_ais.store.chunked import ChunkedBody
 
-pytestmark = pytest.mark.timeout(30)
-
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 DATA = random.Random(5).randbytes(1 << 20)
 
@@ -58,7 +56,7 @@ def read(sent: bytes, takes: Sequence[int], cuts: Sequence[int] = ()) -> tuple[l
             raise AssertionError("the body does not end")
         finally:
             here.close()
-            thread.join(20)
+            thread.join(60)
 
 
 @given(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISFileLoader, TarSampleGrouper
+from torchdata_ais import AISFileLoader, Safety, TarSampleGrouper
 from torchdata_ais.errors import BadHeaderError, SampleError, UnsupportedMemberError, UsageError
 from torchdata_ais.reading.keyset import KeySet
 from torchdata_ais.reading.runs import Run, whole_runs
@@ -260,4 +260,4 @@ def test_a_message_names_20_fields_at_most() -> None:
 def test_a_bound_that_is_no_number_is_told_at_once() -> None:
     for wrong in ("1", 1.5, -1, True):
         with pytest.raises(UsageError, match="max_sample_bytes="):
-            AISFileLoader([], max_sample_bytes=wrong)
+            AISFileLoader([], safety=Safety(max_sample_bytes=wrong))

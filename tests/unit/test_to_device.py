@@ -25,7 +25,7 @@ from torchdata_ais.loaders.nested import tensors_in, with_tensors
 from torchdata_ais.loaders.to_device import CudaCopies, ahead
 from torchdata_ais.testing import example_shards
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 COUNTS = (6, 4, 7)
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

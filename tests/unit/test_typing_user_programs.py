@@ -41,7 +41,6 @@ def test_mypy_accepts_the_programs_and_finds_each_mistake(tmp_path: Path) -> Non
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(120)
 def test_pyright_agrees() -> None:
     pytest.importorskip("pyright")
     command = [sys.executable, "-m", "pyright"]

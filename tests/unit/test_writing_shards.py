@@ -375,7 +375,7 @@ def test_shards_go_straight_to_a_bucket_and_a_series_resumes_there(ais_cluster, 
     options = {
         "maxcount": 20,
         "manifest": f"ais://{ais_bucket.name}/notes/m.json",
-        "endpoint": ais_cluster.endpoint,
+        "cluster": ais_cluster.endpoint,
     }
     pattern = f"ais://{ais_bucket.name}/train/s-%06d.tar"
     interrupted(pattern, after=45, **options)
@@ -399,7 +399,7 @@ def test_promise_1_a_finished_object_of_the_same_size_with_other_bytes_is_writte
     options = {
         "maxcount": 10,
         "manifest": f"ais://{ais_bucket.name}/m.json",
-        "endpoint": ais_cluster.endpoint,
+        "cluster": ais_cluster.endpoint,
     }
     pattern = f"ais://{ais_bucket.name}/s-%d.tar"
     writer = write(pattern, **options)
@@ -417,7 +417,7 @@ def test_a_failing_upload_leaves_nothing_and_the_series_goes_on_later(
     ais_cluster, ais_bucket, ais_faults, tmp_path
 ):
     store = StoreOptions(endpoint=ais_cluster.endpoint, retry=Retry(attempts=2, backoff=0.0))
-    options = {"maxcount": 20, "manifest": str(tmp_path / "m.json"), "options": store}
+    options = {"maxcount": 20, "manifest": str(tmp_path / "m.json"), "cluster": store}
     pattern = f"ais://{ais_bucket.name}/s-%d.tar"
     ais_faults.add(Status(503), verb="PUT", object="s-1.tar")
     with pytest.raises(ReadError, match="503") as caught:
@@ -432,7 +432,7 @@ def test_a_failing_upload_leaves_nothing_and_the_series_goes_on_later(
 def test_an_upload_that_fails_once_is_tried_again(ais_cluster, ais_bucket, ais_faults):
     ais_faults.add(Status(503), verb="PUT", nth=1)
     store = StoreOptions(endpoint=ais_cluster.endpoint, retry=Retry(backoff=0.0))
-    writer = write(f"ais://{ais_bucket.name}/s-%d.tar", options=store)
+    writer = write(f"ais://{ais_bucket.name}/s-%d.tar", cluster=store)
     assert ais_faults.fired() == 1
     assert head_object(writer.shards[0].name, store).checksum == writer.shards[0].checksum
 
@@ -444,7 +444,7 @@ def test_the_old_recipe_of_writing_files_and_posting_them_works(ais_cluster, ais
 
     write(tmp_path / "s-%d.tar", maxcount=20, post=post)
     pipe = AISFileLoader(
-        [f"ais://{ais_bucket.name}/s-{n}.tar" for n in range(3)], endpoint=ais_cluster.endpoint
+        [f"ais://{ais_bucket.name}/s-{n}.tar" for n in range(3)], cluster=ais_cluster.endpoint
     )
     assert [one["__key__"] for one in pipe.group_samples()] == [s["__key__"] for s in SAMPLES]
 

@@ -264,7 +264,7 @@ def test_writers_of_one_file_at_the_same_time_never_damage_it(tmp_path):
         if path.exists() and path.read_bytes() not in whole:
             damaged.append(path.stat().st_size)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert damaged == []
     assert [p.name for p in tmp_path.iterdir()] == ["s.tar"]
 
@@ -362,7 +362,7 @@ def test_a_named_pipe_is_written_to_as_it_is(tmp_path):
     reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_bytes()))
     reader.start()
     write(tmp_path / "pipe")
-    reader.join(10)
+    reader.join(60)
     assert by_tarfile(got[0]) == MEMBERS
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
@@ -445,25 +445,25 @@ def test_encoders_are_those_of_webdataset():
 
 def test_a_shard_goes_straight_to_a_bucket(ais_cluster, ais_bucket):
     url = f"ais://{ais_bucket.name}/x/s.tar"
-    with TarWriter(url, endpoint=ais_cluster.endpoint) as writer:
+    with TarWriter(url, cluster=ais_cluster.endpoint) as writer:
         writer.write(SAMPLES[0])
         assert not object_exists(url, StoreOptions(endpoint=ais_cluster.endpoint))
         writer.write(SAMPLES[1])
     assert ais_bucket.object("x/s.tar").get_reader().read_all() == written()
-    pipe = AISFileLoader([url], endpoint=ais_cluster.endpoint)
+    pipe = AISFileLoader([url], cluster=ais_cluster.endpoint)
     assert [(path.member, data) for path, data in pipe] == MEMBERS
 
 
 def test_an_exception_in_the_body_stores_no_object(ais_cluster, ais_bucket):
     with pytest.raises(ValueError, match="stop"):
-        fail_after_one(f"ais://{ais_bucket.name}/s.tar", client=ais_bucket.client)
+        fail_after_one(f"ais://{ais_bucket.name}/s.tar", cluster=ais_bucket.client)
     assert ais_bucket.list_all_objects() == []
 
 
 def test_a_missing_bucket_is_an_error_and_leaves_no_temporary_file(ais_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(NotFoundError, match="no-such-bucket"):
-        write("ais://no-such-bucket/s.tar", endpoint=ais_cluster.endpoint)
+        write("ais://no-such-bucket/s.tar", cluster=ais_cluster.endpoint)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -472,7 +472,7 @@ def test_without_a_cluster_it_is_said_before_anything_is_written(monkeypatch):
     with pytest.raises(UsageError, match="AIS_ENDPOINT"):
         TarWriter("ais://b/s.tar")
     with pytest.raises(UsageError, match="no object"):
-        TarWriter("ais://b", endpoint="http://127.0.0.1:1")
+        TarWriter("ais://b", cluster="http://127.0.0.1:1")
 
 
 def test_other_shards_can_be_copied_through(tmp_path):

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import torchdata_ais.webdataset as wds
-from torchdata_ais import AISFileLoader, AISObjectLoader, ShardWriter, convert
+from torchdata_ais import AISFileLoader, AISObjectLoader, Safety, ShardWriter, convert
 from torchdata_ais.arguments import check_function
 from torchdata_ais.checking import lint_shards
 from torchdata_ais.checking.reshard import reshard
-from torchdata_ais.codecs import build_decoder, build_encoder
+from torchdata_ais.codecs import Decoder, build_encoder
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
     AISError,
@@ -200,11 +200,7 @@ def test_commands_and_caches_of_the_facade_do_not_skip_it(
 
         keeper = Keeper(str(tmp_path), 1)
         with pytest.raises(type(error)):
-            list(
-                wds.tarfile_samples(
-                    ["http://h/x.tar"], lambda error: True, cache_dir=str(tmp_path), keeper=keeper
-                )
-            )
+            list(wds.tarfile_samples(["http://h/x.tar"], lambda error: True, cache=keeper))
 
 
 # -- pickles that are not allowed
@@ -237,7 +233,6 @@ def test_the_pth_of_a_whole_object_is_refused(shard: str) -> None:
         list(SampleDecoder([sample(pth=stream.getvalue())], on_error="skip"))
 
 
-@pytest.mark.timeout(20)
 def test_an_endless_program_of_the_facade_ends(shard: str) -> None:
     dataset = wds.DataPipeline(
         wds.SimpleShardList([shard]),
@@ -382,12 +377,14 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "load_tar select_files": lambda: AISFileLoader([], select_files="cls", on_error="skip"),  # type: ignore[arg-type]
     "load_tar select_files arity": lambda: AISFileLoader([], select_files=two, on_error="skip"),  # type: ignore[arg-type]
     "load_tar rename_files": lambda: AISFileLoader([], rename_files=two, on_error="skip"),  # type: ignore[arg-type]
-    "load_tar max_sample_bytes": lambda: AISFileLoader([], max_sample_bytes="1GB", on_error="skip"),  # type: ignore[arg-type]
-    "load_tar max_ratio": lambda: AISFileLoader([], max_ratio=None, on_error="skip"),  # type: ignore[arg-type]
+    "load_tar max_sample_bytes": lambda: AISFileLoader(
+        [], safety=Safety(max_sample_bytes="1GB"), on_error="skip"
+    ),  # type: ignore[arg-type]
+    "load_tar max_ratio": lambda: AISFileLoader([], safety=Safety(max_ratio=None), on_error="skip"),  # type: ignore[arg-type]
     "load_tar open_shards": lambda: AISFileLoader([], open_shards=0, on_error="skip"),
     "load_tar retry": lambda: AISFileLoader([], retry=5, on_error="skip"),  # type: ignore[arg-type]
     "load_tar prefetch_bytes": lambda: AISFileLoader([], prefetch_bytes="1", on_error="skip"),  # type: ignore[arg-type]
-    "load_tar options": lambda: AISFileLoader([], options={}, on_error="skip"),  # type: ignore[arg-type]
+    "load_tar options": lambda: AISFileLoader([], cluster={}, on_error="skip"),  # type: ignore[arg-type]
     "load_objects max_object_bytes": lambda: AISObjectLoader([], max_object_bytes="1", on_error="skip"),  # type: ignore[arg-type]
     "on_error": lambda: SampleMapper([], len, on_error="ignore"),  # type: ignore[arg-type]
     "on_error arity": lambda: SampleMapper([], len, on_error=two),  # type: ignore[arg-type]
@@ -484,4 +481,4 @@ def test_the_definition() -> None:
         "EncodeUsageError",
     }
     assert not issubclass(SampleError, NEVER_SKIPPED)
-    assert build_decoder()({"cls": b"1"}) == {"cls": 1}
+    assert Decoder()({"cls": b"1"}) == {"cls": 1}

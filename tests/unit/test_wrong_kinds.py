@@ -25,6 +25,7 @@ from torchdata_ais import (
     LocalCluster,
     Mixture,
     Normalize,
+    ObjectCache,
     SampleDataset,
     SampleIndex,
     ShardWriter,
@@ -151,8 +152,8 @@ def tar(to: Any) -> None:
 CALLS: dict[str, tuple[Callable[[Ground], Any], str]] = {
     "load_tar(5)": (lambda g: AISFileLoader(5), "int is no source"),
     "load_tar(cache=)": (lambda g: list(AISFileLoader([g.shard], cache="x")), "cache='x'.*ObjectCache"),
-    "load_tar(cache_dir=)": (lambda g: list(AISFileLoader([g.shard], cache_dir=5)), "cache_dir=5"),
-    "list_ais(prefix=)": (lambda g: AISSourceLister("ais://b", endpoint="http://h:1", prefix=5), "prefix=5"),
+    "ObjectCache(5)": (lambda g: ObjectCache(5), "folder=5"),
+    "list_ais(prefix=)": (lambda g: AISSourceLister("ais://b", cluster="http://h:1", prefix=5), "prefix=5"),
     "loader[0]": (lambda g: ais_loader(g.pipe)[0], "no batch 0.*next"),
     "ais_loader(on_stats=)": (lambda g: ais_loader(g.pipe, on_stats="x"), "on_stats='x'.*a function"),
     "ais_loader(run_dir=)": (lambda g: ais_loader(g.pipe, run_dir=g.file), "run_dir="),

@@ -75,9 +75,6 @@ def test_torchdatas_tests_meet_our_service(tmp_path: Path) -> None:
     name = "dataloader2/test_x.py::Cases::test_fails"
     status, said = run("torchdata", tmp_path, known(tmp_path / "known", "torchdata", 3, [name]))
     assert (status, "no difference to the list" in said) == (0, True), said
-    status, said = run("torchdata", tmp_path, known(tmp_path / "known", "torchdata", 3, []))
-    assert status == 1
-    assert f"{name}: failed" in said
 
 
 @pytest.mark.ci

@@ -106,7 +106,7 @@ def proxy(checkout: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
 
 
 def add_missing(folder: Path) -> None:

@@ -14,14 +14,11 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
-from typing_extensions import Unpack
-
 from torchdata_ais.errors import AISError
 from torchdata_ais.shard_names import is_shard
 from torchdata_ais.shown import count_text
 from torchdata_ais.store import (
     Cluster,
-    ClusterNames,
     Retry,
     StoreOptions,
     cluster_options,
@@ -60,13 +57,12 @@ class Check:
     todo: str = ""
 
 
-def diagnose(cluster: Cluster = None, *, shards: str = "", **named: Unpack[ClusterNames]) -> list[Check]:
+def diagnose(cluster: Cluster = None, *, shards: str = "") -> list[Check]:
     """Look at everything a training needs. What fails is an answer, never an exception.
 
     Args:
         cluster: The cluster to ask, see `torchdata_ais.store.Cluster`; a note if there is none.
         shards: ``ais://bucket/prefix`` of shards to look at, too: whether the last byte of each can be read.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Example:
         >>> checks = diagnose()
@@ -75,7 +71,7 @@ def diagnose(cluster: Cluster = None, *, shards: str = "", **named: Unpack[Clust
     """
     found = [_safely(name, look) for name, look in _LOCAL.items()]
     try:
-        options = cluster_options(cluster, **named)
+        options = cluster_options(cluster)
     except AISError as error:
         return [*found, Check("cluster", "bad", error.sentences)]
     if not options.endpoint:
@@ -106,17 +102,17 @@ def _torch() -> Check:
 
 
 def _loaders() -> Check:
-    from torchdata_ais.dataloader2 import DataLoader2
+    from torchdata_ais.dataloader2.torchdata_names import OWN
 
-    whose = "this package's" if DataLoader2.__module__.startswith("torchdata_ais.") else "torchdata's"
+    whose = "this package's" if OWN else "torchdata's"
     methods = "/".join(multiprocessing.get_all_start_methods())
     return Check("loaders", "ok", f"{whose} DataLoader2, and DataLoader; start methods {methods}")
 
 
 def _codecs() -> Check:
-    from torchdata_ais.codecs import build_decoder
+    from torchdata_ais.codecs import Decoder
 
-    build_decoder()
+    Decoder()
     troubles = {name: _trouble(name) for name in ("simplejpeg", "soundfile", "av", "cbor2", ZSTD)}
     there = ["pillow", *(name for name, trouble in troubles.items() if not trouble)]
     missing = [f"{name} ({trouble})" for name, trouble in troubles.items() if trouble]

@@ -11,19 +11,18 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 import xxhash
-from typing_extensions import Unpack
 
 from torchdata_ais.arguments import checked
 from torchdata_ais.checking.across import compared, unmatched
 from torchdata_ais.checking.findings import LintReport, Problem, ShardReport, shown
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.error_text import Remedy, Sentences, in_commands, in_programs
 from torchdata_ais.errors import AuthError, ConnectError, NonAdjacentKeyError, SampleError, UsageError
 from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex
 from torchdata_ais.indexing import SampleIndex, ShardWatch
 from torchdata_ais.indexing.beside import Beside
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, list_objects
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options, list_objects
 
 # It is the cluster that cannot be read: all shards would say the same.
 _NO_DECODE = Remedy(
@@ -50,7 +49,6 @@ def lint_shards(
     index: bool = False,
     read: Callable[[int], object] | None = None,
     cluster: Cluster = None,
-    **named: Unpack[ClusterNames],
 ) -> LintReport:
     """Read every shard to its end and report all that is wrong with it.
 
@@ -79,7 +77,6 @@ def lint_shards(
             `LintReport.index` if there is no error, to be stored by ``SampleIndex.save``.
         read: Called with the bytes of each before that.
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         NotFoundError: There is no such bucket, or no shard.
@@ -96,11 +93,11 @@ def lint_shards(
         NonAdjacentKeyError a 2048
     """
     began = time.monotonic()
-    options = cluster_options(cluster, **named)
+    options = cluster_options(cluster)
     urls = sources(source, options)
     wanted = tuple(require.split()) if isinstance(require, str) else tuple(require)
     only = tuple(only.split() if isinstance(only, str) else only or ())
-    codec = build_decoder(only=only or None) if decode else None
+    codec = Decoder(only=only or None) if decode else None
     stop = threading.Event()
     seen = _Keys()
 

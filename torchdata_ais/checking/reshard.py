@@ -8,14 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from typing_extensions import Unpack
-
 from torchdata_ais.checking.across import lacking
 from torchdata_ais.checking.findings import LintReport, ShardReport
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import NEVER_SKIPPED, SampleError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options
 
 
 @dataclass
@@ -48,7 +46,6 @@ def reshard(
     maxsize: float = 1e9,
     progress: Callable[[int, int], object] | None = None,
     cluster: Cluster = None,
-    **named: Unpack[ClusterNames],
 ) -> Resharded:
     """Write the good samples of the shards of a report to new shards; the old ones stay as they are.
 
@@ -71,7 +68,6 @@ def reshard(
         maxsize: Most bytes of a shard.
         progress: Called with (shards done, shards in all) after each.
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         UsageError: `target` is no pattern, or there are shards of this pattern already, or other classes beside it.
@@ -81,9 +77,9 @@ def reshard(
     from torchdata_ais.writing.classes import carried_classes, write_classes
     from torchdata_ais.writing.prepare import folder_of, prepare
 
-    options = cluster_options(cluster, **named)
+    options = cluster_options(cluster)
     done = Resharded()
-    codec = build_decoder() if decode else None
+    codec = Decoder() if decode else None
     keys: set[str] = set()
     with ExitStack() as stack:
         stack.enter_context(folder_of(target))

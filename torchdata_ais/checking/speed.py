@@ -12,15 +12,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from typing import Any
 
-from typing_extensions import Unpack
-
 from torchdata_ais.arguments import checked
 from torchdata_ais.checking.doctor import usable_cores
 from torchdata_ais.checking.lint import sources
 from torchdata_ais.codecs import IMAGE_EXTENSIONS
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.store import Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options, open_blocks
 
 _CONNECTIONS = 4
 _BATCH = 32
@@ -98,7 +96,6 @@ def measure(
     size: int = 224,
     progress: Callable[[str], object] | None = None,
     cluster: Cluster = None,
-    **named: Unpack[ClusterNames],
 ) -> Speed:
     """Time the stages of a chain over these shards, each for a few seconds.
 
@@ -113,7 +110,6 @@ def measure(
         size: To this many pixels square.
         progress: Called with the name of each stage before it runs.
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Returns:
         Rates of the stages. With images, the chain is ``decode(spec, size=, only=image).to_tuple(image).batched(32)``,
@@ -128,7 +124,7 @@ def measure(
         >>> [rate.stage for rate in speed.rates]
         ['first read', 'raw', 'raw x4', 'members', 'samples', 'decoded', 'loader(0)']
     """
-    options = cluster_options(cluster, **named)
+    options = cluster_options(cluster)
     urls = sources(source, options)
     speed = Speed(cores=usable_cores())
     stages: dict[str, Callable[[], Rate]] = {

@@ -15,6 +15,7 @@ def _bars(*columns: Any) -> Any:
     from rich.progress import BarColumn, Progress, TextColumn
 
     console = Console(stderr=True)
+    console.quiet = not console.is_terminal  # older rich prints an empty line at the end of a disabled bar
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),

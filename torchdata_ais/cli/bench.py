@@ -54,7 +54,7 @@ def bench(
             spec=spec,
             size=size,
             progress=_say,
-            options=options_of(urls, endpoint),
+            cluster=options_of(urls, endpoint),
         )
     except (ShardError, SampleError) as error:
         raise error.noting("bench needs sound shards: torchdata-ais lint finds all that are bad") from error

@@ -161,10 +161,10 @@ def _decoder(
     """Return what turns the bytes into values, where anything is to be done with values."""
     if function is None and not size and not shorter:
         return None
-    from torchdata_ais.codecs import MAX_PIXELS, build_decoder
+    from torchdata_ais.codecs import MAX_PIXELS, Decoder
 
     # Without a function nothing but images changes: other fields stay the bytes they are.
-    return build_decoder(
+    return Decoder(
         "pil",
         size=size or None,
         shorter=shorter or None,

@@ -131,8 +131,8 @@ def _train(bucket: Bucket, samples: int, held_out: int, *, epochs: int, workers:
     keys = [f"sample_{index:06d}" for index in range(samples)]
     train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]
     endpoint = bucket.options.endpoint
-    train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, endpoint=endpoint, batchsize=_BATCH)
-    measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, endpoint=endpoint, batchsize=_BATCH)
+    train = pets_pipe(f"{bucket.uri}/train-", shuffle=True, cluster=endpoint, batchsize=_BATCH)
+    measure = pets_pipe(f"{bucket.uri}/held-out-", shuffle=False, cluster=endpoint, batchsize=_BATCH)
     echo(f"chain     {_chain(train)}")
 
     # More threads than free cores spend their time waiting for each other.

@@ -34,7 +34,7 @@ def dsort(
 ) -> None:
     """Put the samples of many shards into another order and into shards of another size, on the cluster.
 
-    With a specification file, as the ais command takes them, also in its old form, only --check and --overwrite count.
+    With a specification file, as the ais command takes them, only --check and --overwrite count.
 
     Args:
         source (SRC): ais://bucket/samples-{00..18}.tar, ais://bucket/prefix, or a specification: a .json or .yaml file.

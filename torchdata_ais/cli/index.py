@@ -57,7 +57,7 @@ def index(
     problems = None
     with job_bars() as bars:
         if check:
-            found = SampleIndex.open(where or urls[0], shards_from=urls if where else None, options=options)
+            found = SampleIndex.open(where or urls[0], shards_from=urls if where else None, cluster=options)
             problems = [str(error.what) for error in problems_of(found, processes=workers, progress=bars)]
         else:
             found = SampleIndex.build(
@@ -66,7 +66,7 @@ def index(
                 processes=workers,
                 where=place,
                 progress=bars,
-                options=options,
+                cluster=options,
             )
     _show(found, place, as_json, problems)
     if problems:

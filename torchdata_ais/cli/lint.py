@@ -91,7 +91,7 @@ def lint(
             progress=progress_of(bars, "lint", size=lambda: sum(sizes)),
             read=sizes.append,
             index=index,
-            options=options,
+            cluster=options,
         )
         bars.close()
         indexed = _stored(report)

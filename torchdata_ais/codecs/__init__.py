@@ -2,7 +2,7 @@
 
 from torchdata_ais.codecs.audio import torch_audio
 from torchdata_ais.codecs.crop import CenterCrop, Crop, RandomResizedCrop, ResizeCrop
-from torchdata_ais.codecs.decoder import Decoder, DecoderNames, build_decoder
+from torchdata_ais.codecs.decoder import Decoder, DecoderNames
 from torchdata_ais.codecs.encoder import build_encoder
 from torchdata_ais.codecs.handlers import (
     MAX_GZ_BYTES,
@@ -41,7 +41,6 @@ __all__ = [
     "RandomResizedCrop",
     "ResizeCrop",
     "basichandlers",
-    "build_decoder",
     "build_encoder",
     "gzfilter",
     "handle_extension",

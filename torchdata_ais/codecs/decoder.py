@@ -280,10 +280,6 @@ class DecoderNames(CropNames, total=False):
     crop: Crop | None
 
 
-build_decoder = Decoder
-"""What version 0.1 called it."""
-
-
 def _handler(spec: str | Handler) -> Handler:
     if isinstance(spec, str):
         spec = _MEDIA[spec] if spec in _MEDIA else imagehandler(spec)

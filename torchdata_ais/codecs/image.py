@@ -210,8 +210,8 @@ def imagehandler(
         UsageError: Unknown spec, or options that contradict each other.
 
     Example:
-        >>> from torchdata_ais.codecs import build_decoder
-        >>> decode = build_decoder(imagehandler("mask", "trimap.png"), "torchrgb8", size=224)
+        >>> from torchdata_ais.codecs import Decoder
+        >>> decode = Decoder(imagehandler("mask", "trimap.png"), "torchrgb8", size=224)
     """
     if spec not in IMAGE_SPECS:
         specs = [*IMAGE_SPECS, "audio", "video"]

@@ -38,7 +38,7 @@ _SPREAD = {"L;2": 85, "L;4": 17}
 
 
 class Options(NamedTuple):
-    """How to decode; see `torchdata_ais.codecs.build_decoder`.
+    """How to decode; see `torchdata_ais.Decoder`.
 
     Attributes:
         frame_of: What becomes of a picture of (height, width), as it is to be looked at.

@@ -1,6 +1,6 @@
 """DataLoader2 and its reading services, under every torchdata, and without one: the only room that imports torchdata.
 
-`MultiProcessingReadingService` is this package's. The rest is torchdata's own where it has them (0.7.1 to 0.9), and
+`MultiProcessingReadingService` is this package's. The rest is torchdata's own where it has them (0.8 and 0.9), and
 this package's of the same interface elsewhere (0.10 and later): the same samples in the same order. So is what stands
 in the modules `adapter`, `graph`, `random` and `communication`.
 

@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from torchdata_ais.arguments import checked
 from torchdata_ais.dataloader2 import torchdata_names
-from torchdata_ais.dataloader2.own.loader import check_trust
+from torchdata_ais.dataloader2.own.loader import NO_STATE, check_trust, state_error
 from torchdata_ais.errors import UsageError
 from torchdata_ais.stage.sending import explained
 
@@ -50,10 +50,16 @@ class DataLoader2(torchdata_names.DataLoader2[Any]):  # type: ignore[misc]
             trust: Whether to unpickle the state, which runs the code that it names.
 
         Raises:
-            StateError: `trust` is not True.
+            StateError: `trust` is not True, or `state_dict` is not a state of a `DataLoader2`.
         """
         check_trust(trust)
         if torchdata_names.OWN:
             super().load_state_dict(state_dict, trust=trust)
-        else:
+            return
+        before = self.datapipe
+        try:
             super().load_state_dict(state_dict)
+        except (*NO_STATE, AssertionError, NotImplementedError) as error:
+            if self.datapipe is not before and self.datapipe_adapter_fns is not None:
+                raise  # may come from an adapter
+            raise state_error(error) from error

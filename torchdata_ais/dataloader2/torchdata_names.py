@@ -1,6 +1,6 @@
 """The only module that imports torchdata: its DataLoader2 and what belongs to it, or ours where it has none.
 
-torchdata 0.7.1 to 0.9 have them; 0.10 and later do not, and torchdata need not be there at all. Importing torchdata's
+torchdata 0.8 and 0.9 have them; 0.10 and later do not, and torchdata need not be there at all. Importing torchdata's
 ``dataloader2`` shows a deprecation banner once per process. Whoever comes here has chosen DataLoader2 already, so the
 banner is caught.
 """

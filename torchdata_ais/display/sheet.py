@@ -136,5 +136,5 @@ def _fitted(draw: ImageDraw.ImageDraw, text: str, width: int) -> str:
 def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
     try:
         return ImageFont.load_default(size=_FONT_SIZE)
-    except (ImportError, TypeError):  # a Pillow without FreeType, or older than 10.1
+    except ImportError:  # a Pillow without FreeType
         return ImageFont.load_default()

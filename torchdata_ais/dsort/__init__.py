@@ -5,7 +5,7 @@
     spec = DsortSpec("ais://pets/samples-{00..18}.tar", "ais://pets/shuffled-%d.tar", "100MB", Shuffle(seed=5))
     run_dsort(client, spec, check=True)
 
-Specifications as the `ais` command takes them, also those of older versions, work as they stand::
+Specifications as the `ais` command takes them work without a change::
 
     run_dsort(client, "dsort_shuffle_samples.json", check=True)
 """

@@ -1,4 +1,4 @@
-"""A JSON specification of any age, to what the server takes today: read from a file, translated, checked."""
+"""JSON specifications of dSort: read from a file, translated for the server, checked."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from typing import Any
 
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.urls import Location, bucket_place
+from torchdata_ais.urls import Location
 
-_RENAMED = {
-    "extension": "input_extension",
-    "bck": "input_bck",
-    "bucket": "input_bck",
-    "shard_size": "output_shard_size",
-    "order_file": "ekm_file",
-    "order_file_sep": "ekm_file_sep",
-}
-"""Field names of older specifications."""
+_SHORT = {"extension": "input_extension", "bck": "input_bck"}
+"""Field names that AIStore's article about dSort writes, and those of the server."""
 
 _KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
 _CONTENT = ("int", "float", "string")
@@ -28,14 +21,13 @@ _CONTENT = ("int", "float", "string")
 
 @checked
 def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON specification in the words of today's server.
+    """Return a JSON specification in the words of the server.
 
-    Old field names (``bck``, ``extension``, ``shard_size``, ``order_file``, a bucket by name, a format or list where
-    an object stands today) become the present ones. ``dsorter_type`` is set, without which today's server looks for
-    a free choice in a place that refuses it. Fields that are not known here go through as they are.
+    ``extension`` and ``bck`` become ``input_extension`` and ``input_bck``, a text as ``input_format`` becomes a
+    template. ``dsorter_type`` is set, because the server refuses its own default. All other fields are copied.
 
     Raises:
-        UsageError: A field by its old and its new name, or no input bucket.
+        UsageError: A field under both of its names, or no input bucket.
 
     Example:
         >>> spec = translate_spec({"extension": ".tar", "bck": {"name": "images"}, "input_format": "samples-{00..18}"})
@@ -43,18 +35,18 @@ def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
         ('.tar', {'template': 'samples-{00..18}'}, 'dsort_general')
     """
     new: dict[str, Any] = {}
-    provider = spec.get("provider", "ais")
     for field, value in spec.items():
-        name = _RENAMED.get(field, field)
+        name = _SHORT.get(field, field)
         if name in new or (name != field and name in spec):
             raise UsageError.at(f"the specification has both {field!r} and {name!r}", todo="leave one out")
-        if field != "provider":
-            new[name] = value
+        new[name] = value
     for name in ("input_bck", "output_bck"):
-        if isinstance(new.get(name), str):
-            new[name] = bucket_of(bucket_place(new[name], provider))
+        if isinstance(new.get(name), Mapping):
+            new[name] = {"provider": "ais", **new[name]}
         elif new.get(name):
-            new[name] = {"provider": provider, **new[name]}
+            raise UsageError.at(
+                f"the specification has {name}={new[name]!r:.60}", todo=f'write "{name}": {{"name": "..."}}'
+            )
     if not (new.get("input_bck") or {}).get("name"):
         raise UsageError.at(
             "the specification names no input bucket", todo='add "input_bck": {"name": "..."}'
@@ -62,11 +54,7 @@ def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     shards = new.get("input_format", "")
     if isinstance(shards, str):
         new["input_format"] = {"template": shards}
-    elif not isinstance(shards, Mapping):
-        new["input_format"] = {"objnames": list(shards)}
     algorithm = dict(new.get("algorithm") or {})
-    if "format_type" in algorithm:
-        algorithm["content_key_type"] = algorithm.pop("format_type")
     if algorithm.get("seed") is not None:
         algorithm["seed"] = str(algorithm["seed"])
     new["algorithm"] = algorithm

@@ -123,7 +123,9 @@ class DsortSpec:
         return translate_spec(
             {
                 "input_bck": bucket_of(places[0]),
-                "input_format": names[0] if isinstance(self.source, str) else names,
+                "input_format": {"template": names[0]}
+                if isinstance(self.source, str)
+                else {"objnames": names},
                 "input_extension": archive_ending(names[0]) or self.extension,
                 "output_bck": bucket_of(target),
                 "output_format": target.name,

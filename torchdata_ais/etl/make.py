@@ -66,7 +66,7 @@ def shard_etl(
     """
     if function is None:
         return partial(shard_etl, decode=decode, quality=quality, keep_meta=keep_meta, **decoder)
-    from torchdata_ais.codecs import build_decoder
+    from torchdata_ais.codecs import Decoder
     from torchdata_ais.etl.server import ShardServer
     from torchdata_ais.etl.transform import decoder_specs
 
@@ -76,7 +76,7 @@ def shard_etl(
         )
     _check_parameters(function)
     if decode is not None:
-        build_decoder(*decoder_specs(decode), **decoder)  # complain now, not on the cluster
+        Decoder(*decoder_specs(decode), **decoder)  # complain now, not on the cluster
     elif decoder:
         raise UsageError.at(
             f"{'=, '.join(decoder)}= without decode=", todo='pass decode="pil" or the like, too'

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchdata_ais.codecs import build_decoder
+from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DuplicateFieldError, SampleError, UsageError
 from torchdata_ais.reading.runs import whole_runs
 from torchdata_ais.reading.samples import whole_samples
@@ -32,7 +32,7 @@ class ShardTransform:
         function: ``f(sample)`` or ``f(sample, args)``. It returns a sample, None to leave it out, or an iterable of
             samples (with keys of their own). A sample is a dict with ``__key__``, ``__url__`` and fields; the
             function may change it.
-        decode: Specification, or several, for `torchdata_ais.codecs.build_decoder`; None leaves fields bytes.
+        decode: Specification, or several, for `torchdata_ais.Decoder`; None leaves fields bytes.
         decoder: Further arguments for it, such as ``{"size": 224}``.
         packer: Arguments of `TarWriter` for the new shard, such as ``{"quality": 95}``.
 
@@ -83,7 +83,7 @@ class ShardTransform:
 
     def _members(self, shard: Iterable[bytes], url: str, args: Any) -> Iterator[Any]:
         pack = SamplePacker(**self.packer)
-        decode = None if self.decode is None else build_decoder(*decoder_specs(self.decode), **self.decoder)
+        decode = None if self.decode is None else Decoder(*decoder_specs(self.decode), **self.decoder)
         more = {"args": args} if takes_args(self.function) else {}
         keys: set[str] = set()
         size = 0

@@ -15,17 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from torchdata_ais import AISSourceLister
+from torchdata_ais.store import Cluster
 
 
 def pets_pipe(
-    source: Any, *, shuffle: bool, endpoint: str | None = None, size: int = 64, batchsize: int = 32
+    source: Any, *, shuffle: bool, cluster: Cluster = None, size: int = 64, batchsize: int = 32
 ) -> Any:
     """Return the chain from a bucket of shards to batches.
 
     Args:
         source: Whatever `AISSourceLister` takes: ``"ais://pets/train-"``.
         shuffle: Whether to mix shards and samples, anew in each epoch.
-        endpoint: The cluster; default ``AIS_ENDPOINT``.
+        cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT``.
         size: Images are decoded to size x size pixels.
         batchsize: Samples a batch.
 
@@ -33,16 +34,16 @@ def pets_pipe(
         ``(images, labels, keys)``: uint8 of shape ``(n, 3, size, size)``, int64 of shape ``(n,)``, list of strings.
     """
     return (
-        samples_of(source, shuffle=shuffle, endpoint=endpoint)
+        samples_of(source, shuffle=shuffle, cluster=cluster)
         .decode("torchrgb8", size=size, only="image.jpg cls")
         .to_tuple("image.jpg", "cls", "__key__")
         .batched(batchsize)
     )
 
 
-def samples_of(source: Any, *, shuffle: bool, endpoint: str | None = None) -> Any:
+def samples_of(source: Any, *, shuffle: bool, cluster: Cluster = None) -> Any:
     """Return the chain from a bucket of shards to samples; see `pets_pipe`."""
-    shards: Any = AISSourceLister(source, cluster=endpoint)
+    shards: Any = AISSourceLister(source, cluster=cluster)
     if not shuffle:
         return shards.load_tar().group_samples()
     return shards.shuffle().load_tar().group_samples().shuffled(1000)

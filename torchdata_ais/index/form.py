@@ -30,7 +30,7 @@ _KEY = b"torchdata_ais.index"  # of the head, in the metadata of the schema
 _BEGINS = f'{{"format":"{FORMAT}"'.encode()
 _NONE = "0" * 16
 _DIGEST = re.compile(r"[0-9a-f]{16}")
-VERSIONS = (1, 2)  # 2: with columns of its own
+VERSION = 1
 MOST = 1 << 62  # bytes, samples or shards: sums of two of them are 64-bit integers
 MOST_BLOCK = 1 << 31  # bytes of a record batch
 _MOST_COLUMNS = 256
@@ -96,7 +96,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What the metadata of ``shards.arrow`` say."""
 
     format: str = FORMAT
-    version: int = VERSIONS[0]
+    version: int = VERSION
     samples: int
     shards: int
     proof: str
@@ -142,9 +142,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
             version, said = plain["version"], plain["xxh64"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise damaged("its head is not readable", where) from None
-        if version not in VERSIONS:
+        if version != VERSION:
             raise SampleIndexError.at(
-                f"{where}: the index has version {version!r}, this package reads versions 1 and 2",
+                f"{where}: the index has version {version!r}, this package reads version {VERSION}",
                 todo="build it again: torchdata-ais index",
                 url=where,
             )

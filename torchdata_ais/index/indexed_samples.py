@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, Unpack
+from typing_extensions import Self
 
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import SampleIndexError, UsageError
@@ -27,7 +27,7 @@ from torchdata_ais.index.places import (
 from torchdata_ais.index.selecting import Selection, selected_numbers, side_of_keys
 from torchdata_ais.index.stored import StoredIndex
 from torchdata_ais.index.writer import IndexWriter
-from torchdata_ais.store import Cluster, ClusterNames, given_options
+from torchdata_ais.store import Cluster, given_options
 
 
 def opened_index(
@@ -73,7 +73,6 @@ class IndexedSamples(NumberedSamples):
         shards_from: ShardsFrom = None,
         index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> Self:
         """Open a stored index. What is asked for is read then, by ranges, and checked.
 
@@ -86,7 +85,6 @@ class IndexedSamples(NumberedSamples):
                 those below it (of ``DIR/.index`` those below ``DIR``).
             index_dir: A folder of this node to copy the index to, see `kept_in`.
             cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
-            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Raises:
             NotFoundError: There is none.
@@ -103,7 +101,7 @@ class IndexedSamples(NumberedSamples):
             ...     len(SampleIndex.open(folder))
             5
         """
-        settings = options_for(where, given_options(cluster, **named))
+        settings = options_for(where, given_options(cluster))
         folder, places = found_folder(where, settings)
         stored = StoredIndex(folder, places=places + shard_places(shards_from))
         opened = cls([stored], home=folder.where, options=settings)
@@ -304,7 +302,6 @@ class IndexedSamples(NumberedSamples):
         where: str | os.PathLike[str] | None = None,
         *,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> Self:
         """Store the index, or the selection of one, and return it opened from there.
 
@@ -314,7 +311,6 @@ class IndexedSamples(NumberedSamples):
         Args:
             where: A folder, or ``ais://bucket/name``. Default: beside the shards it was built of (`index_place`).
             cluster: See `torchdata_ais.store.Cluster`; default the one it was built from.
-            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Raises:
             UsageError: No place is known: for a selection, or an index of several sources.
@@ -331,7 +327,7 @@ class IndexedSamples(NumberedSamples):
             raise UsageError.at(
                 "save() does not know where to", todo="pass a folder, or ais://bucket/name: index.save(where)"
             )
-        settings = options_for(where, given_options(cluster, **named) or self._options)
+        settings = options_for(where, given_options(cluster) or self._options)
         folder = folder_at(where, settings)
         writer = IndexWriter(folder, self.columns)
         known, end = self._columns.arrays(), 0

@@ -172,7 +172,6 @@ class IndexWriter:
         counts = pa.record_batch([pa.array(np.array(self._counts, dtype=np.int64))], schema=COUNTS)
         rest = [pa.RecordBatch.from_pylist(self._rows, schema=SHARDS)] if self._rows else []
         head = Head(
-            version=2 if self._columns else 1,
             columns=self._columns,
             samples=self._samples,
             shards=len(self._counts),

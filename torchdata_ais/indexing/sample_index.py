@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from typing_extensions import Self, Unpack, override
+from typing_extensions import Self, override
 
 from torchdata_ais.arguments import checked
 from torchdata_ais.errors import NotFoundError, UsageError
@@ -17,7 +17,7 @@ from torchdata_ais.indexing.foreign import energon_info_at, is_foreign, open_for
 from torchdata_ais.indexing.method import Indexing, Method
 from torchdata_ais.indexing.verify import problems_of
 from torchdata_ais.jobs import OnProgress
-from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store import Cluster, cluster_options, given_options
 
 
 class SampleIndex(IndexedSamples):
@@ -59,7 +59,6 @@ class SampleIndex(IndexedSamples):
         previous: IndexedSamples | None = None,
         progress: OnProgress | None = None,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> Self:
         """Make the index of the samples of shards.
 
@@ -77,7 +76,6 @@ class SampleIndex(IndexedSamples):
                 where there is none, version) are taken from it.
             progress: Called with each new `Progress`.
             cluster: See `torchdata_ais.store.Cluster`.
-            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Order: that of the listing.
 
@@ -96,7 +94,7 @@ class SampleIndex(IndexedSamples):
             >>> SampleIndex.build(example_shards(counts=(3, 2)))  # doctest: +ELLIPSIS
             SampleIndex(5 samples of 2 shards, proof='bytes', digest='...')
         """
-        settings = cluster_options(cluster, **named)
+        settings = cluster_options(cluster)
         how = Indexing(settings, method, processes, progress)
         stored, home = build_stored(sources, how, where, previous)
         return cls([stored], home=home, options=settings)
@@ -113,7 +111,6 @@ class SampleIndex(IndexedSamples):
         processes: int = 0,
         index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> Self:
         """Open a stored index; or one that Energon, DALI, wids or Lhotse has made.
 
@@ -133,7 +130,6 @@ class SampleIndex(IndexedSamples):
             processes: Read in so many processes what another tool's index does not say; 0 reads in this one.
             index_dir: A folder of this node to copy a stored index to, see `kept_in`.
             cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
-            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Raises:
             NotFoundError: There is none.
@@ -150,7 +146,7 @@ class SampleIndex(IndexedSamples):
             5
         """
         text = os.fspath(where)
-        given = given_options(cluster, **named)
+        given = given_options(cluster)
         options = options_for(text, given)
         if not is_foreign(text):
             if shards is not None:
@@ -172,7 +168,6 @@ class SampleIndex(IndexedSamples):
         where: str | os.PathLike[str] | None = None,
         *,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> list[str]:
         """Write the index as another tool reads it, and return the files that were written.
 
@@ -182,7 +177,6 @@ class SampleIndex(IndexedSamples):
                 ``"wids"``: ``shardindex.json`` in their folder.
             where: A folder or prefix to write to instead.
             cluster: See `torchdata_ais.store.Cluster`; default the one it was opened with.
-            **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
         Order: shards and samples as in the index.
 
@@ -202,7 +196,7 @@ class SampleIndex(IndexedSamples):
             ...     [os.path.basename(file) for file in files]
             ['shard-000.idx']
         """
-        options = cluster_options(given_options(cluster, **named) or self.options)
+        options = cluster_options(given_options(cluster) or self.options)
         return export_index(self, form, where, options)
 
     @checked

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 from torch.utils.data import Dataset
-from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_function, checked
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
@@ -20,7 +19,7 @@ from torchdata_ais.reading.samples import naming_index, sample_of, url_of_shard
 from torchdata_ais.samples import Sample, pack_place
 from torchdata_ais.stage.sending import received, sendable
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options
+from torchdata_ais.store import Cluster, ObjectCache, Retry, given_options
 
 
 class SampleDataset(Dataset[Any]):
@@ -34,7 +33,7 @@ class SampleDataset(Dataset[Any]):
         index: A `SampleIndex`, or the place of a stored one, as `SampleIndex.open` takes it.
         transform: Called with each `Sample`, whose fields are bytes; what it returns is the item. `Decoder` is one.
         shards_from: Of a place: further places whose shards the index may name, see `SampleIndex.open`.
-        cluster: As for `load_tar`; default what the index was opened with. So are `retry` and version 0.1's names.
+        cluster: As for `load_tar`; default what the index was opened with. So is `retry`.
         prefetch_bytes: What is asked for at a time, of a batch.
         safety: As for `load_tar`: ``max_sample_bytes`` counts here.
         cache: As for `load_tar`: whole shards are kept, and read from there.
@@ -73,9 +72,8 @@ class SampleDataset(Dataset[Any]):
         retry: Retry | None = None,
         safety: Safety | None = None,
         cache: ObjectCache | None = None,
-        **named: Unpack[ClusterNames],
     ) -> None:
-        given = given_options(cluster, **named)
+        given = given_options(cluster)
         index = opened_index(index, shards_from, given)
         if not isinstance(index, IndexedSamples):
             raise UsageError.at(

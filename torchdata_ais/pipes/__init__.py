@@ -26,7 +26,6 @@ from torchdata_ais.pipes.split_by_node import SplitByNode, SplitByWorker
 from torchdata_ais.pipes.to_tuple import TupleMaker
 from torchdata_ais.pipes.unchanged import InfoPrinter, LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.pipes.xdecode import StreamDecoder
-from torchdata_ais.stage.pickled import stand_in_for
 
 __all__ = [
     "AISFileLoader",
@@ -67,10 +66,3 @@ __all__ = [
     "Unbatcher",
     "Unlister",
 ]
-
-_GONE = ("_collate", "_policy", "_seed", "_shard", "_shared_seed", "_transport")
-_ELSEWHERE = (
-    "info", "map_dict", "map_sample", "map_tuple", "non_empty", "random_mix", "rename_keys", "round_robin", "rsample",
-    "single_node_only", "slice_samples", "unbatched", "unlisted", "with_epoch", "with_length",
-)  # fmt: skip
-stand_in_for(__name__, _GONE + _ELSEWHERE)

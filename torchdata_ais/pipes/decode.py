@@ -91,7 +91,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
     Memory:
         One sample, as bytes and decoded; ``16 * threads`` samples with threads, of which those that are under way, at
         most ``8 * threads``, are there as bytes and decoded. What decoding takes for each of them is bounded by
-        ``max_pixels=`` and ``max_gz_bytes=``; see `torchdata_ais.codecs.build_decoder`.
+        ``max_pixels=`` and ``max_gz_bytes=``; see `torchdata_ais.Decoder`.
 
         >>> SampleDecoder([], threads=2).memory_bound().text
         '32 samples'

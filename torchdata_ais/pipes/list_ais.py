@@ -7,15 +7,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import Unpack
-
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.stage.bound import MemoryBound
 from torchdata_ais.stage.named_sources import describe, key_of, options_of, place_named
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import Cluster, ClusterNames, PackedURLs, list_objects
+from torchdata_ais.store import Cluster, PackedURLs, list_objects
 from torchdata_ais.urls import ObjectURL, expand_template, redact
 
 SourceKey = int | str
@@ -65,8 +63,6 @@ class AISSourceLister(Pipe[str]):
         regex: Only names in which this regular expression is found.
         cluster: See `torchdata_ais.store.Cluster`. Default: that of the SDK buckets, then of ``AIS_ENDPOINT``.
         allow_empty: Whether a source without objects is fine.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``. A `token` alone, beside
-            object URLs of one host, is meant for that host.
 
     Yields:
         `ObjectURL`: the object's http URL, a ``str`` with ``.size``, ``.checksum`` and ``.version`` where the listing
@@ -104,7 +100,6 @@ class AISSourceLister(Pipe[str]):
         regex: str | None = None,
         cluster: Cluster = None,
         allow_empty: bool = False,
-        **named: Unpack[ClusterNames],
     ) -> None:
         named_by = ais_sources if isinstance(ais_sources, IterDataPipe) else None
         super().__init__(named_by)
@@ -122,7 +117,7 @@ class AISSourceLister(Pipe[str]):
             "regex": regex,
             "allow_empty": allow_empty,
         }
-        self.transport = StageTransport(options_of(self._sources.items, cluster, named))
+        self.transport = StageTransport(options_of(self._sources.items, cluster))
         self._given: _Given | None = None
 
     def count_named(self) -> int:

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from typing_extensions import Unpack
-
 from torchdata_ais.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
 from torchdata_ais.stage.above import ensure_sharded
@@ -19,7 +17,7 @@ from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import BlockSource, Cluster, ClusterNames, Retry, given_options, open_blocks
+from torchdata_ais.store import BlockSource, Cluster, Retry, given_options, open_blocks
 
 
 @stage("load_objects")
@@ -30,7 +28,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
 
     Args:
         source: Pipe of URLs, as `load_tar` takes them.
-        cluster: As for `load_tar`; so are `prefetch_bytes`, `retry`, `verify`, `pin` and version 0.1's names.
+        cluster: As for `load_tar`; so are `prefetch_bytes`, `retry`, `verify` and `pin`.
         open_objects: Objects requested at the same time; order is kept.
         max_object_bytes: A larger object is a `SampleError`.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the object is skipped.
@@ -77,7 +75,6 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         pin: bool | None = None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **named: Unpack[ClusterNames],
     ) -> None:
         super().__init__(source)
         check_number(open_objects, 1, "open_objects")
@@ -86,7 +83,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         self._open_objects = open_objects
         self._max_object_bytes = max_object_bytes
         self.transport = StageTransport(
-            given_options(cluster, **named),
+            given_options(cluster),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
             verify=verify,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from typing_extensions import Self, Unpack
+from typing_extensions import Self
 
-from torchdata_ais.arguments import check_function, check_number, option
-from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais.errors import NotFoundError
 from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions, Watch
 from torchdata_ais.reading.runs import Run
 from torchdata_ais.stage.above import ensure_sharded
@@ -28,22 +27,10 @@ from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import Part, ReaderState
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, given_options, with_neighbours
+from torchdata_ais.store import Cluster, ObjectCache, Retry, given_options, with_neighbours
 from torchdata_ais.urls import MemberPath
 
 _UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
-
-
-class LoadTarNames(ClusterNames, total=False):
-    """What version 0.1 called the parts of ``cluster=``, ``safety=`` and ``cache=``, which are taken in their place."""
-
-    require_end: bool
-    max_sample_bytes: int | None
-    max_ratio: float
-    verify: bool | None
-    pin: bool | None
-    cache_dir: str | os.PathLike[str] | None
-    cache_bytes: int
 
 
 @stage("load_tar")
@@ -73,8 +60,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         max_errors: How many errors to go on after: a count, or a share of the shards.
         seed: Seed of torch's ``.shuffle()`` above this stage, where no loader sends one.
         cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder, for a cluster far away.
-        **named: Single parts, by their names: of `safety` (``require_end max_sample_bytes max_ratio verify pin``), of
-            `cache` (``cache_dir``, ``cache_bytes`` of 10 GiB), of `cluster` (``endpoint client token options``).
 
     Yields:
         ``(path, bytes)``: `MemberPath` and the member's content, for every regular member (also key-less ones
@@ -97,7 +82,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     Raises:
         TransportError: `ConnectError`, `ReadError`, `StallError`, `ObjectChangedError`, `NotFoundError`, `AuthError`.
         ShardError: `TruncatedShardError`, `BadHeaderError`, `ChecksumError`, `NotATarError`.
-        SampleError: A sample larger than ``max_sample_bytes``.
+        SampleError: A sample larger than ``Safety.max_sample_bytes``.
         UsageError: An item that is no URL; an argument that cannot work, when the pipe is made.
 
     Example:
@@ -133,7 +118,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         max_errors: float | None = None,
         seed: int = 0,
         cache: ObjectCache | None = None,
-        **named: Unpack[LoadTarNames],
     ) -> None:
         super().__init__(source)
         check_number(open_shards, 1, "open_shards")
@@ -142,16 +126,10 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
                 check_function(function, 1, f"load_tar({name}=)")
         self._source = ensure_sharded(self._source)
         self.reads = open_shards
-        flat: dict[str, Any] = {**named}
-        safety = option(Safety, safety, flat)
-        folder, size = flat.pop("cache_dir", None), flat.pop("cache_bytes", 10 << 30)
-        if folder is not None:
-            if cache is not None:
-                raise UsageError.at("both cache= and cache_dir= were given", todo="pass one of them")
-            cache = ObjectCache(os.fspath(folder), size)
+        safety = safety or Safety()
         self._shard_options = ShardOptions(safety, rename_files, select_files, cache)
         self.transport = StageTransport(
-            given_options(cluster, **flat),
+            given_options(cluster),
             prefetch_bytes=prefetch_bytes,
             retry=retry,
             verify=safety.verify,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy.typing as npt
-from typing_extensions import Unpack
 
 from torchdata_ais.arguments import check_number, check_seed
 from torchdata_ais.errors import AISError, TransportError
@@ -29,7 +28,7 @@ from torchdata_ais.stage.policy import ErrorPolicy, OnError
 from torchdata_ais.stage.registry import stage
 from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.store import Cluster, ClusterNames, ObjectCache, Retry, StoreOptions, given_options
+from torchdata_ais.store import Cluster, ObjectCache, Retry, StoreOptions, given_options
 
 
 @stage("read_samples")
@@ -55,8 +54,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         index_dir: A folder of this node that an index far away is copied to (`SampleIndex.kept_in`).
         shards_from: Of a place or a lister: further places whose shards the index may name, see `SampleIndex.open`.
         run_bytes: Bytes of neighbours that ``"runs"`` keeps together, at most an eighth of a global batch.
-        cluster: As for `load_tar`; default what the index was opened with. So are `prefetch_bytes`, `retry` and version
-            0.1's names.
+        cluster: As for `load_tar`; default what the index was opened with. So are `prefetch_bytes` and `retry`.
         safety: As for `load_tar`: ``max_sample_bytes`` counts here.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the sample is skipped.
         max_errors: How many samples to give up: a count, or a share of all.
@@ -118,13 +116,12 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         on_error: OnError = "raise",
         max_errors: float | None = None,
         cache: ObjectCache | None = None,
-        **named: Unpack[ClusterNames],
     ) -> None:
         super().__init__()
         check_number(batch_size, 1, "batch_size", optional=True)
         check_number(run_bytes, 1, "run_bytes")
         check_seed(seed)
-        given = given_options(cluster, **named)
+        given = given_options(cluster)
         if isinstance(source, AISSourceLister):
             given = given or source.transport.given
             source = source.named_sources()

@@ -199,6 +199,6 @@ def _too_large(
     return SampleError.at(
         f"the {what} holds {'at least ' if what == 'sample' else ''}{size} bytes"
         f"{', names and records included' if what == 'sample' else ''}, more than max_sample_bytes={limit}",
-        todo="raise max_sample_bytes, or check that keys differ between samples",
+        todo="raise max_sample_bytes of Safety, or check that keys differ between samples",
         url=url, member=name, offset=offset, key=key,
     )  # fmt: skip

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.errors import UsageError
 from torchdata_ais.store import (
     Cluster,
-    ClusterNames,
     StoreOptions,
     given_options,
     options_with,
     resolve_options,
 )
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import redact
 
 
 def place_named(source: Any, prefix: str, template: str | None) -> str:
@@ -36,25 +34,13 @@ def key_of(source: Any) -> str | None:
     return None
 
 
-def options_of(sources: list[Any], cluster: Cluster, named: ClusterNames) -> StoreOptions | None:
-    """Return how to reach the cluster that is named; what is not said of it, the sources may say."""
-    given = given_options(cluster, **named)
+def options_of(sources: list[Any], cluster: Cluster) -> StoreOptions | None:
+    """Return the options of the cluster; an SDK bucket supplies those that `cluster` leaves open."""
+    given = given_options(cluster)
     bucket = next((source for source in sources if hasattr(source, "client")), None)
-    token = named.get("token")
-    if given is not None and (token is None or named.get("endpoint") or named.get("client")):
-        return options_with(bucket.client, given) if bucket is not None and not given.endpoint else given
-    if bucket is not None:
-        return resolve_options(client=bucket.client, token=token)
-    return given if token is None else resolve_options(endpoint=_one_host(sources), token=token)
-
-
-def _one_host(sources: list[Any]) -> str | None:
-    """Return the address in object URLs that the program wrote, if all sources are such, of one host."""
-    try:
-        hosts = {parse_url(source).endpoint if isinstance(source, str) else "" for source in sources}
-    except UsageError:
-        return None  # said when the source is listed
-    return hosts.pop() or None if len(hosts) == 1 else None
+    if bucket is None or (given is not None and given.endpoint):
+        return given
+    return resolve_options(client=bucket.client) if given is None else options_with(bucket.client, given)
 
 
 def describe(source: Any) -> str:

@@ -5,7 +5,7 @@ from torchdata_ais.store.batches import BatchAnswer, WantedRange, batch_group, r
 from torchdata_ais.store.budget import held_now
 from torchdata_ais.store.cache import Kept, ObjectCache
 from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.cluster import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store.cluster import Cluster, cluster_options, given_options
 from torchdata_ais.store.endpoint import Endpoint
 from torchdata_ais.store.facts import Facts
 from torchdata_ais.store.files import file_url
@@ -29,7 +29,6 @@ __all__ = [
     "Cancel",
     "Cancelled",
     "Cluster",
-    "ClusterNames",
     "Endpoint",
     "Facts",
     "Kept",

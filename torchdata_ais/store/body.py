@@ -37,7 +37,7 @@ from torchdata_ais.store.request import refused_read, send
 from torchdata_ais.urls import Location, redact
 
 _E = TypeVar("_E", bound=AISError)
-_PIN = "; pin=False takes what is there at the start"
+_PIN = "; StoreOptions(pin=False) takes what is there at the start"
 _NODE = "look at the node that holds the object"
 
 

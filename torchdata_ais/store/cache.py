@@ -74,7 +74,7 @@ class ObjectCache:
     A folder that cannot be written to, or is full, is a `UsageError`: it is never skipped as if a shard were bad.
 
     Attributes:
-        folder: Where to keep them; made, for this user alone, if it does not exist.
+        folder: Where to keep them, a path; made, for this user alone, if it does not exist.
         max_bytes: When more is kept, the objects used longest ago are deleted. An object being read stays
             readable until it is closed. The disk may for a moment hold one object more for each process.
         wait_s: How long to wait for another process that downloads the same object.
@@ -85,12 +85,12 @@ class ObjectCache:
         True
     """
 
-    folder: str
-    max_bytes: int
+    folder: str | os.PathLike[str]
+    max_bytes: int = 10 << 30
     wait_s: float = 1800.0
 
     def __post_init__(self) -> None:
-        check_number(self.max_bytes, 1, "cache_bytes", whole=False)
+        check_number(self.max_bytes, 1, "max_bytes", whole=False)
 
     def fetch(self, url: str | Location, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
         """Return the local file with the object, downloaded if needed, and what is known of the object.
@@ -166,8 +166,9 @@ class ObjectCache:
         except OSError as error:
             todo = "name another folder, or correct its rights"
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                todo = Remedy("make room", "give cache_bytes= what the disk has")
-            where = f" ({error.filename})" if error.filename and error.filename != self.folder else ""
+                todo = Remedy("make room", "pass a smaller max_bytes= (of WebDataset: cache_size=)")
+            named = str(error.filename or "")
+            where = f" ({named})" if named not in ("", str(self.folder)) else ""
             raise UsageError.at(
                 f"{_name(url)} cannot be kept in {self.folder}: {error.strerror or error}{where}",
                 todo=todo,

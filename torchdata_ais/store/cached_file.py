@@ -1,4 +1,4 @@
-"""Files kept on this node, of `cache_dir` and `index_dir`: one set of rules for both.
+"""Files kept on this node, of `cache` and `index_dir`: one set of rules for both.
 
 Folders are of this user and closed to others, files are regular files. A link is not followed, a pipe is not waited
 for: what stands in the place of a file and is none is removed, and the file is made again.

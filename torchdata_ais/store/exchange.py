@@ -45,7 +45,9 @@ _BETWEEN_NODES = re.compile(
 _EXPIRED = re.compile(r"\bexpired\b", re.IGNORECASE)
 _EXPIRED_TODO = Remedy(
     "the token has expired: get a new one",
-    in_programs("pass a function or the pathlib.Path of a file as token=, which is read again after a 401"),
+    in_programs(
+        "pass StoreOptions(token=) a function or the pathlib.Path of a file, which is read again after a 401"
+    ),
     in_commands("set AIS_AUTHN_TOKEN_FILE to a file that is kept up to date"),
 )
 _DAMAGED = "ErrLmetaCorrupted"

@@ -123,7 +123,7 @@ def decompress(
         if made > _FREE_BYTES and made > max_ratio * window.offset:
             raise ShardError.at(
                 f"{window.offset} compressed bytes became {made}: above max_ratio={max_ratio:g}",
-                todo="raise max_ratio if the shard is meant to be so",
+                todo="raise max_ratio of Safety if the shard is meant to be so",
                 url=url or None,
                 offset=window.offset,
             )

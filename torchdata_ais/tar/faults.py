@@ -31,7 +31,9 @@ class Faults:
     def no_end(self, end: int) -> TruncatedShardError:
         """The archive ends between two members."""
         what = f"the shard ends at byte {end} without an end marker, so that members may be missing"
-        todo = Remedy(_REWRITE, "; if its writer never adds the marker, pass require_end=False")
+        todo = Remedy(
+            _REWRITE, "; if its writer never adds the marker, pass safety=Safety(require_end=False)"
+        )
         return TruncatedShardError.at(what, todo=todo, url=self._url, offset=end)
 
     def bad_header(self, what: str, offset: int, member: str | None = None) -> BadHeaderError:

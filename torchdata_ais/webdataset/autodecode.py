@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from torchdata_ais.codecs import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
-from torchdata_ais.codecs import IMAGE_SPECS, build_decoder
+from torchdata_ais.codecs import IMAGE_SPECS
 from torchdata_ais.codecs import Continue as Continue
+from torchdata_ais.codecs import Decoder as FieldDecoder
 from torchdata_ais.codecs import basichandlers as basichandlers
 from torchdata_ais.codecs import gzfilter as gzfilter
 from torchdata_ais.codecs import handle_extension as handle_extension
@@ -48,7 +49,7 @@ def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
 
 
 def _decoded(field: str, data: bytes, **options: Any) -> Any:
-    return build_decoder(_nothing, **options)({field: data})[field]
+    return FieldDecoder(_nothing, **options)({field: data})[field]
 
 
 decoders: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
@@ -66,7 +67,7 @@ class Decoder:
         post: Handlers after them; default: the field table.
         only: Fields to decode.
         partial: Whether values that are no bytes pass unchanged.
-        **options: Further arguments of `torchdata_ais.codecs.build_decoder`.
+        **options: Further arguments of `torchdata_ais.Decoder`.
 
     Example:
         >>> decoder = Decoder(handle_extension("n", int))
@@ -87,7 +88,7 @@ class Decoder:
     ) -> None:
         if len(handlers) == 1 and isinstance(handlers[0], (list, tuple)):
             handlers = tuple(handlers[0])
-        self._codec = build_decoder(
+        self._codec = FieldDecoder(
             *(handlers or (_nothing,)), pre=pre, post=post, only=only, partial=partial, **options
         )
 

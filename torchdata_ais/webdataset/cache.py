@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from typing_extensions import Unpack
-
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import (
     Cluster,
-    ClusterNames,
     Kept,
     ObjectCache,
     StoreOptions,
@@ -54,6 +51,11 @@ class FileKeeper(ObjectCache):
 
     said: set[str] = field(default_factory=set, repr=False, compare=False)
     paths: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, cache: ObjectCache) -> FileKeeper:
+        """Return `cache`, or one for the same folder that keeps web files, too."""
+        return cache if isinstance(cache, cls) else cls(cache.folder, cache.max_bytes, cache.wait_s)
 
     def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
         """Return the open file, downloaded if needed, with what is known of the object; None for what is not kept."""
@@ -143,7 +145,6 @@ class FileCache(StreamingOpen):
         cache_size: Most bytes to keep; -1 for no limit.
         cache_cleanup_interval: No effect: the limit holds after each download.
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         TransportError, ChecksumError: An object could not be fetched whole.
@@ -161,13 +162,12 @@ class FileCache(StreamingOpen):
         cache_size: int = -1,
         cache_cleanup_interval: float = 30,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> None:
         del url_to_name, cache_cleanup_interval
         super().__init__(verbose, handler)
         self.cache_dir = os.fspath(cache_dir or "_cache")
         self.validator = validator
-        self.options = given_options(cluster, **named)
+        self.options = given_options(cluster)
         self._cache = FileKeeper(self.cache_dir, 1 << 62 if cache_size < 0 else cache_size)
 
     def get_file(self, url: str) -> str | None:

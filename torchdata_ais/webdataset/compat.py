@@ -98,7 +98,7 @@ def behind(source: Any, stage: Any) -> DataPipeline:
 
 
 class Processor:
-    """A filter to put behind a dataset, as webdataset's README writes it; gone from webdataset since.
+    """A filter to put after a dataset, as webdataset's README writes it.
 
     Args:
         make: A filter.
@@ -178,7 +178,7 @@ class WebDataset(DataPipeline, FluidInterface):
     _adds_split = False
 
     @checked
-    def __init__(  # type: ignore[misc]  # cache_dir= has a name of its own here
+    def __init__(
         self,
         urls: Any,
         handler: Handler = reraise_exception,
@@ -217,7 +217,9 @@ class WebDataset(DataPipeline, FluidInterface):
             if size > 0:
                 self.append(_detshuffle(size, seed=seed) if detshuffle else _shuffle(size, seed=seed))
         if cache_dir is not None and cache_size != 0:
-            loading.update(_cache(cache_dir, cache_size))
+            if loading.get("cache") is not None:
+                raise UsageError.at("both cache= and cache_dir= were given", todo="pass one of them")
+            loading["cache"] = _cache(cache_dir, cache_size)
         self.append(
             tarfile_to_samples(
                 handler=handler,
@@ -233,12 +235,11 @@ class WebDataset(DataPipeline, FluidInterface):
             self.append(EmptyCheck(shards))
 
 
-def _cache(folder: Any, size: float) -> SampleNames:
+def _cache(folder: Any, size: float) -> FileKeeper:
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise UsageError.at(f"the folder {path} for the cache does not exist", todo="make it first")
-    most = 1 << 62 if size < 0 else int(size)
-    return {"cache_dir": str(path), "cache_bytes": most, "keeper": FileKeeper(str(path), most)}
+    return FileKeeper(str(path), 1 << 62 if size < 0 else int(size))
 
 
 def _say_ignored(**arguments: Any) -> None:

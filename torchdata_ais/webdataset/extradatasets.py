@@ -1,4 +1,4 @@
-"""Where older programs look for `MockDataset`."""
+"""`MockDataset` under webdataset's module name."""
 
 from __future__ import annotations
 

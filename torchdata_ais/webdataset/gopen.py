@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from typing_extensions import Unpack
-
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store import BlockSource, Cluster, ClusterNames, StoreOptions, cluster_options, open_blocks
+from torchdata_ais.store import BlockSource, Cluster, StoreOptions, cluster_options, open_blocks
 from torchdata_ais.urls import file_fault, parse_url, redact
 from torchdata_ais.webdataset.commands import Command, refuse_local_file
 from torchdata_ais.webdataset.left_out import explaining
@@ -87,7 +85,6 @@ def gopen(
     bufsize: int = 8192,
     *,
     cluster: Cluster = None,
-    **named: Unpack[ClusterNames],
 ) -> BinaryIO:
     """Open a file, object, web page or ``-`` as a binary stream.
 
@@ -97,7 +94,6 @@ def gopen(
         mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
         bufsize: Bytes read at once.
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Raises:
         UsageError: Another mode, or nothing that can be opened. Other errors come with the first read.
@@ -111,7 +107,7 @@ def gopen(
         ...     stream.read()
         b'abc'
     """
-    store = cluster_options(cluster, **named)
+    store = cluster_options(cluster)
     if mode == "wb":
         return cast(BinaryIO, _Target(url, lambda: store))
     if mode not in ("rb", "r"):

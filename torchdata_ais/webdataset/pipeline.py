@@ -20,7 +20,7 @@ from torchdata_ais.stage.origin import trimmed
 from torchdata_ais.stage.seed import seed_shufflers
 from torchdata_ais.stage.sending import received, sendable
 from torchdata_ais.stage.upstream import upstream
-from torchdata_ais.store import ClusterNames, StoreOptions
+from torchdata_ais.store import StoreOptions
 from torchdata_ais.webdataset.currying import Stage
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.planning import SPLITS, function_of, plan
@@ -276,7 +276,7 @@ def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
 
 def _with(stage: Any, options: StoreOptions) -> Any:
     """Return the stage that reads shards with transport settings, where it has none of its own."""
-    if isinstance(stage, Stage) and set(stage.kw) & {"cluster", *ClusterNames.__annotations__}:
+    if isinstance(stage, Stage) and "cluster" in stage.kw:
         return stage
     return Stage(
         tarfile_samples, getattr(stage, "args", ()), {**getattr(stage, "kw", {}), "cluster": options}

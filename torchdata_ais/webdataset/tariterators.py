@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
 
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.pipes.load_tar import LoadTarNames
 from torchdata_ais.reading.open_shard import Safety, ShardOptions
 from torchdata_ais.reading.runs import Run
 from torchdata_ais.samples import Sample, split_name
@@ -26,7 +24,7 @@ from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.streams import ShardStream, readable_runs, stream_in
 
 
-class LoadingNames(LoadTarNames, total=False):
+class LoadingNames(TypedDict, total=False):
     """Arguments of `torchdata_ais.AISFileLoader` that webdataset does not have."""
 
     open_shards: int
@@ -35,7 +33,6 @@ class LoadingNames(LoadTarNames, total=False):
     max_errors: float | None
     cluster: Cluster
     safety: Safety | None
-    cache: ObjectCache | None
 
 
 class SampleNames(LoadingNames, total=False):
@@ -43,7 +40,7 @@ class SampleNames(LoadingNames, total=False):
 
     adjacent: Literal["error", "split"]
     require: str
-    keeper: FileKeeper | None
+    cache: ObjectCache | None
 
 
 def tarfile_samples(
@@ -55,7 +52,7 @@ def tarfile_samples(
     adjacent: Literal["error", "split"] = "error",
     require: str = "",
     local_path: bool = False,
-    keeper: FileKeeper | None = None,
+    cache: ObjectCache | None = None,
     **loading: Unpack[LoadingNames],
 ) -> Iterator[Sample]:
     """Yield the samples of shards, only whole ones.
@@ -70,9 +67,9 @@ def tarfile_samples(
         adjacent: A key that comes back later in its shard is an error, or a sample of its own (``"split"``).
         require: Fields that every sample must have.
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
-        keeper: Where web files are kept; by default made of ``cache_dir=`` and ``cache_bytes=`` for each pass.
-        **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry require_end
-            max_errors cache_dir cache_bytes cluster ...``.
+        cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder; of web files, too.
+        **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry max_errors
+            cluster safety``.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``. One with a field ``__bad__`` that is
@@ -80,10 +77,7 @@ def tarfile_samples(
     """
     names: dict[str, str] = {}
     shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
-    folder = loading.get("cache_dir")
-    if folder is not None and loading.get("cache") is None:
-        keeper = keeper or FileKeeper(os.fspath(folder), loading.get("cache_bytes", 10 << 30))
-        loading["cache"], loading["cache_dir"] = keeper, None
+    keeper = None if cache is None else FileKeeper.of(cache)
     first = next(shards, None)
     if first is None:
         return
@@ -92,6 +86,7 @@ def tarfile_samples(
         on_error=handler,
         select_files=select_files,
         rename_files=rename_files,
+        cache=keeper,
         **loading,
     )
     shard = name = shown = ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from torchdata_ais.arguments import check_function, checked_options
-from torchdata_ais.codecs import build_decoder, build_encoder
+from torchdata_ais.codecs import Decoder, build_encoder
 from torchdata_ais.codecs.encoder import Encoder
 from torchdata_ais.codecs.handlers import extension
 from torchdata_ais.error_text import Remedy
@@ -47,8 +47,8 @@ class Transform:
         self._load, self._seed = load, seed
         self._select, self._map, self._rng = edit.select, edit.map, edit.rng
         decode = edit.decode
-        self._decode = build_decoder(decode, partial=True) if isinstance(decode, str) else decode
-        self._check = build_decoder("pil", checked_sound, partial=True) if edit.check else None
+        self._decode = Decoder(decode, partial=True) if isinstance(decode, str) else decode
+        self._check = Decoder("pil", checked_sound, partial=True) if edit.check else None
         self._encode = edit.encode()
         self._fields = edit.kept
 
@@ -146,7 +146,7 @@ class Edit:
     Attributes:
         select: A function of the sample as it was read (bytes); false leaves it out.
         decode: Turn the bytes into values first: the name of a spec (``"rgb8"``), or what
-            `torchdata_ais.codecs.build_decoder` returned.
+            `torchdata_ais.Decoder` returned.
         map: A function from a sample to a sample; None leaves it out. It need not return the key.
         rng: Whether to call ``map(sample, rng)`` with a `random.Random` that depends on the seed and the key alone.
         fields: Keep these fields only.

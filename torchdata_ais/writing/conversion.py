@@ -25,7 +25,7 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class ConvertNames(SourceNames, EditNames, PackedInto, total=False):
-    """Parts of ``source_options=``, ``edit=`` and ``cluster=``, and arguments of `ShardWriter`."""
+    """Parts of ``source_options=`` and ``edit=``, and arguments of `ShardWriter`."""
 
     manifest: str | None
     maxcount: int

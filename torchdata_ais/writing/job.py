@@ -10,12 +10,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from torchdata_ais.arguments import check_function, check_number, check_seed, taken
+from torchdata_ais.arguments import check_function, check_number, check_seed
 from torchdata_ais.error_text import Remedy
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
 from torchdata_ais.shard_names import is_shard
 from torchdata_ais.shown import count_text
-from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._outcomes import Counts, Lacking, OnError, outcomes
 from torchdata_ais.writing._transform import Edit, Transform
@@ -151,7 +151,7 @@ class ConversionJob:
         how, writer = self.how, self.writer
         self._kept = self.edit.kept or frozenset()
         self._new = not (self.resume or self.overwrite)
-        given = given_options(self.cluster, **taken(writer, ClusterNames))
+        given = given_options(self.cluster)
         self._store = partial(cluster_options, given)
         patterns = patterns_of(self.target, how)
         if how.part is not None and writer.get("index"):

@@ -11,10 +11,10 @@ from typing import Any
 import xxhash
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import check_function, check_number, checked, taken
+from torchdata_ais.arguments import check_function, check_number, checked
 from torchdata_ais.error_text import Remedy, in_commands, in_programs
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.writing._replay import Replay, finished_shards
 from torchdata_ais.writing._writer import Writer, check_format
@@ -29,8 +29,8 @@ from torchdata_ais.writing.targets import StreamTarget, Target, open_target
 logger = logging.getLogger("torchdata_ais")
 
 
-class PackedInto(PackingNames, ClusterNames, total=False):
-    """How samples are packed, and parts of ``cluster=`` by version 0.1's names.
+class PackedInto(PackingNames, total=False):
+    """Packing of samples, and their index.
 
     Attributes:
         index: Whether, and where, to make the sample index on the way; or what takes the shards of it.
@@ -80,8 +80,7 @@ class ShardWriter(Writer):
         cluster: See `torchdata_ais.store.Cluster`.
         compress: As in `TarWriter`.
         format: As in `TarWriter`.
-        **named: Further arguments of `TarWriter`: ``user group mode encoder keep_meta mtime allow_pickle quality``, and
-            parts of `cluster` by version 0.1's names.
+        **named: Further arguments of `TarWriter`: ``user group mode encoder keep_meta mtime allow_pickle quality``.
 
     Attributes:
         shards: A `ShardInfo` for each finished shard.
@@ -157,7 +156,7 @@ class ShardWriter(Writer):
             if function is not None:
                 check_function(function, 1, f"ShardWriter({name}=)")
         packing: dict[str, Any] = {**named}
-        self._options = partial(cluster_options, given_options(cluster, **taken(packing, ClusterNames)))
+        self._options = partial(cluster_options, given_options(cluster))
         self._pack = SamplePacker(**packing)
         self._maxcount, self._maxsize = maxcount, maxsize
         self._post, self._opener = post, opener

@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from typing_extensions import Unpack
-
 from torchdata_ais.arguments import checked
-from torchdata_ais.store import Cluster, ClusterNames, cluster_options, given_options
+from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.writing._writer import Writer, check_format
 from torchdata_ais.writing.archive import OpenArchive
 from torchdata_ais.writing.compressors import compression_for
@@ -50,7 +48,6 @@ class TarWriter(Writer):
         allow_pickle: Let ``pkl`` fields be pickled.
         quality: For JPEG and WebP, 1 to 100.
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Parts of `cluster` by version 0.1's names: ``endpoint client token options``.
 
     Attributes:
         count: Samples written.
@@ -92,7 +89,6 @@ class TarWriter(Writer):
         allow_pickle: bool = False,
         quality: int = 100,
         cluster: Cluster = None,
-        **named: Unpack[ClusterNames],
     ) -> None:
         check_format(format)
         name = os.fspath(fileobj) if isinstance(fileobj, str | os.PathLike) else fileobj
@@ -107,7 +103,7 @@ class TarWriter(Writer):
             mode=mode,
             mtime=mtime,
         )
-        target = open_target(name, partial(cluster_options, given_options(cluster, **named)))
+        target = open_target(name, partial(cluster_options, given_options(cluster)))
         self._archive = OpenArchive(target, compression)
 
     def write(self, obj: Mapping[str, Any]) -> int:

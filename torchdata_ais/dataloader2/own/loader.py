@@ -19,7 +19,7 @@ from torchdata_ais.dataloader2.own.random import SeedGenerator, checked
 from torchdata_ais.errors import LoaderError, StateError
 from torchdata_ais.stage.datapipes import IterDataPipe, MapDataPipe
 
-_NO_STATE = (
+NO_STATE = (
     LookupError,
     TypeError,
     ValueError,
@@ -44,6 +44,14 @@ def check_trust(trust: bool) -> None:
             "a state of DataLoader2 holds a pickled pipe, and unpickling can run any code",
             todo="for a state that you saved yourself pass trust=True; the states of ais_loader hold no code",
         )
+
+
+def state_error(error: Exception) -> StateError:
+    """Return the error to raise from `error`, which a wrong state caused."""
+    return StateError.at(
+        f"this is no state of a DataLoader2: {str(error) or 'it has no pipe'}",
+        todo="pass what DataLoader2.state_dict() returned",
+    )
 
 
 class PauseIteration(StopIteration):
@@ -309,11 +317,8 @@ class DataLoader2(Generic[T_co]):
             if seeds is not None:
                 self._seed, self._reset_seed = seeds[:2]
                 self._seed_generator, self._initial_seed_generator = map(pickle.loads, seeds[2:])
-        except _NO_STATE as error:
-            raise StateError.at(
-                f"this is no state of a DataLoader2: {error}",
-                todo="pass what DataLoader2.state_dict() returned",
-            ) from error
+        except NO_STATE as error:
+            raise state_error(error) from error
         self.datapipe = self._adapt(pipe)
         self.reading_service_state = service_state
         self._datapipe_before_reading_service_adapt = clone(self.datapipe)
