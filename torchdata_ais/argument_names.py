@@ -40,6 +40,7 @@ ELSEWHERE = {
     "prefetch_factor": "it is called prefetch",
     "timeout": "it is called stall_after",
     "persistent_workers": "workers live on between epochs by themselves",
+    "engine": "the workers are of this package; for torch's use DataLoader(as_dataset(pipe), batch_size=None)",
     "worker_init_fn": "put what a worker needs into a stage, or use MultiProcessingReadingService(worker_init_fn=)",
     "handler": "it is called on_error",
     "num_workers": "workers are the loader's: ais_loader(pipe, num_workers=4), or those of its reading service: "

@@ -27,7 +27,7 @@ NAMES = (
 """What the stages are chained by."""
 
 _PIPES = "torch.utils.data.datapipes.datapipe"
-"""Where torch's pipes look for names; a torch without them has no module of that name."""
+"""Where torch's pipes look for names."""
 
 
 def register() -> None:

@@ -26,6 +26,9 @@ _PACKAGES = (
 OLDEST = {"torch": (2, 3, 1), "torchdata": (0, 8), "aistore": (1, 24)}
 """The oldest of each that this package works with; torchdata need not be there at all."""
 
+NEWEST_TORCH = "2.15"
+"""The newest torch that this package was tested with; a later one may have no DataPipes."""
+
 
 def check_versions() -> None:
     """Raise `MissingLibraryError` if torch, torchdata or the AIStore SDK is too old; nothing is imported for it."""

@@ -34,7 +34,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     with ais_loader(
         pipe.batched(2),
         num_workers=job["workers"],
-        engine=job.get("engine", "auto"),
         epoch_steps=job.get("steps"),
     ) as loader:
         if job.get("states"):

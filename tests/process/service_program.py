@@ -10,17 +10,12 @@ import time
 from service_pipes import numbers, short_sleep, sleep_for_ever_at_six
 from service_sessions import load
 
-from torchdata_ais import ais_loader
-
 
 def main(how: str, method: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off in the background
     function = sleep_for_ever_at_six if how == "exit-busy" else short_sleep
     pipe = numbers(100_000).map(function)
-    if how == "wait-dataloader":
-        loader = ais_loader(pipe, num_workers=2, engine="dataloader", multiprocessing_context=method)
-    else:
-        loader = load(pipe, 2, method)
+    loader = load(pipe, 2, method)
     items = iter(loader)
     next(items)
     print("READY", flush=True)

@@ -1,12 +1,10 @@
-"""DataLoader2 under every torchdata, and pipes without torch's: the same samples in the same order."""
+"""DataLoader2 under every torchdata: the same samples in the same order."""
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +39,3 @@ def test_promise_4_the_order_is_that_of_torchdata_0_9(hidden: list[str]) -> None
     assert answer["orders"].keys() == expected.keys()
     for name, orders in expected.items():
         assert answer["orders"][name] == orders, name
-
-
-def test_promise_4_the_order_is_the_same_without_datapipes_in_torch(tmp_path: Path) -> None:
-    for number in range(6):
-        with tarfile.open(tmp_path / f"s-{number}.tar", "w") as shard:
-            for index in range(number % 3 + 2):
-                member = tarfile.TarInfo(f"{number}{index}.txt")
-                member.size = 2
-                shard.addfile(member, io.BytesIO(f"{number}{index}".encode()))
-    torchs, ours = (printed("without_datapipes.py", str(tmp_path), *more) for more in ([], ["hidden"]))
-    assert (torchs.pop("own"), ours.pop("own")) == (False, True)
-    plain = ours["orders"]["plain"]
-    assert all(sorted(set(items)) == items and len(items) == 18 for items in plain)  # every sample once
-    assert ours == torchs

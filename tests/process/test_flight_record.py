@@ -79,7 +79,7 @@ def test_a_stall_puts_the_stacks_of_all_processes_on_record(tmp_path: Path) -> N
     assert any("stand_still" in line and "test_flight_record.py" in line for line in sentences)
 
 
-@pytest.mark.parametrize("how", [{}, {"num_workers": 1}, {"num_workers": 1, "engine": "dataloader"}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"num_workers": 1}], ids=str)
 def test_an_error_is_put_on_record_and_the_command_explains_it(tmp_path: Path, how: dict[str, Any]) -> None:
     with loader_of(tmp_path, fail, **how) as loader, pytest.raises(ValueError, match="a bad sample"):
         list(loader)
@@ -402,7 +402,7 @@ def test_a_clock_of_the_watcher_that_is_behind_hides_no_silent_rank(tmp_path: Pa
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"num_workers": 2, "engine": "dataloader"}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"num_workers": 2}], ids=str)
 def test_a_first_batch_that_never_comes_is_told_of_and_put_on_record(
     tmp_path: Path, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,9 +421,6 @@ def test_a_first_batch_that_never_comes_is_told_of_and_put_on_record(
         assert len(list(given)) == 5
     flight = the_flight(tmp_path)
     assert flight.why.startswith("no batch came for")
-    if how.get("engine") == "dataloader":
-        assert "it is not known what the workers did" in explain_flight(flight)[-1]
-        return
     who = "worker process 0" if how else "the main process"
     assert f"no request is late: {who} has been at one batch" in explain_flight(flight)[-1]
     assert explain_flight(flight)[-1].endswith("stands in map_sample(wait_at_first)")

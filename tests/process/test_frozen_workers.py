@@ -28,16 +28,13 @@ STALL_S = 1.0
 SOON_S = STALL_S + 30
 """The machine may be busy; for ever is what it must not take."""
 
-WAYS = ["ais_loader", "dataloader", "DataLoader2"]
+WAYS = ["ais_loader", "DataLoader2"]
 
 
 def make(way: str, pipe: Any, method: str | None = None, stall_after: float | None = STALL_S) -> Any:
     if way == "DataLoader2":
         return load(pipe, 2, method, 2, 2, stall_after=stall_after)
-    engine: Any = "dataloader" if way == "dataloader" else "dataloader2"
-    return ais_loader(
-        pipe, num_workers=2, engine=engine, multiprocessing_context=method, stall_after=stall_after
-    )
+    return ais_loader(pipe, num_workers=2, multiprocessing_context=method, stall_after=stall_after)
 
 
 @pytest.fixture(autouse=True)
@@ -128,9 +125,8 @@ def backtrack(number: int) -> int:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("way", ["ais_loader", "dataloader"])
-def test_promise_6_a_worker_in_one_endless_call_is_named(way: str) -> None:
-    loader = make(way, numbers(100).map(backtrack))
+def test_promise_6_a_worker_in_one_endless_call_is_named() -> None:
+    loader = make("ais_loader", numbers(100).map(backtrack))
     items, pids = begin(loader)
     error = check_stall(loader, items, pids, {pids[1]})
     assert error.place["state"] in ("R", "S")

@@ -42,14 +42,13 @@ def pipe_of(shards: list[str], share: float) -> Any:
     return pipe.decode(on_error="skip", max_errors=share).to_tuple("cls").batched(5)
 
 
-@pytest.mark.parametrize("engine", ["auto", pytest.param("dataloader", marks=pytest.mark.ci)])
-def test_a_share_is_of_all_workers(tmp_path: Path, engine: Any) -> None:
+def test_a_share_is_of_all_workers(tmp_path: Path) -> None:
     """22 of 600 are bad: 3.7 of 100 of the job, 15 of 100 of the worker that meets them."""
     shards = shards_of(tmp_path, 7)
-    with ais_loader(pipe_of(shards, 0.08), num_workers=4, engine=engine) as loader:
+    with ais_loader(pipe_of(shards, 0.08), num_workers=4) as loader:
         assert sum(len(batch) for (batch,) in loader) == 578
     expected = r"decode\(\) met 22 errors in \d+ items of all workers, over max_errors=0.02"
-    with ais_loader(pipe_of(shards, 0.02), num_workers=4, engine=engine) as loader:
+    with ais_loader(pipe_of(shards, 0.02), num_workers=4) as loader:
         with pytest.raises(AISError, match=expected):
             list(loader)
 

@@ -33,10 +33,8 @@ def flat(batches: Any) -> list[int]:
     return sorted(int(number) // 100 for batch in batches for number in batch)
 
 
-def through_ais_loader(shards: list[str], engine: str) -> Iterator[Any]:
-    with ais_loader(
-        hundreds(shards).batched(4), num_workers=2, multiprocessing_context="spawn", engine=engine
-    ) as loader:
+def through_ais_loader(shards: list[str]) -> Iterator[Any]:
+    with ais_loader(hundreds(shards).batched(4), num_workers=2, multiprocessing_context="spawn") as loader:
         yield from loader
 
 
@@ -51,8 +49,7 @@ def spawned(dataset: Any, **named: Any) -> Any:
 
 
 LOADERS = {
-    "ais_loader": lambda shards: through_ais_loader(shards, "auto"),
-    "torch's engine": lambda shards: through_ais_loader(shards, "dataloader"),
+    "ais_loader": through_ais_loader,
     "DataLoader2": through_dataloader2,
     "as_dataset": lambda shards: spawned(as_dataset(hundreds(shards).batched(4)), batch_size=None),
     "SampleDataset": lambda shards: spawned(
@@ -88,7 +85,7 @@ def test_the_epoch_still_reaches_workers_that_live_on(tmp_path: Path) -> None:
     assert sorted(orders[1]) == SIX
 
 
-@pytest.mark.parametrize("name", ["ais_loader", "torch's engine", "as_dataset", "DataLoader2"])
+@pytest.mark.parametrize("name", ["ais_loader", "as_dataset", "DataLoader2"])
 def test_what_dill_cannot_send_either_is_said(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,21 +55,15 @@ def most_private_mb(pipe: Any, shards: int, **how: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("engine", "method", "listed"),
-    [
-        ("dataloader2", "fork", "template"),
-        ("dataloader2", "fork", "list"),
-        ("dataloader", "fork", "template"),
-        ("dataloader2", "spawn", "template"),
-    ],
+    ("method", "listed"), [("fork", "template"), ("fork", "list"), ("spawn", "template")]
 )
 def test_promise_7_names_of_shards_are_no_memory_of_the_worker(
-    tmp_path: Path, engine: str, method: str, listed: str
+    tmp_path: Path, method: str, listed: str
 ) -> None:
     write_shard(tmp_path / "s.tar", {"a.cls": b"1"})
     for digit in range(10):
         (tmp_path / f"d{digit}").symlink_to(tmp_path)
-    how = {"engine": engine, "multiprocessing_context": method}
+    how = {"multiprocessing_context": method}
     few = most_private_mb(AISSourceLister(names(tmp_path, 1)), 10, **how)
     pipe = AISSourceLister(names(tmp_path, DIGITS))
     many = pipe if listed == "template" else IterableWrapper(list(pipe))

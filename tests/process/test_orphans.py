@@ -15,10 +15,7 @@ from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.testing import write_shard
 from torchdata_ais.workers.ordered_pool import OrderedPool
 
-pytestmark = [
-    pytest.mark.kills,
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-]
+pytestmark = pytest.mark.kills
 
 
 def run_and_be_killed(kind: str, shard: Path, log: Path) -> None:
@@ -36,10 +33,10 @@ def run_and_be_killed(kind: str, shard: Path, log: Path) -> None:
         list(OrderedPool(str, 1).map(range(3)))
     else:
         pipe = AISSourceLister(str(shard)).load_tar().group_samples()
-        list(ais_loader(pipe, num_workers=1, engine=kind, multiprocessing_context="fork"))
+        list(ais_loader(pipe, num_workers=1, multiprocessing_context="fork"))
 
 
-@pytest.mark.parametrize("kind", ["dataloader", "dataloader2", "ordered pool"])
+@pytest.mark.parametrize("kind", ["ais_loader", "ordered pool"])
 def test_promise_6_a_worker_begun_after_the_end_of_its_main_process_ends(kind: Any, tmp_path: Path) -> None:
     shard, log = write_shard(tmp_path / "a.tar", {"a.cls": b"1"}), tmp_path / "pid"
     process = FORK.Process(target=run_and_be_killed, args=(kind, shard, log))

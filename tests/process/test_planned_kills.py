@@ -139,7 +139,6 @@ def train(dice: random.Random, job: Job, state: Any, folder: Path, context: str)
             "rank": rank,
             "world_size": ranks,
             "num_workers": 1 if context != "fork" else dice.choice([0, 1, 2]),
-            "engine": dice.choice(["dataloader", "dataloader2"]),
             "multiprocessing_context": context,
             "prefetch": dice.choice([1, 4]),
         }

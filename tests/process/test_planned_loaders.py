@@ -53,9 +53,9 @@ def rows(items: Any) -> list[list[tuple[int, int]]]:
 
 def under(loader: str, pipe: Any, epochs: int, workers: int, context: Any, **ranks: Any) -> list[Any]:
     """Return the epochs as a loader gives them, in the order of the reader's own seed."""
-    if loader in ("dataloader", "dataloader2"):
+    if loader == "ais_loader":
         with ais_loader(
-            pipe, seed=SEED, num_workers=workers, engine=loader, multiprocessing_context=context, **ranks
+            pipe, seed=SEED, num_workers=workers, multiprocessing_context=context, **ranks
         ) as running:
             return [rows(running) for _ in range(epochs)]
     found = []
@@ -82,7 +82,7 @@ def under(loader: str, pipe: Any, epochs: int, workers: int, context: Any, **ran
     return found
 
 
-LOADERS = ["dataloader", "dataloader2", "service", "as_dataset", "torch"]
+LOADERS = ["ais_loader", "service", "as_dataset", "torch"]
 
 
 @pytest.mark.quick(4)

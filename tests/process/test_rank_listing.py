@@ -98,7 +98,6 @@ def epochs_of(job: dict[str, Any], pipe: Any, **given: Any) -> list[list[int]]:
     with ais_loader(
         pipe,
         num_workers=workers,
-        engine=job["loader"],
         multiprocessing_context=context,
         rank_timeout_s=job.get("rank_timeout_s", 60),
         **given,
@@ -112,8 +111,8 @@ def exactly_once(answers: list[dict[str, Any]]) -> None:
         assert sorted(number for answer in answers for number in answer["value"][epoch]) == ALL, answers
 
 
-LOADERS = ["dataloader2", "dataloader", "service", "as_dataset"]
-SOME = ["dataloader2", *(pytest.param(name, marks=pytest.mark.ci) for name in LOADERS[1:])]
+LOADERS = ["ais_loader", "service", "as_dataset"]
+SOME = ["ais_loader", *(pytest.param(name, marks=pytest.mark.ci) for name in LOADERS[1:])]
 
 
 @pytest.mark.quick(2)
@@ -205,7 +204,14 @@ def test_ranks_with_other_sources_all_end_with_the_difference(
     bucket: LocalCluster, tmp_path: Path, sources: list[Any], named: str, limit: int
 ) -> None:
     answers = run_forked(
-        read, 2, tmp_path, endpoint=bucket.endpoint, loader="auto", workers=0, sources=sources, limit=limit
+        read,
+        2,
+        tmp_path,
+        endpoint=bucket.endpoint,
+        loader="ais_loader",
+        workers=0,
+        sources=sources,
+        limit=limit,
     )
     for answer in answers:
         assert answer["kind"] in ("UsageError", "ObjectChangedError"), answer
@@ -235,7 +241,9 @@ def test_plain_lists_of_shards_are_compared_as_well(bucket: LocalCluster, tmp_pa
 def test_ranks_with_another_seed_or_other_workers_end_with_the_name_of_the_argument(
     bucket: LocalCluster, tmp_path: Path
 ) -> None:
-    answers = run_forked(read, 2, tmp_path, endpoint=bucket.endpoint, loader="auto", workers=0, seeds=[0, 1])
+    answers = run_forked(
+        read, 2, tmp_path, endpoint=bucket.endpoint, loader="ais_loader", workers=0, seeds=[0, 1]
+    )
     assert all("seed=0" in answer["error"] and "seed=1" in answer["error"] for answer in answers), answers
 
 

@@ -83,18 +83,11 @@ BOTH = pytest.mark.parametrize("run", [forked, pytest.param(programs, marks=pyte
 
 @pytest.mark.quick(1)
 @BOTH
-@pytest.mark.parametrize(
-    ("engine", "workers"),
-    [
-        ("dataloader2", 2),
-        ("dataloader", 2),
-        ("auto", 0),
-    ],
-)
+@pytest.mark.parametrize("workers", [2, 0])
 def test_promise_3_ranks_and_workers_give_every_sample_once(
-    urls: list[str], tmp_path: Path, run: Run, engine: str, workers: int
+    urls: list[str], tmp_path: Path, run: Run, workers: int
 ) -> None:
-    answers = run(tmp_path, 2, urls=urls, workers=workers, engine=engine, epochs=2)
+    answers = run(tmp_path, 2, urls=urls, workers=workers, epochs=2)
     assert flat(answers, 0) == flat(answers, 1) == list(range(TOTAL))
     assert answers[0]["epochs"][0] != answers[0]["epochs"][1]
 

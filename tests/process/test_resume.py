@@ -44,30 +44,26 @@ def rows(batches: Any) -> list[list[int]]:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
-    ("engine", "workers", "steps"),
+    ("workers", "steps"),
     [
-        ("auto", 0, range(25)),
-        ("dataloader", 2, (1, 13)),
-        ("dataloader2", 2, (2, 12)),
-        pytest.param("dataloader", 2, (0, 6), marks=pytest.mark.ci),
-        pytest.param("dataloader2", 2, (0, 1, 7, 16, 17), marks=pytest.mark.ci),
-        pytest.param("dataloader2", 3, (1, 5, 11), marks=pytest.mark.ci),
+        (0, range(25)),
+        (2, (2, 12)),
+        pytest.param(2, (0, 1, 6, 7, 13, 16, 17), marks=pytest.mark.ci),
+        pytest.param(3, (1, 5, 11), marks=pytest.mark.ci),
     ],
 )
-def test_promise_5_same_topology_continues_to_the_letter(
-    urls: list[str], engine: Any, workers: int, steps: Any
-) -> None:
-    with ais_loader(make_pipe(urls), num_workers=workers, seed=5, engine=engine) as loader:
+def test_promise_5_same_topology_continues_to_the_letter(urls: list[str], workers: int, steps: Any) -> None:
+    with ais_loader(make_pipe(urls), num_workers=workers, seed=5) as loader:
         whole, following = rows(loader), rows(loader)
         assert sorted(sum(whole, [])) == sorted(sum(following, [])) == list(range(TOTAL))
         assert whole != following
     for step in steps:
         if step > len(whole):
             break
-        with ais_loader(make_pipe(urls), num_workers=workers, seed=5, engine=engine) as loader:
+        with ais_loader(make_pipe(urls), num_workers=workers, seed=5) as loader:
             head = rows(itertools.islice(loader, step))
             state = loader.state_dict()
-        with ais_loader(make_pipe(urls), num_workers=workers, engine=engine) as loader:
+        with ais_loader(make_pipe(urls), num_workers=workers) as loader:
             loader.load_state_dict(state)
             assert head + rows(loader) == whole, f"step {step}"
             assert rows(loader) == following, f"the epoch after step {step}"

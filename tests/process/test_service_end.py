@@ -396,17 +396,9 @@ def test_promise_6_ctrl_c_in_a_terminal_ends_a_script_with_one_traceback(method:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("how", "method"),
-    [
-        ("wait", "spawn"),
-        ("wait-dataloader", "fork"),
-        ("wait-dataloader", "spawn"),
-        ("wait-dataloader", "forkserver"),
-    ],
-)
-def test_promise_6_workers_do_not_outlive_a_killed_script(how: str, method: str) -> None:
-    with program(how, method) as process:
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_promise_6_workers_do_not_outlive_a_killed_script(method: str) -> None:
+    with program("wait", method) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "READY\n"
         assert len(living_in(process.pid)) > 2

@@ -58,17 +58,14 @@ def keys(items: Any) -> list[str]:
 
 
 def two_epochs(rank: int, job: dict[str, Any]) -> list[str]:
-    with ais_loader(chain(job["endpoint"]), num_workers=2, engine=job["engine"]) as loader:
+    with ais_loader(chain(job["endpoint"]), num_workers=2) as loader:
         return keys(loader) + keys(loader)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("engine", ["dataloader2", pytest.param("dataloader", marks=pytest.mark.ci)])
-def test_a_page_that_fails_is_asked_for_again_and_none_twice(
-    cluster: LocalCluster, tmp_path: Path, engine: str
-) -> None:
+def test_a_page_that_fails_is_asked_for_again_and_none_twice(cluster: LocalCluster, tmp_path: Path) -> None:
     cluster.faults.add(Status(503), verb="LIST", nth=1)
-    answers = run_forked(two_epochs, 3, tmp_path, endpoint=cluster.endpoint, engine=engine)
+    answers = run_forked(two_epochs, 3, tmp_path, endpoint=cluster.endpoint)
     assert sum(len(answer["value"]) for answer in answers) == 2 * 4 * SHARDS, answers
     assert lists(cluster) == [503, 200]
 
@@ -166,11 +163,10 @@ class _Share(Pipe[int]):
 
 
 @pytest.mark.parametrize(("ranks", "workers", "each"), [(1, 2, 128), (8, 2, 16), (200, 2, 1)])
-@pytest.mark.parametrize("engine", ["dataloader2", pytest.param("dataloader", marks=pytest.mark.ci)])
 def test_requests_are_shared_out_over_the_processes_of_a_node(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, ranks: int, workers: int, each: int, engine: str
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, ranks: int, workers: int, each: int
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     pipe: Any = AISSourceLister("ais://start/s-", cluster=StoreOptions(cluster.endpoint)).load_tar()
-    with ais_loader(_Share(pipe.group_samples()), num_workers=workers, engine=engine) as loader:
+    with ais_loader(_Share(pipe.group_samples()), num_workers=workers) as loader:
         assert set(loader) == {each}

@@ -34,10 +34,9 @@ def fail_once(sample: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("tail", ["batched", "batch"])
-@pytest.mark.parametrize("engine", ["dataloader2", "dataloader"])
-def test_counts_of_all_workers_and_epochs_are_added(engine: Any, tail: str) -> None:
+def test_counts_of_all_workers_and_epochs_are_added(tail: str) -> None:
     pipe = getattr(chain(), tail)(2)
-    with ais_loader(pipe, num_workers=2, engine=engine) as loader:
+    with ais_loader(pipe, num_workers=2) as loader:
         batches = 0
         for epochs in (1, 2):
             batches += len(list(loader))
@@ -73,9 +72,8 @@ def test_skips_in_workers_are_named_after_an_error_too() -> None:
     assert "00003" in report["map_sample"].examples[0]
 
 
-@pytest.mark.parametrize("engine", ["dataloader2", "dataloader"])
-def test_a_loader_that_failed_can_be_iterated_again(engine: Any) -> None:
-    with ais_loader(chain().map_sample(fail_once).batched(1), num_workers=2, engine=engine) as loader:
+def test_a_loader_that_failed_can_be_iterated_again() -> None:
+    with ais_loader(chain().map_sample(fail_once).batched(1), num_workers=2) as loader:
         for _ in range(2):
             with pytest.raises(ZeroDivisionError, match="bad sample"):
                 list(loader)
@@ -94,21 +92,12 @@ def log(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_stall_names_worker_stage_and_sample(log: Path) -> None:
     pipe = chain().map_sample(hang_at_the_fourth).batched(1)
-    with ais_loader(pipe, num_workers=2, engine="dataloader2", stall_after=1.2) as loader:
+    with ais_loader(pipe, num_workers=2, stall_after=1.2) as loader:
         with pytest.raises(StallError, match=r"map_sample\(hang_at_the_fourth\)") as caught:
             list(loader)
     assert caught.value.key == "00003"
     assert caught.value.place["worker"] in (0, 1)
     assert "in hang_at_the_fourth" in log.read_text()  # the stacks
-
-
-@pytest.mark.ci
-def test_a_stall_under_torchs_loader_is_a_stall_error(log: Path) -> None:
-    pipe = chain().map_sample(hang_at_the_fourth).batched(1)
-    with ais_loader(pipe, num_workers=1, engine="dataloader", stall_after=1.2) as loader:
-        with pytest.raises(StallError):
-            list(loader)
-    assert "it stands in map_sample" in log.read_text()
 
 
 def test_no_stall_while_the_training_loop_takes_its_time() -> None:

@@ -94,14 +94,11 @@ def test_promise_5_a_run_with_substitutes_resumes_at_every_step_on_every_topolog
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.ci)])
-@pytest.mark.parametrize("engine", ["dataloader", pytest.param("dataloader2", marks=pytest.mark.ci)])
-def test_workers_give_the_substitutes_that_one_process_gives(
-    index: SampleIndex, workers: int, engine: Any
-) -> None:
+def test_workers_give_the_substitutes_that_one_process_gives(index: SampleIndex, workers: int) -> None:
     kept = frozenset({13, 14, 15, 31})
 
     def loader(workers: int) -> Any:
-        return ais_loader(pipe_of(index, kept), global_batch=6, num_workers=workers, engine=engine)
+        return ais_loader(pipe_of(index, kept), global_batch=6, num_workers=workers)
 
     with loader(0) as alone:
         iterator = iter(alone)

@@ -89,9 +89,8 @@ def test_promise_5_a_state_of_any_step_goes_on_to_the_letter(shards: list[str], 
 
 @pytest.mark.ci
 @KINDS
-@pytest.mark.parametrize("engine", ["dataloader2", "dataloader"])
-def test_promise_5_in_workers_and_on_other_ranks(shards: list[str], make: Any, engine: Any) -> None:
-    how = {"seed": 3, "num_workers": 2, "engine": engine}
+def test_promise_5_in_workers_and_on_other_ranks(shards: list[str], make: Any) -> None:
+    how: dict[str, Any] = {"seed": 3, "num_workers": 2}
     with ais_loader(make(shards), **how) as loader:
         whole = numbers(loader)
     with ais_loader(make(shards), **how) as loader:

@@ -72,7 +72,7 @@ def mistakes_are_found() -> None:
     lister.load_tar(open_shards="4")  # error: arg-type
     lister.load_tar().group_samples(adjacent="join")  # error: arg-type
     lister.load_tar().decode(on_error="ignore")  # error: arg-type
-    ais_loader(lister, engine="torch")  # error: arg-type
+    ais_loader(lister, epoch_steps="longest")  # error: arg-type
     StoreOptions(endpoint=51080)  # error: arg-type
 
 

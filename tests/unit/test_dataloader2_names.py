@@ -51,9 +51,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         _ = torchdata_ais.dataloader2.Cycler  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("engine", ["auto", "dataloader2"])
-def test_auto_is_dataloader2(engine: Any) -> None:
-    with ais_loader(IterableWrapper(range(6)).sharding_filter(), num_workers=2, engine=engine) as loader:
+def test_ais_loader_runs_the_workers_of_this_package() -> None:
+    with ais_loader(IterableWrapper(range(6)).sharding_filter(), num_workers=2) as loader:
         items = iter(loader)
         assert next(items) == 0
         # torch's loader leaves its workers the names that multiprocessing gives.

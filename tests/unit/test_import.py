@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchdata_ais import functional, pipes
 from torchdata_ais.stage.contract import Stage
+from torchdata_ais.versions import NEWEST_TORCH
 
 PIPE = "from torch.utils.data.datapipes.iter import IterableWrapper\n"
 CHAINED = "print(type(IterableWrapper(['s.tar']).load_tar().group_samples()).__module__, end='')\n"
@@ -87,6 +89,25 @@ def test_a_name_that_another_package_took_first_stays_with_it(tmp_path: Path) ->
         "print(IterDataPipe.functions['load_tar'] is theirs, [str(one.message)[:30] for one in found])"
     )
     assert printed(program, tmp_path).startswith("True [\"the functional name 'load_tar'")
+
+
+@pytest.mark.parametrize("name", ["AISSourceLister", "ais_loader", "as_dataset"])
+def test_a_torch_without_datapipes_is_one_error_that_names_a_torch_to_install(
+    name: str, tmp_path: Path
+) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "import torch\nfrom hidden import hide\n"
+        "hide(*(f'torch.utils.data.{name}' for name in ('datapipes', 'graph', 'graph_settings')))\n"
+        "from torchdata_ais import SampleIndex, ShardWriter\n"  # they need none
+        f"try:\n    from torchdata_ais import {name}\nexcept ImportError as error:\n"
+        "    print(type(error).__name__, error)"
+    )
+    shown = printed(program, tmp_path)
+    assert shown.startswith(
+        f"MissingLibraryError The installed torch {torch.__version__} has no DataPipes: No module named"
+    )
+    assert f'pip install "torch=={NEWEST_TORCH}.*"' in shown
 
 
 def test_every_stage_has_its_name_there() -> None:

@@ -255,16 +255,10 @@ FIFTY: dict[str, Case] = {
         LAMBDA,
         "top level of a module",
     ),
-    "a lambda for torch's engine, spawned": case(
-        lambda g: load(
-            g.pairs.map_tuple(lambda x: x, None).batched(4),
-            1,
-            multiprocessing_context="spawn",
-            engine="dataloader",
-        ),
-        LAMBDA,
-        r"of map_tuple\(",
-        "top level of a module",
+    "an engine for ais_loader": case(
+        lambda g: load(g.pairs.batched(4), 1, engine="dataloader"),
+        r"ais_loader\(\) has no option 'engine'",
+        r"DataLoader\(as_dataset\(pipe\), batch_size=None\)",
     ),
     "a lambda for DataLoader, spawned": case(
         lambda g: first(

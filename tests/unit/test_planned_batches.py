@@ -190,14 +190,13 @@ def test_an_empty_batch_may_repeat_the_last_one(index: SampleIndex) -> None:
         next(iter(nothing))
 
 
-@pytest.mark.parametrize("engine", ["dataloader", "dataloader2"])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.ci)])
 def test_an_empty_batch_with_none_before_it_is_the_next_one_also_after_a_resume(
-    index: SampleIndex, workers: int, engine: Any
+    index: SampleIndex, workers: int
 ) -> None:
     def loader() -> Any:
         pipe = AISSampleReader(index, empty="repeat").decode().to_tuple("cls").filter(is_tenth).batched(2)
-        return ais_loader(pipe, num_workers=workers, engine=engine)
+        return ais_loader(pipe, num_workers=workers)
 
     with loader() as whole:
         states, got = [whole.state_dict()], []

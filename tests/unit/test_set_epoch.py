@@ -58,13 +58,13 @@ def epochs_of(loader: Any, setter: Any, order: Any = ORDER) -> Iterator[tuple[in
 
 
 CASES = [
-    pytest.param(*case, marks=[] if case[1] == 0 or case[1:] == (1, "index") else pytest.mark.ci)
-    for case in product(("dataloader", "dataloader2"), (0, 1, 2), ("index", "mixture", "stream"))
+    pytest.param(*case, marks=[] if case[0] == 0 or case == (1, "index") else pytest.mark.ci)
+    for case in product((0, 1, 2), ("index", "mixture", "stream"))
 ]
 
 
-@pytest.mark.parametrize(("engine", "workers", "kind"), CASES)
-def test_ais_loader(index: SampleIndex, engine: Any, workers: int, kind: str) -> None:
+@pytest.mark.parametrize(("workers", "kind"), CASES)
+def test_ais_loader(index: SampleIndex, workers: int, kind: str) -> None:
     other = SampleIndex.build(example_shards(counts=(9,)))
 
     def make() -> Any:
@@ -72,7 +72,7 @@ def test_ais_loader(index: SampleIndex, engine: Any, workers: int, kind: str) ->
             return stream()
         return planned(index if kind == "index" else Mixture({index: 1, other: 1}))
 
-    how: dict[str, Any] = {"num_workers": workers, "engine": engine, "seed": 3}
+    how: dict[str, Any] = {"num_workers": workers, "seed": 3}
     with ais_loader(make(), **how) as loader:
         plain = [rows(loader) for _ in range(3)]
         assert plain[0] != plain[1]

@@ -253,8 +253,6 @@ HOW = [
     ({}, by_index),
     (WORKERS, streamed),
     pytest.param(WORKERS, by_index, marks=pytest.mark.ci),
-    pytest.param({**WORKERS, "engine": "dataloader"}, streamed, marks=pytest.mark.ci),
-    pytest.param({**WORKERS, "engine": "dataloader"}, by_index, marks=pytest.mark.ci),
 ]
 
 
@@ -278,7 +276,7 @@ def test_the_same_batches_states_and_counts_on_the_device(
     assert device.copied == len(expected[0])
 
 
-@pytest.mark.parametrize(("how", "make"), HOW[:4])
+@pytest.mark.parametrize(("how", "make"), HOW)
 def test_a_state_counts_what_the_loop_was_given(device: StandIn, make: Any, how: dict[str, Any]) -> None:
     pipe = make(example_shards(counts=COUNTS))
     with ais_loader(pipe, seed=5, **how) as loader:

@@ -84,7 +84,6 @@ def check_format(events: list[dict[str, Any]]) -> None:
         {},
         {"num_workers": 2},
         pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, marks=pytest.mark.ci),
-        {"num_workers": 2, "engine": "dataloader"},
     ],
     ids=str,
 )

@@ -1,26 +1,90 @@
-"""What `ais_loader` runs a pipe with: its steps, and what can be asked of it meanwhile."""
+"""Run a pipe for `ais_loader`: the options of its processes, the interface, and reading in this process.
+
+Each engine yields its steps in strict round robin over the workers that still have items, so that the order is a
+function of the data, the seed, the epoch and the topology, and not of timing. `worker_engine` runs worker processes.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.arguments import check_number
+from torchdata_ais.errors import UsageError
+from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.observe.batches import BatchRecorder
-from torchdata_ais.observe.collect import Report
+from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.flight import ProcessPart
 from torchdata_ais.observe.records import Recorded
+from torchdata_ais.ranks.listing import Listing
+from torchdata_ais.ranks.sharding import shard_instance
 from torchdata_ais.stage.meter import iterate
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.workers.stall import Watchdog
+from torchdata_ais.world import World
 
 Step = tuple[Any, int, "bytes | None"]
-"""An item, the worker that made it, and where that worker stood after it (None: not known, or ask the engine)."""
+"""An item, the worker that made it, and its packed state after it (None: unknown, or to be requested)."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The processes to run a pipe in; the fields are the arguments of `ais_loader`.
+
+    Attributes:
+        num_workers: Worker processes; 0 runs the pipe in this one.
+        prefetch: Items each worker makes ahead.
+        context: Start method of the processes.
+        stall_after: Seconds an item may take.
+        records: Whether a record a batch is noted.
+
+    Raises:
+        UsageError: A value that cannot work.
+    """
+
+    num_workers: int
+    prefetch: int
+    context: str | None
+    stall_after: float | None
+    records: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self.num_workers, 0, "num_workers")
+        check_number(self.prefetch, 0, "prefetch")
+        methods = multiprocessing.get_all_start_methods()
+        if isinstance(self.context, str) and self.context not in methods:
+            raise UsageError.at(
+                f"multiprocessing_context={self.context!r} is no start method",
+                todo=f"use {', '.join(methods)} or None",
+            )
+        if self.stall_after is not None and self.stall_after <= 0:
+            raise UsageError.at(f"stall_after={self.stall_after}", todo="use seconds, more than 0, or None")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The pipe that an engine runs, and how.
+
+    Attributes:
+        pipe: The pipe.
+        stateful: Whether to yield the state with each item.
+        listing: The objects that the sources of the pipe list; workers start with it.
+        world: The ranks.
+        options: The rest.
+    """
+
+    pipe: IterDataPipe[Any]
+    stateful: bool
+    listing: Listing
+    world: World
+    options: EngineOptions
 
 
 class Engine(ABC):
-    """What runs a pipe.
+    """Interface of an engine.
 
     Attributes:
         on_started: Called when an epoch has started its processes, before its first step.
@@ -29,7 +93,7 @@ class Engine(ABC):
     on_started: Callable[[], object] | None = None
 
     def started(self) -> None:
-        """Say that all processes of the epoch run."""
+        """Call `on_started`: all processes of the epoch run."""
         if self.on_started is not None:
             self.on_started()
 
@@ -38,38 +102,62 @@ class Engine(ABC):
         """Yield the steps of one epoch of this rank; one plan a worker."""
 
     def ready(self) -> bool:
-        """Return whether the next item of the epoch is known to be there, so that asking for it does not wait."""
+        """Return whether the next item of the epoch is there, so that the next step does not wait."""
         return False
 
     @abstractmethod
     def reports(self) -> list[Report]:
-        """Return what `report_of` last gave in each process; see `torchdata_ais.stats`."""
+        """Return the last report of each process; see `torchdata_ais.stats`."""
 
     @abstractmethod
     def records(self) -> list[tuple[int, Recorded]]:
-        """Return what was noted of batches since this was last asked for, by worker."""
+        """Return the records of batches since the last call, by worker."""
 
     def doing(self) -> list[ProcessPart]:
-        """Return what the worker processes are doing, if there are any."""
+        """Return the current activity of the worker processes, if there are any."""
         return []
 
-    def close(self) -> None:  # noqa: B027 - not every engine has something
+    def close(self) -> None:  # noqa: B027 - reading in this process has nothing to end
         """End processes and connections. Idempotent."""
 
 
-def watched(
-    pipe: IterDataPipe[Any],
-    stall_after: float | None,
-    process: str,
-    worker: int | None,
-    recorder: BatchRecorder | None,
-    iteration: int | None = None,
-) -> Iterator[Any]:
-    """Yield the items of `pipe`: what takes longer than `stall_after` is logged, and `recorder` notes each."""
-    watchdog = Watchdog(stall_after, process, worker, None, pipe)
-    with watchdog.running():
-        items = watchdog.watch(iterate(pipe))
-        if recorder is not None:
-            recorder.begin(pipe, iteration)
-            items = recorder.watch(items)
-        yield from items
+class InProcessEngine(Engine):
+    """Runs the pipe in this process.
+
+    Where the caller requests no item ahead of the one the user has, `state` returns at no cost, when it is needed, the
+    state that `EngineSettings.stateful` would yield with each item.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._recorder = BatchRecorder(settings.pipe) if settings.options.records else None
+
+    def state(self) -> bytes | None:
+        """Return the current state of the pipe."""
+        return pack_or_refuse(self._settings.pipe)
+
+    def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Yield the steps; the state of each is taken right after it."""
+        (plan,) = plans
+        pipe, stateful = self._settings.pipe, self._settings.stateful
+        shard_instance(pipe, plan.number, plan.instance)
+        begin(pipe, plan)
+        # Nothing in this process can end a wait of its own thread: a stall is only logged.
+        watchdog = Watchdog(self._settings.options.stall_after, "this process", None, None, pipe)
+        with self._settings.listing.on(pipe):
+            self.started()
+            with watchdog.running():
+                items = watchdog.watch(iterate(pipe))
+                if self._recorder is not None:
+                    self._recorder.begin(pipe)
+                    items = self._recorder.watch(items)
+                for item in items:
+                    yield item, 0, pack_or_refuse(pipe) if stateful else None
+
+    def reports(self) -> list[Report]:
+        """Return the counts of the pipe."""
+        return [report_of(self._settings.pipe)]
+
+    def records(self) -> list[tuple[int, Recorded]]:
+        """Return the records of batches since the last call."""
+        return [] if self._recorder is None else [(0, self._recorder.take())]

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.engine import Step
-from torchdata_ais.loaders.engine_options import StepsName
-from torchdata_ais.loaders.in_process_engine import InProcessEngine
+from torchdata_ais.loaders.engine import InProcessEngine, Step
 from torchdata_ais.loaders.instance import InstancePlan
-from torchdata_ais.loaders.passes import another_epoch
+from torchdata_ais.loaders.passes import StepsName, another_epoch
 from torchdata_ais.loaders.streamed import StreamPasses
 from torchdata_ais.ranks.steps import StepVotes
 from torchdata_ais.world import World

@@ -10,10 +10,10 @@ from torch.utils.data import ChainDataset
 from torchdata_ais.codecs import Normalize
 from torchdata_ais.device import DeviceName
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
+from torchdata_ais.loaders.engine import EngineOptions
 from torchdata_ais.loaders.epoch_steps import kind_of_passes
 from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.passes import Passes
+from torchdata_ais.loaders.passes import Passes, PassOptions
 from torchdata_ais.loaders.planned import PlannedPasses
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail

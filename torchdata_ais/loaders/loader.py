@@ -17,12 +17,13 @@ from torchdata_ais.dataloader2.own.pin_memory import pin_memory_fn
 from torchdata_ais.device import gpu_named, needs_gpu
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
 from torchdata_ais.lifetime import close_at_exit
-from torchdata_ais.loaders.engine_options import EngineName, EngineOptions, PassOptions, StepsName
+from torchdata_ais.loaders.engine import EngineOptions
 from torchdata_ais.loaders.first_look import oddities
 from torchdata_ais.loaders.given import LoaderNames, check_pipe, passes_over
 from torchdata_ais.loaders.meeting import Meeting
 from torchdata_ais.loaders.nested import normalized
 from torchdata_ais.loaders.observing import KEPT, Observing
+from torchdata_ais.loaders.passes import PassOptions, StepsName
 from torchdata_ais.loaders.planned_run import ALLOWED
 from torchdata_ais.observe.across import Readiness
 from torchdata_ais.observe.collect import Report
@@ -41,7 +42,7 @@ class AISLoader:
 
     Args:
         pipe: A pipe that batches by itself, e.g. with ``.batched(64)``.
-        num_workers: Worker processes of this rank; 0 runs the pipe in this process.
+        num_workers: Worker processes of this rank; 0 runs the pipe in this process. Workers live on between epochs.
         seed: Seed of all epochs. The order of an epoch is a function of (data, seed, epoch, ranks, workers).
         epoch_steps: Batches a rank gives in an epoch. None: all it has, every sample once, ranks may differ.
             A number: exactly that many; an epoch goes on in the data where the last one stopped.
@@ -49,13 +50,11 @@ class AISLoader:
             ``"pad"``: ranks go on until the last has none left, the others repeat samples (``loader.repeated``).
         prefetch: Batches each worker makes ahead.
         pin_memory: Put tensors into page-locked memory; ``device=`` does that by itself.
-        engine: ``"dataloader2"`` (workers live on between epochs), ``"dataloader"`` (torch's, new workers each epoch),
-            or ``"auto"``: DataLoader2.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
-            `StallError` names worker, stage and object. With no workers, or under ``engine="dataloader"``, only the
-            log says where it stands. A worker that does not run at all (stopped, swapped out) is a `StallError` two
-            seconds later. None: no limit but those of the transport, and 30 s for a worker that a signal has stopped.
+            `StallError` names worker, stage and object. With no workers only the log says where it stands. A worker
+            that does not run at all (stopped, swapped out) is a `StallError` two seconds later. None: no limit but
+            those of the transport, and 30 s for a worker that a signal has stopped.
         on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
@@ -119,7 +118,6 @@ class AISLoader:
         epoch_steps: StepsName = None,
         prefetch: int = 2,
         pin_memory: bool = False,
-        engine: EngineName = "auto",
         multiprocessing_context: str | None = None,
         stall_after: float | None = None,
         on_stats: Callable[[Stats], object] | None = None,
@@ -146,7 +144,7 @@ class AISLoader:
                 raise UsageError.at(
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
                 )
-            how = EngineOptions(num_workers, prefetch, engine, multiprocessing_context, stall_after, records)
+            how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
             given = PassOptions(seed, epoch_steps, global_batch, tail)
             self._passes = passes_over(pipe, how, given, self._meeting)
             self._observing: Observing | None = None

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchdata_ais.errors import AISError, UsageError
-from torchdata_ais.loaders.engine import Engine, Step
-from torchdata_ais.loaders.engine_options import EngineOptions, EngineSettings, PassOptions
-from torchdata_ais.loaders.engines import make_engine
+from torchdata_ais.loaders.engine import Engine, EngineOptions, EngineSettings, InProcessEngine, Step
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.flight import ProcessPart
 from torchdata_ais.observe.readiness import RankRecorder
+from torchdata_ais.plan import Tail
 from torchdata_ais.stage.pipe import IterDataPipe
 from torchdata_ais.state import State
 from torchdata_ais.workers.counts import ended
@@ -24,6 +23,26 @@ if TYPE_CHECKING:
     import torch
 
     from torchdata_ais.loaders.meeting import Meeting
+
+StepsName = int | Literal["pad", "shortest"] | None
+"""Values of ``epoch_steps=``."""
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How to go through the data; the fields are the arguments of `ais_loader`.
+
+    Attributes:
+        seed: Seed of all epochs.
+        epoch_steps: How many batches an epoch has.
+        global_batch: By index, samples a step over all ranks; None: the batch of the pipe, for each rank.
+        tail: By index, what becomes of a remainder; None: as the reader has it.
+    """
+
+    seed: int
+    epoch_steps: StepsName
+    global_batch: int | None
+    tail: Tail | None
 
 
 def another_epoch(wanted: int, under_way: int) -> UsageError:
@@ -192,10 +211,18 @@ class Passes:
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
             try:
-                self._engine = make_engine(self._settings(stateful=self._stateful))
+                self._engine = self._new_engine(self._settings(stateful=self._stateful))
             except AISError as error:
                 raise error.with_traceback(None)  # noqa: B904 - the way down to where pipes are copied says nothing
         return self._engine
+
+    def _new_engine(self, settings: EngineSettings) -> Engine:
+        if self._how.num_workers == 0:
+            return InProcessEngine(settings)
+        # Imports torchdata, where that has a DataLoader2.
+        from torchdata_ais.loaders.worker_engine import WorkerEngine
+
+        return WorkerEngine(settings)
 
     def _settings(self, *, stateful: bool) -> EngineSettings:
         listing = self.meeting.listing

@@ -10,10 +10,9 @@ from typing_extensions import override
 
 from torchdata_ais.arguments import whole_number
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.loaders.engine import Step
-from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
+from torchdata_ais.loaders.engine import EngineOptions, Step
 from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.passes import Passes, another_epoch
+from torchdata_ais.loaders.passes import Passes, PassOptions, another_epoch
 from torchdata_ais.loaders.planned_run import RunUnderWay
 from torchdata_ais.loaders.state import check_plan_state
 from torchdata_ais.pipes.read_samples import AISSampleReader

@@ -10,8 +10,8 @@ import msgspec
 
 from torchdata_ais.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.loaders.engine_options import PassOptions
 from torchdata_ais.loaders.meeting import Meeting
+from torchdata_ais.loaders.passes import PassOptions
 from torchdata_ais.loaders.state import check_same
 from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.reading.planned_data import PlannedData

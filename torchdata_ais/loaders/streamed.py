@@ -11,11 +11,9 @@ import torch
 from typing_extensions import override
 
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.loaders.engine import Step
-from torchdata_ais.loaders.engine_options import EngineOptions, PassOptions
-from torchdata_ais.loaders.in_process_engine import InProcessEngine
+from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
 from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.passes import Passes, another_epoch
+from torchdata_ais.loaders.passes import Passes, PassOptions, another_epoch
 from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.shown import count_text
 from torchdata_ais.stage.checkpoint import stage_names

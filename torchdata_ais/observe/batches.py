@@ -109,11 +109,11 @@ class BatchRecorder:
         self._counted = StageStats()
         self._uncounted_s = self._delayed_s = 0.0
 
-    def begin(self, pipe: IterDataPipe[Any], iteration: int | None = None) -> None:
+    def begin(self, pipe: IterDataPipe[Any]) -> None:
         """Note that an iteration begins, of this pipe."""
         if pipe is not self.pipe:
             self._begin_on(pipe)
-        self._iteration = self._iteration + 1 if iteration is None else iteration
+        self._iteration += 1
         self._number = 0
         self._run_delay = RunDelay()  # of this thread
 

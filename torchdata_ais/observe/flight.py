@@ -20,9 +20,6 @@ from torchdata_ais.whole_file import open_regular
 _VERSION = 1
 _LONG_S = 5.0
 
-NOT_ASKED = 'torch\'s workers are not asked: engine="auto" has workers that answer'
-"""What stands for a worker that knows nothing of records."""
-
 
 class ProcessPart(msgspec.Struct):
     """One process.
@@ -176,7 +173,7 @@ def _stands(stacks: str) -> str:
 
 
 def _conclusion(flight: Flight) -> str:
-    silent = [part for part in flight.processes if part.trouble not in ("", NOT_ASKED)]
+    silent = [part for part in flight.processes if part.trouble]
     if silent:
         return f"look at {silent[0].name} (pid {silent[0].pid}) first: {silent[0].trouble}"
     waiting = [
@@ -202,7 +199,5 @@ def _late_work(flight: Flight) -> str:
         name = f"worker process {number}" if workers else "the main process"
         if stage:
             return f"no request is late: {name} has been at one batch for {time_text(seconds)}, and stands in {stage}"
-    if any(part.trouble for part in workers.values()):
-        return f"it is not known what the workers did: {NOT_ASKED}"
     whose = "workers" if workers else "main process"
     return f"no request is late: look at the stacks of the {whose}, where a function of the pipe takes long"

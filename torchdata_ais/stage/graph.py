@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from torchdata_ais.stage.datapipes import traverse_dps
-from torchdata_ais.stage.own.graph import pipes_in
-
-__all__ = ["all_pipes", "pipes_in"]
 
 
 def all_pipes(pipe: Any) -> list[Any]:
@@ -20,3 +18,15 @@ def all_pipes(pipe: Any) -> list[Any]:
         ['ConcaterIterDataPipe', 'IterableWrapperIterDataPipe']
     """
     return pipes_in(traverse_dps(pipe))
+
+
+def pipes_in(graph: dict[int, tuple[Any, Any]]) -> list[Any]:
+    """Return the pipes of the graph that `traverse_dps` returned, nearest first, each once."""
+    found: dict[int, Any] = {}
+    graphs = deque([graph])
+    while graphs:
+        for number, (pipe, sources) in graphs.popleft().items():
+            if number not in found:
+                found[number] = pipe
+                graphs.append(sources)
+    return list(found.values())

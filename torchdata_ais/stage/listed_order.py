@@ -7,18 +7,19 @@ their numbers: the same draws, the same order, and a million shards are 4 MB.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, MutableSequence
+from typing import Any, NamedTuple, TypeVar
 
 from torchdata_ais.stage.core import stage_of
 from torchdata_ais.stage.datapipes import Shuffler
 from torchdata_ais.stage.meter import count_given
-from torchdata_ais.stage.own.shuffling import shuffled_by
 from torchdata_ais.stage.pipe import IterDataPipe, Pipe
 from torchdata_ais.stage.shared_seed import SharedSeed
 from torchdata_ais.stage.upstream import parents
 from torchdata_ais.store import PackedURLs
 from torchdata_ais.urls import ObjectURL
+
+_T = TypeVar("_T")
 
 
 class ListedOrder(NamedTuple):
@@ -38,7 +39,7 @@ class ListedOrder(NamedTuple):
         for stage in self.stages:
             if type(stage) is Shuffler:
                 stage.reset()
-                numbers = shuffled_by(stage, numbers, array("I"))
+                numbers = _shuffled_by(stage, numbers, array("I"))
             elif isinstance(stage, Pipe):
                 count_given(stage, len(self.urls))
         return iter(numbers)
@@ -72,3 +73,26 @@ def listed_order(pipe: IterDataPipe[Any]) -> ListedOrder | None:
         stages.insert(0, pipe)
         pipe = above[0]
     return ListedOrder(urls, [pipe, *stages])
+
+
+def _shuffled_by(shuffler: Any, items: Iterable[_T], waiting: MutableSequence[_T]) -> Iterator[_T]:
+    """Yield `items` in the order in which torch's stage `shuffler` would yield them after its reset.
+
+    Args:
+        shuffler: The stage.
+        items: What it is to mix.
+        waiting: An empty list or array, the shuffle buffer.
+    """
+    if not shuffler._enabled:
+        yield from items
+        return
+    draw, size = shuffler._rng.randint, shuffler.buffer_size
+    for item in items:
+        if len(waiting) < size:
+            waiting.append(item)
+            continue
+        index = draw(0, size - 1)
+        drawn, waiting[index] = waiting[index], item
+        yield drawn
+    while waiting:
+        yield waiting.pop(draw(0, len(waiting) - 1))

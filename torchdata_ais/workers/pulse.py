@@ -141,11 +141,6 @@ class Patience:
         )
 
 
-def is_stopped(pid: int | None) -> bool:
-    """Return whether a process is known to be stopped by a signal. False where the system does not tell."""
-    return _state_of(pid) == "T"
-
-
 def _state_of(pid: int | None) -> str | None:
     """Return the letter for the state of a process that `ps` shows, or None where there is no /proc."""
     try:

@@ -1,4 +1,4 @@
-"""A pipe run under DataLoader2, with this package's reading service."""
+"""Run a pipe in worker processes: DataLoader2 with the reading service of this package."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
-from torchdata_ais.loaders.engine import Engine, Step
-from torchdata_ais.loaders.engine_options import EngineSettings
+from torchdata_ais.loaders.engine import Engine, EngineSettings, Step
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.flight import ProcessPart
@@ -41,8 +40,8 @@ class _Tail(Pipe[Any]):
             yield item
 
 
-class DataLoader2Engine(Engine):
-    """Runs the pipe under DataLoader2 with this package's reading service; the workers live as long as it.
+class WorkerEngine(Engine):
+    """Runs the pipe in worker processes, which live as long as the engine.
 
     Raises:
         UsageError: The pipe does not pickle.
