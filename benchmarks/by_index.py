@@ -27,8 +27,7 @@ import urllib3
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
 from torchdata_ais.store import StoreOptions, pace_of
-from torchdata_ais.store.batch_archive import Asked
-from torchdata_ais.store.batches import _encoded, _place_of
+from torchdata_ais.store.transport.batches import Asked, _encoded, _place_of
 
 SMALL = shards.Shape("ten", shards=8, samples=1000, size=10_000)
 JPEG = shards.JPEG

@@ -28,7 +28,7 @@ import xxhash
 from PIL import Image
 
 from torchdata_ais import ShardWriter, convert
-from torchdata_ais.checking import lint_shards
+from torchdata_ais.cli.checks import lint_shards
 from torchdata_ais.local import LocalCluster
 
 

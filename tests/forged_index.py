@@ -10,7 +10,8 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from torchdata_ais.index import LocalFolder, StoredIndex, form
+from torchdata_ais.index import LocalFolder, StoredIndex
+from torchdata_ais.index import format as form
 
 Rows = list[dict[str, Any]]
 Change = Callable[[Any], object]

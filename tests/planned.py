@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torchdata_ais.pipes.planned.batches import plan_of
+from torchdata_ais.pipes.planned.stage import Share, Task
 from torchdata_ais.plan import Run, RunSegment
-from torchdata_ais.stage.planned import Share, Task
-from torchdata_ais.stage.slots import plan_of
 
 Items = list[Any]
 

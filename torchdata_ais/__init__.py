@@ -18,7 +18,7 @@ from importlib.util import find_spec as _find_spec
 import lazy_loader as _lazy
 
 from torchdata_ais import functional as _functional
-from torchdata_ais.versions import check_versions as _check_versions
+from torchdata_ais._util.versions import check_versions as _check_versions
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ if (
     _os.path.basename(_sys.argv[0] if _sys.argv else "") == "torchdata-ais"  # noqa: PTH119 - being imported
     or _sys.orig_argv[1:3] == ["-m", "torchdata_ais"]
 ):
-    from torchdata_ais.interrupt import quit_at_once
+    from torchdata_ais._util.process_end import quit_at_once
 
     quit_at_once()
 
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     if not name.startswith("_") and name not in __all__:
         if _find_spec(f"{__name__}.{name}") is not None:  # a room, as in torchdata_ais.urls.split_url
             return _importlib.import_module(f"{__name__}.{name}")
-        from torchdata_ais.argument_names import did_you_mean
+        from torchdata_ais._util.arguments import did_you_mean
 
         if hint := did_you_mean(name, __all__):
             raise AttributeError(f"module {__name__!r} has no {name!r}. {hint}")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from torchdata_ais._util.formatting import value_text
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shown import value_text
 from torchdata_ais.urls import parse_url
 
 SHARD_SHIFT = 40
@@ -29,7 +29,7 @@ _META = re.compile(r"__[^/]*__(?:/|\Z)")
 _SHOWN_FIELDS = 20
 _WIDEST = 30
 
-_SHOWN_BY = "torchdata_ais.display.sample:sample_html"
+_SHOWN_BY = "torchdata_ais.observe.display.shards:sample_html"
 """What shows a sample in notebooks: a room above this one, so it is imported when one is shown."""
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.arguments import checked
+from torchdata_ais._util.arguments import checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.writing.prepare import check_place
 
@@ -119,7 +119,7 @@ def check_resume(
         >>> check_resume(lambda: AISSourceLister(shards).shuffle().load_tar().group_samples().shuffled(3).decode())
         6
     """
-    from torchdata_ais.loaders.bare import load_state_dict, state_dict
+    from torchdata_ais.loaders.state import load_state_dict, state_dict
 
     equal = same or _equal
     whole = list(make_pipe())

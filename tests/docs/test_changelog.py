@@ -38,7 +38,7 @@ def test_every_public_name_stands_in_it() -> None:
     assert not missing([name for name in names if name != "__version__"])
 
 
-@pytest.mark.parametrize("room", ["etl", "indexing", "testing", "pytest_plugin"])
+@pytest.mark.parametrize("room", ["jobs.etl", "index.build", "testing", "pytest_plugin"])
 def test_every_public_function_of_a_room_stands_in_it(room: str) -> None:
     module = importlib.import_module(f"torchdata_ais.{room}")
     assert f"torchdata_ais.{room}" in CODE
@@ -59,7 +59,7 @@ def test_every_extra_of_users_stands_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", ["display", "dsort", "etl", "index", "local", "plan", "webdataset", "writing"]
+    "room", ["observe.display", "jobs.dsort", "jobs.etl", "index", "local", "plan", "webdataset", "writing"]
 )
 def test_a_room_that_users_import_is_there_by_name_or_by_its_names(room: str) -> None:
     module = importlib.import_module(f"torchdata_ais.{room}")

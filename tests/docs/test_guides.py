@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from torchdata_ais import errors
 from torchdata_ais.cli import app
 
-FOLDER = Path(errors.__file__).parent / "docs"
+FOLDER = Path(errors.__file__).parents[1] / "docs"
 GUIDES = sorted(FOLDER.glob("*.md"))
 PYTHON = re.compile(r"```python\n(?P<code>.*?)```\n(?:```text\n(?P<output>.*?)```\n)?", re.DOTALL)
 NEEDS = re.compile(r"# needs: ([\w.]+)\n")
@@ -114,7 +114,9 @@ def error_classes() -> dict[str, type[errors.AISError]]:
     found: dict[str, type[errors.AISError]] = {}
     for path in sources:
         if re.search(r"^class \w+\(.*Error\b.*\):", path.read_text(), re.MULTILINE):
-            name = ".".join(path.relative_to(FOLDER.parents[1]).with_suffix("").parts)
+            name = ".".join(path.relative_to(FOLDER.parents[1]).with_suffix("").parts).removesuffix(
+                ".__init__"
+            )
             for value in vars(importlib.import_module(name)).values():
                 if inspect.isclass(value) and issubclass(value, errors.AISError):
                     found[value.__name__] = value
@@ -128,7 +130,7 @@ def test_every_error_class_has_its_entry_and_no_other_has_one() -> None:
 
 
 def test_the_kinds_of_lint_are_explained() -> None:
-    folder = FOLDER.parent / "checking"
+    folder = FOLDER.parent / "cli" / "checks"
     text = "\n".join(path.read_text() for path in folder.glob("*.py"))
     kinds = set(re.findall(r"Problem\(\s*\"(\w+)\"", text))
     assert kinds == set(
@@ -184,7 +186,7 @@ def test_names_of_the_package_in_the_guides_exist() -> None:
         "Retry": torchdata_ais.Retry,
     }
     from torchdata_ais.codecs import Decoder, DecoderNames
-    from torchdata_ais.loaders.given import LoaderNames
+    from torchdata_ais.loaders.loader import LoaderNames
 
     extra = set(inspect.signature(Decoder).parameters)
     extra |= DecoderNames.__annotations__.keys()

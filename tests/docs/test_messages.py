@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchdata_ais import errors
-from torchdata_ais.error_text import sentence_case
+from torchdata_ais.errors.text import sentence_case
 
-PACKAGE = Path(errors.__file__).parent
+PACKAGE = Path(errors.__file__).parents[1]
 ROW = re.compile(r"^\| `([^`]+)` \| .+ \|$", re.MULTILINE)
 SHORT = 8  # letters: a fragment below says nothing ("…: …")
 

@@ -123,7 +123,7 @@ def test_the_first_screen_says_why_before_how() -> None:
 
 
 def test_every_variable_named_is_read() -> None:
-    read = "\n".join(path.read_text() for path in (ROOT / "torchdata_ais" / "store").glob("*.py"))
+    read = "\n".join(path.read_text() for path in (ROOT / "torchdata_ais" / "store").rglob("*.py"))
     for name in set(re.findall(r"`(AIS_\w+)`", TEXT)):
         assert f'"{name}"' in read
 

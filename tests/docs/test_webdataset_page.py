@@ -15,7 +15,7 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais import errors
 from torchdata_ais.codecs import Decoder
 from torchdata_ais.pipes import AISFileLoader
-from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.webdataset.left_out import REASONS
 
 PAGE = Path(wds.__file__).parent / "README.md"

@@ -15,7 +15,7 @@ import pytest
 from store_rawserver import RawServer, Request
 
 from torchdata_ais import AISSampleReader, SampleIndex
-from torchdata_ais.shown import bytes_text
+from torchdata_ais._util.formatting import bytes_text
 from torchdata_ais.testing import shard_bytes
 
 RANDOM = random.Random(8)

@@ -131,7 +131,7 @@ def test_promise_1_a_damaged_file_is_fetched_again_and_counted(
 def test_a_file_that_is_damaged_while_it_is_read_names_the_object_and_is_fetched_next_time(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchdata_ais.store import cached_file
+    from torchdata_ais.store.objects import cache as cached_file
 
     whole = list(pipe(cluster, tmp_path))
     for file in files(tmp_path):

@@ -119,7 +119,7 @@ def test_skipping_loses_the_rest_of_the_shard_and_says_which(cluster: LocalClust
 
 def test_a_proxy_without_targets_is_asked_again(cluster: LocalCluster) -> None:
     """A real proxy answers 400 while its targets are down, which is no fault of the request."""
-    from torchdata_ais.store.exchange import refusal
+    from torchdata_ais.store.transport.exchange import refusal
 
     failed = refusal(400, "no storage targets in the cluster", StoreOptions())
     assert failed.kind is ReadError

@@ -32,9 +32,9 @@ from torchdata_ais import (
     state_to_json,
     stats,
 )
-from torchdata_ais.checking import diagnose, lint_shards
 from torchdata_ais.cli import app
-from torchdata_ais.dsort import DsortSpec
+from torchdata_ais.cli.checks import diagnose, lint_shards
+from torchdata_ais.jobs.dsort import DsortSpec
 from torchdata_ais.store import (
     Retry,
     StoreOptions,
@@ -312,7 +312,7 @@ def test_no_command_shows_a_secret(server, login, monkeypatch, tmp_path, caplog)
     at = f"http://me:{PASSWORD}@{server}" if login else f"http://{server}"
     monkeypatch.setenv("AIS_ENDPOINT", at)
     monkeypatch.setenv("AIS_AUTHN_TOKEN", f"{TOKEN}\n")
-    monkeypatch.setattr("torchdata_ais.store.options.Retry.attempts", 1, raising=False)
+    monkeypatch.setattr("torchdata_ais.store.transport.options.Retry.attempts", 1, raising=False)
     made = inspect.unwrap(StoreOptions.__init__)
     quick = tuple(QUICK if isinstance(one, Retry) else one for one in made.__defaults__)
     monkeypatch.setattr(made, "__defaults__", quick)

@@ -56,7 +56,7 @@ from torchdata_ais.store import (
     read_batch,
     read_range,
 )
-from torchdata_ais.store.batch_archive import Asked, NotAsAskedError, entries_of
+from torchdata_ais.store.transport.batches import Asked, NotAsAskedError, entries_of
 
 RANDOM = random.Random(3)
 LONG = "ein/langer/" + "n" * 120 + "/ü name?&#%+.tar"

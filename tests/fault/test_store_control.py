@@ -18,22 +18,22 @@ import msgspec
 import pytest
 from store_rawserver import RawServer, Request, Script, raw, redirect, silent, status
 
-from torchdata_ais.dsort import DsortSpec, run_dsort
 from torchdata_ais.errors import AISError, ReadError, StallError, TransportError
-from torchdata_ais.etl import delete_etl, ensure_etl, etl_logs, list_etls, shard_etl
-from torchdata_ais.etl.cluster import _create
-from torchdata_ais.jobs import JobState, Progress, wait_for_job
+from torchdata_ais.jobs.dsort import DsortSpec, run_dsort
+from torchdata_ais.jobs.etl import delete_etl, ensure_etl, etl_logs, list_etls, shard_etl
+from torchdata_ais.jobs.etl.cluster import _create
 from torchdata_ais.store import (
     Retry,
     StoreOptions,
-    attempts,
     delete_object,
     head_object,
     list_buckets,
     list_objects,
     put_object,
 )
-from torchdata_ais.store.sdk import call, sdk_client
+from torchdata_ais.store.jobs import JobState, Progress, wait_for_job
+from torchdata_ais.store.objects.sdk import call, sdk_client
+from torchdata_ais.store.transport import attempts
 from torchdata_ais.urls import parse_url
 
 GRACE_S = 25.0

@@ -14,8 +14,8 @@ from torchdata_ais import AISSourceLister, explain, stats
 from torchdata_ais.errors import ChecksumError
 from torchdata_ais.local import Fault, FlipBit, LocalCluster
 from torchdata_ais.local.server.files import DIGESTS
-from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.store import hashes
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.store.transport import metadata as hashes
 from torchdata_ais.testing import shard_bytes
 
 SHARD = shard_bytes({f"a{n}.txt": b"x" * n for n in range(40)})

@@ -17,7 +17,8 @@ from store_rawserver import RawServer, raw, silent, stall, status, whole
 from waiting import until
 
 from torchdata_ais.errors import NotFoundError, ReadError, StallError, UsageError
-from torchdata_ais.store import Retry, StoreOptions, budget, open_blocks
+from torchdata_ais.store import Retry, StoreOptions, open_blocks
+from torchdata_ais.store.transport import read_ahead as budget
 
 BODY = random.Random(0).randbytes(1 << 20)
 PATIENT = StoreOptions(stall_timeout=60, first_byte_timeout=60, connect_timeout=2, block_bytes=64 << 10)
@@ -250,7 +251,7 @@ def test_a_bug_in_a_reader_is_an_error_and_not_a_short_object(monkeypatch):
         yield b"x"
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr("torchdata_ais.store.body.HTTPReader._read", broken)
+    monkeypatch.setattr("torchdata_ais.store.transport.body.HTTPReader._read", broken)
     with RawServer(whole(BODY)) as server, open_blocks(server.url(), PATIENT) as source:
         assert next(source) == b"x"
         with pytest.raises(ReadError, match="ZeroDivisionError") as caught:

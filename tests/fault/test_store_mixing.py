@@ -17,7 +17,7 @@ from store_rawserver import RawServer, Request, cut, head_of, redirect, status, 
 
 from torchdata_ais.errors import AISError, NotFoundError
 from torchdata_ais.store import Retry, StoreOptions, open_blocks
-from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store.transport.cancel import Cancel
 
 WORDS = 16_384
 BODY = 8 * WORDS

@@ -18,7 +18,7 @@ from torchdata_ais.store import (
     open_blocks,
     put_object,
 )
-from torchdata_ais.store.exchange import message_in
+from torchdata_ais.store.transport.exchange import message_in
 from torchdata_ais.urls import ObjectURL
 
 BODY = random.Random(1).randbytes(300)

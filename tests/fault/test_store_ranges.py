@@ -18,7 +18,7 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.store import Retry, StoreOptions, read_range
-from torchdata_ais.store.facts import Facts
+from torchdata_ais.store.transport.metadata import Facts
 
 BODY = random.Random(1).randbytes(1000)
 

@@ -19,7 +19,7 @@ from torchdata_ais.errors import (
     TransportError,
 )
 from torchdata_ais.store import Retry, StoreOptions, open_blocks
-from torchdata_ais.store.pools import pool_for
+from torchdata_ais.store.transport.pools import pool_for
 from torchdata_ais.urls import ObjectURL
 
 BODY = random.Random(0).randbytes(300)

@@ -12,7 +12,7 @@ from store_rawserver import RawServer, Request, raw, whole
 
 from torchdata_ais.errors import ReadError, UsageError
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, open_blocks
-from torchdata_ais.store.pace import Pace, pace_of
+from torchdata_ais.store.transport.concurrency_limit import Pace, pace_of
 
 BODY = bytes(range(256)) * 20
 OPTIONS = StoreOptions(retry=Retry(attempts=3, backoff=0.01))

@@ -13,7 +13,7 @@ from store_rawserver import RawServer, Request
 
 from torchdata_ais.errors import AuthError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, head_object, list_objects, put_object, resolve_options
-from torchdata_ais.store.sdk import make_bucket, sdk_client
+from torchdata_ais.store.objects.sdk import make_bucket, sdk_client
 from torchdata_ais.urls import parse_url
 
 OLD, NEW = "token-of-yesterday-1", "token-of-today-2"

@@ -20,7 +20,7 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais import AISFileLoader, AISObjectLoader, AISSourceLister, ObjectURL
 from torchdata_ais.cli import app
 from torchdata_ais.errors import AISError, AuthError, UsageError
-from torchdata_ais.stage.pipe import as_pipe
+from torchdata_ais.pipes.base.pipe import as_pipe
 from torchdata_ais.store import (
     ObjectCache,
     Retry,
@@ -31,9 +31,9 @@ from torchdata_ais.store import (
     open_blocks,
     put_object,
     resolve_options,
-    tokens,
 )
-from torchdata_ais.store.tokens import origin
+from torchdata_ais.store.transport import tokens
+from torchdata_ais.store.transport.tokens import origin
 from torchdata_ais.testing import shard_bytes
 from torchdata_ais.writing.sources.shards import read_samples
 
@@ -199,7 +199,7 @@ def test_the_token_is_in_no_text(caplog):
 
 ELSEWHERE = """
 import pickle, sys
-from torchdata_ais.redaction import clean
+from torchdata_ais.errors.redaction import clean
 options, text = pickle.load(sys.stdin.buffer)
 print(clean(text))
 if options.token:

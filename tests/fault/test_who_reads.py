@@ -12,7 +12,8 @@ import pytest
 from torchdata_ais import AISFileLoader, AISSourceLister
 from torchdata_ais.errors import NotFoundError, ReadError
 from torchdata_ais.local import Bandwidth, LocalCluster
-from torchdata_ais.store import StoreOptions, open_blocks, read_ahead
+from torchdata_ais.store import StoreOptions, open_blocks
+from torchdata_ais.store.transport import read_ahead
 from torchdata_ais.testing import shard_bytes
 
 SIZE = 6_000_000

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
+from torchdata_ais.index.build.ais_format import parse_shard_index, samples_in
 from torchdata_ais.local import Action, EndBatch, LocalCluster, Placeholder, WholeObject
-from torchdata_ais.local.server.names import SHARD_INDEXES, index_name, object_uname
-from torchdata_ais.local.server.nodes import Node, owner_of
+from torchdata_ais.local.server.names import SHARD_INDEXES, Node, index_name, object_uname, owner_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import replay

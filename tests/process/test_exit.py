@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from torchdata_ais.lifetime import close_at_exit
+from torchdata_ais._util.process_end import close_at_exit
 
 def numbers():
     try:

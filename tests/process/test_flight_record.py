@@ -26,12 +26,12 @@ from torchdata_ais.cli import app
 from torchdata_ais.errors import StallError, UsageError
 from torchdata_ais.loaders import observing
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.local.server.actions import Delay
-from torchdata_ais.observe import run_folder
-from torchdata_ais.observe.across import readiness_of
-from torchdata_ais.observe.flight import Flight, explain_flight, read_flight
-from torchdata_ais.observe.rank_summary import RankSummary
-from torchdata_ais.observe.run_folder import read_run
+from torchdata_ais.local.server.faults import Delay
+from torchdata_ais.observe.diagnosis import run_folder
+from torchdata_ais.observe.diagnosis.flight_record import Flight, explain_flight, read_flight
+from torchdata_ais.observe.diagnosis.rank_summary import RankSummary
+from torchdata_ais.observe.diagnosis.rank_table import readiness_of
+from torchdata_ais.observe.diagnosis.run_folder import read_run
 from torchdata_ais.testing import example_shards, shard_bytes
 
 
@@ -251,7 +251,7 @@ ENDS = """
 import sys
 sys.path.append(sys.argv[1])
 from silent import Source, asked
-from torchdata_ais.observe.readiness import RankRecorder
+from torchdata_ais.observe.diagnosis.readiness import RankRecorder
 
 recorder = RankRecorder(8)
 recorder.on_look = recorder.collect

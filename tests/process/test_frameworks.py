@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.frameworks import as_node, lightning_data, to_hf, trainer_callback
+from torchdata_ais.integrations import as_node, lightning_data, to_hf, trainer_callback
 from torchdata_ais.testing import write_shard
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

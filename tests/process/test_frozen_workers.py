@@ -20,7 +20,7 @@ from waiting import is_living
 
 from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError
-from torchdata_ais.workers import pulse
+from torchdata_ais.workers import heartbeat as pulse
 
 pytestmark = pytest.mark.kills
 

@@ -10,8 +10,7 @@ import pytest
 from forked_ranks import run_forked
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais.dataloader2.own.distributed import DistributedReadingService
-from torchdata_ais.dataloader2.own.fullsync import FullSync
+from torchdata_ais.dataloader2.own.distributed import DistributedReadingService, FullSync
 from torchdata_ais.dataloader2.own.loader import DataLoader2
 from torchdata_ais.errors import LoaderError, StallError
 

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from torchdata_ais import AISSampleReader, Mixture, SampleIndex, ais_loader
 from torchdata_ais.errors import SampleIndexError, StallError, UsageError
-from torchdata_ais.index import copied
+from torchdata_ais.index import stored as copied
 from torchdata_ais.local import Bandwidth, LocalCluster, RequestRecord
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.testing import shard_bytes

@@ -13,13 +13,13 @@ import torch.distributed as dist
 from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister, ais_loader
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import AISError
-from torchdata_ais.loaders.job_errors import JobErrors
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.intervals import interval_of
+from torchdata_ais.loaders.rank_setup import JobErrors
+from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.job_counts import Counted, JobCounts
+from torchdata_ais.ranks.start_heartbeat import interval_of
 from torchdata_ais.testing import shard_bytes
-from torchdata_ais.world import World
 
 pytestmark = [pytest.mark.filterwarnings("ignore:This DataLoader will create")]
 

@@ -13,8 +13,8 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.loaders import ais_loader
-from torchdata_ais.ranks import machine
-from torchdata_ais.store import shared_bytes
+from torchdata_ais.ranks import heartbeat as machine
+from torchdata_ais.store.objects import packed_urls as shared_bytes
 from torchdata_ais.testing import write_shard
 
 pytestmark = pytest.mark.kills

@@ -12,8 +12,8 @@ from service_sessions import FORK, becomes_true
 from waiting import is_living
 
 from torchdata_ais import AISSourceLister, ais_loader
+from torchdata_ais._util.process_pool import OrderedPool
 from torchdata_ais.testing import write_shard
-from torchdata_ais.workers.ordered_pool import OrderedPool
 
 pytestmark = pytest.mark.kills
 

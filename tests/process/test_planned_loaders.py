@@ -18,7 +18,7 @@ from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.index import Mixture
 from torchdata_ais.loaders import MultiProcessingReadingService, as_dataset
 from torchdata_ais.pipes import AISSampleReader
-from torchdata_ais.stage.slots import plan_of
+from torchdata_ais.pipes.planned.batches import plan_of
 from torchdata_ais.testing import example_shards
 
 pytestmark = [

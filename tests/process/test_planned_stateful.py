@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchdata_ais import AISSampleReader, AISSourceLister, Mixture, SampleIndex, ais_loader
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders import as_dataset, load_state_dict, state_dict
-from torchdata_ais.stage.slots import plan_of
+from torchdata_ais.pipes.planned.batches import plan_of
 from torchdata_ais.testing import example_shards
 
 StatefulDataLoader = pytest.importorskip(

@@ -21,7 +21,8 @@ from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import ReadError
 from torchdata_ais.loaders import MultiProcessingReadingService, ais_loader, as_dataset
 from torchdata_ais.local import DropEntry, LocalCluster
-from torchdata_ais.ranks import rendezvous, store_calls
+from torchdata_ais.ranks import group as store_calls
+from torchdata_ais.ranks import rendezvous
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.kills

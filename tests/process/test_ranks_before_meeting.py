@@ -18,7 +18,8 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
 from torchdata_ais.errors import StateError
-from torchdata_ais.ranks import alive, presence
+from torchdata_ais.ranks import group as alive
+from torchdata_ais.ranks import start_heartbeat as presence
 from torchdata_ais.testing import write_shard
 
 pytestmark = [

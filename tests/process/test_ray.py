@@ -19,7 +19,7 @@ import sys
 import ray
 from torchdata_ais import AISFileLoader, SampleIndex, StoreOptions
 from torchdata_ais.errors import UsageError
-from torchdata_ais.ray import IndexDatasource, ShardDatasink, ShardDatasource
+from torchdata_ais.integrations.ray import IndexDatasource, ShardDatasink, ShardDatasource
 from torchdata_ais.local import LocalCluster
 
 folder = sys.argv[1]
@@ -105,7 +105,7 @@ def test_without_ray_the_extra_is_named() -> None:
         pass
     else:
         pytest.skip("Ray is installed")
-    from torchdata_ais.ray import ShardDatasink, ShardDatasource
+    from torchdata_ais.integrations.ray import ShardDatasink, ShardDatasource
 
     kinds: list[Any] = [ShardDatasource, ShardDatasink]
     for kind in kinds:

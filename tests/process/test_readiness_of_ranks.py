@@ -17,9 +17,8 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister, StoreOptions, ais_loader
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.local.server.actions import Delay
-from torchdata_ais.local.server.faults import Fault
-from torchdata_ais.observe.across import Readiness
+from torchdata_ais.local.server.faults import Delay, Fault
+from torchdata_ais.observe.diagnosis.rank_table import Readiness
 from torchdata_ais.testing import shard_bytes
 
 RANKS, SHARDS, SAMPLES, BATCH = 4, 24, 12, 2

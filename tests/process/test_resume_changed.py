@@ -12,7 +12,7 @@ import pytest
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import ObjectChangedError, StateError
-from torchdata_ais.etl import ensure_etl, shard_etl
+from torchdata_ais.jobs.etl import ensure_etl, shard_etl
 from torchdata_ais.loaders import ais_loader, load_state_dict, state_dict
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes, write_shard

@@ -14,7 +14,7 @@ from PIL import Image
 from torchdata_ais import AISSampleReader, SampleIndex, ais_loader
 from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.stage.rows import BatchRows
+from torchdata_ais.pipes.base.collate import BatchRows
 from torchdata_ais.testing import shard_bytes
 
 SAMPLES = 60

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService
 from torchdata_ais.dataloader2 import DataLoader2, InProcessReadingService
-from torchdata_ais.stage.pipe import ShardingFilter
-from torchdata_ais.stage.upstream import upstream
+from torchdata_ais.pipes.base.pipe import ShardingFilter
+from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.testing import write_shard
 
 EPOCHS = 3

@@ -15,7 +15,8 @@ import torch
 from service_pipes import Diary, NotReplicable, Tagged, numbers, uneven
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais.dataloader2 import DataLoader2, cut, torchdata_names
+from torchdata_ais.dataloader2 import DataLoader2, torchdata_names
+from torchdata_ais.dataloader2 import split as cut
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers import process

@@ -21,10 +21,10 @@ from service_pipes import numbers
 from service_sessions import becomes_true, living_in, load, program, session, worker_pids
 from waiting import is_living
 
+from torchdata_ais._util import process_pool as signals
+from torchdata_ais._util.process_pool import OrderedPool
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.workers import process as workers_process
-from torchdata_ais.workers import signals
-from torchdata_ais.workers.ordered_pool import OrderedPool
 
 pytestmark = pytest.mark.kills
 

@@ -13,14 +13,14 @@ import pytest
 from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister, ais_loader, as_dataset, explain
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import UsageError, WorkerDiedError
 from torchdata_ais.local import LocalCluster, Status
-from torchdata_ais.ranks.start_up import delay_of, spread_of, wait_for_turn
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.upstream import upstream
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.ranks.rendezvous import delay_of, spread_of, wait_for_turn
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import shard_bytes
-from torchdata_ais.world import World
 
 pytestmark = pytest.mark.kills
 
@@ -116,7 +116,7 @@ def test_a_dataset_waits_where_it_is_made(cluster: LocalCluster, tmp_path: Path)
 
 def test_a_small_job_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("torchdata_ais.ranks.start_up.time.sleep", slept.append)
+    monkeypatch.setattr("torchdata_ais.ranks.rendezvous.time.sleep", slept.append)
     for size in (1, 2, 64):
         wait_for_turn(World(size - 1, size), 64, None, None)
     assert not slept

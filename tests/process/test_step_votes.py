@@ -18,9 +18,9 @@ from forked_ranks import free_port, run_forked
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
 from torchdata_ais.errors import UsageError
-from torchdata_ais.ranks import beats
+from torchdata_ais.ranks import heartbeat as beats
 from torchdata_ais.ranks import steps as steps_of_ranks
-from torchdata_ais.ranks.intervals import interval_of
+from torchdata_ais.ranks.start_heartbeat import interval_of
 from torchdata_ais.testing import example_shards
 
 pytestmark = pytest.mark.kills

@@ -56,7 +56,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(built: Path)
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in names if ".dist-info/" not in name}
     assert package == files_of(ROOT)
-    for name in ("py.typed", "stage/methods.pyi", "local/server/__main__.py", "docs/errors.md"):
+    for name in ("py.typed", "pipes/base/methods.pyi", "local/server/__main__.py", "docs/errors.md"):
         assert f"torchdata_ais/{name}" in package
 
 

@@ -16,12 +16,12 @@ from PIL import Image
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_ais import AISSourceLister, ShardWriter, ais_loader, convert
-from torchdata_ais.display import display_loader_images
-from torchdata_ais.dsort import run_dsort
-from torchdata_ais.etl import ensure_etl, shard_etl, transform_bucket
 from torchdata_ais.examples.pets import CLASSES, make_pets
 from torchdata_ais.examples.train import SmallCNN
+from torchdata_ais.jobs.dsort import run_dsort
+from torchdata_ais.jobs.etl import ensure_etl, shard_etl, transform_bucket
 from torchdata_ais.local import LocalCluster
+from torchdata_ais.observe.display import display_loader_images
 from torchdata_ais.urls import expand_object_urls
 
 pytestmark = pytest.mark.timeout(170)

@@ -28,9 +28,9 @@ from torchdata_ais.index import (
     ShardSamples,
     StoredIndex,
 )
-from torchdata_ais.indexing import index_shard
-from torchdata_ais.indexing.grouping import UnusableError
-from torchdata_ais.indexing.shard_idx import ClusterIndex, samples_in
+from torchdata_ais.index.build import index_shard
+from torchdata_ais.index.build.ais_format import ClusterIndex, samples_in
+from torchdata_ais.index.build.by_reading import UnusableError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions
 

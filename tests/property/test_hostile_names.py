@@ -26,11 +26,11 @@ from forged_index import forge_index
 from hostile_names import EntryPoint, allow_host, attempt, check_entry_point, check_requests, tried_names
 
 from torchdata_ais import AISSampleReader, AISSourceLister, Retry, SampleDataset, SampleIndex, StoreOptions
-from torchdata_ais.display.sample import sample_html
-from torchdata_ais.dsort import run_dsort
 from torchdata_ais.errors import AISError
-from torchdata_ais.etl.transform import ShardTransform
-from torchdata_ais.observe.run_folder import read_run
+from torchdata_ais.jobs.dsort import run_dsort
+from torchdata_ais.jobs.etl.transform import ShardTransform
+from torchdata_ais.observe.diagnosis.run_folder import read_run
+from torchdata_ais.observe.display.shards import sample_html
 from torchdata_ais.store import ObjectCache, list_buckets, list_objects
 from torchdata_ais.testing import example_shards, shard_bytes
 from torchdata_ais.writing import ShardWriter, convert

@@ -12,8 +12,8 @@ import xxhash
 
 from torchdata_ais import AISSourceLister, SampleIndex
 from torchdata_ais.errors import AISError
-from torchdata_ais.indexing.grouping import UnusableError
-from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
+from torchdata_ais.index.build.ais_format import parse_shard_index, samples_in
+from torchdata_ais.index.build.by_reading import UnusableError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.store import StoreOptions, read_range, target_of

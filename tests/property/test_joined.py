@@ -17,15 +17,9 @@ from hypothesis import strategies as st
 from planned import steps_of
 
 from torchdata_ais import AISSampleReader, Mixture, SampleDataset, SampleIndex, ais_loader, explain
-from torchdata_ais.errors import (
-    DuplicateFieldError,
-    NotFoundError,
-    SampleIndexError,
-    StateError,
-    UsageError,
-)
+from torchdata_ais.errors import DuplicateFieldError, NotFoundError, SampleIndexError, StateError, UsageError
 from torchdata_ais.index import field_sizes
-from torchdata_ais.index.partners import DuplicateKeysError, paired
+from torchdata_ais.index.joining import DuplicateKeysError, paired
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import write_shard
 

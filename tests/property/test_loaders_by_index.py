@@ -21,7 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 from torchdata_ais import AISSampleReader, Mixture, SampleDataset, SampleIndex, ais_loader
 from torchdata_ais.dataloader2 import DataLoader2, InProcessReadingService
 from torchdata_ais.loaders import as_dataset
-from torchdata_ais.stage.slots import plan_of
+from torchdata_ais.pipes.planned.batches import plan_of
 from torchdata_ais.testing import write_shard
 
 SIZES = (13, 23, 40)

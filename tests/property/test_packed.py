@@ -16,8 +16,8 @@ from planned import steps_of
 from torchdata_ais import AISSampleReader, Mixture, SampleIndex, ais_loader, explain
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.index import field_sizes
+from torchdata_ais.pipes.planned.batches import plan_of
 from torchdata_ais.plan.packing import Groups, bucketed, packed
-from torchdata_ais.stage.slots import plan_of
 from torchdata_ais.testing import write_shard
 
 LENGTHS = np.random.default_rng(3).integers(1, 40, 200)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torchdata_ais import AISSourceLister, ais_loader, explain, merge_states
 from torchdata_ais.errors import MissingFieldError, StateError, UsageError
 from torchdata_ais.pipes import Bucketer, Packer
-from torchdata_ais.reading.pooled import length_in
+from torchdata_ais.reading.packing import length_in
 from torchdata_ais.testing import write_shard
 
 COUNTS = (23, 31, 17, 29)

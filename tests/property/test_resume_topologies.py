@@ -14,7 +14,7 @@ import pytest
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_state
-from torchdata_ais.ranks.sharding import shard_instance
+from torchdata_ais.ranks.listing import shard_instance
 from torchdata_ais.state import SharedState, pack, unpack
 from torchdata_ais.testing import example_shards
 

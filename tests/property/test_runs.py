@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.reading.runs import whole_runs
+from torchdata_ais.reading.runs import KeySet, whole_runs
 from torchdata_ais.samples import pack_place, split_name, unpack_place
 from torchdata_ais.testing import shard_bytes
 

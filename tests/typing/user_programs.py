@@ -28,7 +28,7 @@ from torchdata_ais import (
     convert,
     merge_states,
 )
-from torchdata_ais.checking import LintReport, lint_shards
+from torchdata_ais.cli.checks import LintReport, lint_shards
 from torchdata_ais.errors import AISError, DecodeError, TruncatedShardError
 from torchdata_ais.loaders import AISLoader
 from torchdata_ais.samples import Sample as SampleToo

@@ -34,9 +34,9 @@ from torchdata_ais.codecs import DecoderNames
 from torchdata_ais.index import ShardsFrom
 from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.open_shard import Safety
-from torchdata_ais.stage.collate import Ragged
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.policy import OnError
+from torchdata_ais.pipes.base.collate import Ragged
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.policy import OnError
 from torchdata_ais.store import Cluster, ObjectCache, Retry
 
 T_co = TypeVar("T_co", covariant=True)

@@ -8,9 +8,9 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_ais.pipes import AISFileLoader, Subsampler
-from torchdata_ais.stage.pipe import ShardingFilter
-from torchdata_ais.stage.shared_seed import SharedSeed
-from torchdata_ais.stage.upstream import upstream
+from torchdata_ais.pipes.base.pipe import ShardingFilter
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.planned.shared_seed import SharedSeed
 from torchdata_ais.testing import example_shards
 
 KEYED = [{"__key__": f"{n:03d}"} for n in range(40)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchdata_ais.arguments import checked
+from torchdata_ais._util.arguments import checked
 from torchdata_ais.errors import ArgumentError
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.pipes import Batcher, SampleDecoder, SampleMapper, TupleMaker
-from torchdata_ais.stage.rows import BatchRows
+from torchdata_ais.pipes.base.collate import BatchRows
 from torchdata_ais.workers.memory import Lender, _File, borrow, give_back_done
 from torchdata_ais.workers.pickling import pack, unpack
 

@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais.observe.across import readiness_of
-from torchdata_ais.observe.asking import Answering, Asked, ask_records
-from torchdata_ais.observe.batches import BatchRecorder, RunDelay
-from torchdata_ais.observe.rank_summary import RankSummary, WorkerSummary, note_requests
-from torchdata_ais.observe.readiness import RankRecorder
-from torchdata_ais.observe.records import BatchRecord, Doing, Recorded
-from torchdata_ais.observe.sketch import Sketch
+from torchdata_ais.observe.diagnosis.batch_records import (
+    BatchRecord,
+    BatchRecorder,
+    Doing,
+    Recorded,
+    RunDelay,
+)
+from torchdata_ais.observe.diagnosis.rank_summary import RankSummary, Sketch, WorkerSummary, note_requests
+from torchdata_ais.observe.diagnosis.rank_table import readiness_of
+from torchdata_ais.observe.diagnosis.readiness import RankRecorder
+from torchdata_ais.observe.diagnosis.worker_queries import Answering, Asked, ask_records
 from torchdata_ais.store import RequestRecord
 
 STEPS = 40
@@ -229,15 +233,15 @@ def numbers(line: Asked) -> list[int] | None:
 
 
 def test_what_came_too_late_is_told_again_and_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 60.0)
+    monkeypatch.setattr("torchdata_ais.observe.diagnosis.worker_queries._ANSWER_S", 60.0)
     with answering() as (line, recorder):
         recorder.allowed.set()
         assert numbers(line) == [1]
         recorder.allowed.clear()
-        monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 0.1)
+        monkeypatch.setattr("torchdata_ais.observe.diagnosis.worker_queries._ANSWER_S", 0.1)
         assert numbers(line) is None
         recorder.allowed.set()
-        monkeypatch.setattr("torchdata_ais.observe.asking._ANSWER_S", 60.0)
+        monkeypatch.setattr("torchdata_ais.observe.diagnosis.worker_queries._ANSWER_S", 60.0)
         assert numbers(line) == [2, 3]
         assert numbers(line) == [4]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from torchdata_ais import known_secrets
-from torchdata_ais.error_text import taken_apart
 from torchdata_ais.errors import AISError, ReadError
-from torchdata_ais.redaction import LONGEST, clean, redact, redact_text, without_values_of
-from torchdata_ais.store.exchange import message_in
+from torchdata_ais.errors import redaction as known_secrets
+from torchdata_ais.errors.redaction import LONGEST, clean, redact, redact_text, without_values_of
+from torchdata_ais.errors.text import taken_apart
+from torchdata_ais.store.transport.exchange import message_in
 
 SHAPES = [
     "/", "//a:", ")", "//a:b@", "a//", ":/", ":///", "//a: ", "//a:b c", "@", "%40", "a@", "x-", "x-token-", "eyJ-",

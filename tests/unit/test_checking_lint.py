@@ -12,9 +12,8 @@ from command import run
 from PIL import Image
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.checking import lint_shards, reshard
-from torchdata_ais.checking.across import compared
-from torchdata_ais.checking.findings import ShardReport
+from torchdata_ais.cli.checks import lint_shards, reshard
+from torchdata_ais.cli.checks.lint import ShardReport, compared
 from torchdata_ais.errors import ConnectError, MissingLibraryError, NotFoundError, UsageError
 from torchdata_ais.store import Retry, StoreOptions
 from torchdata_ais.testing import shard_bytes, write_shard
@@ -140,7 +139,7 @@ def test_a_missing_library_is_told_once_with_the_way_round(
     def gone(*_: object) -> None:
         raise MissingLibraryError.at("cbor needs cbor2", todo="pip install it")
 
-    monkeypatch.setattr("torchdata_ais.checking.lint.Decoder", lambda **_: gone)
+    monkeypatch.setattr("torchdata_ais.cli.checks.lint.Decoder", lambda **_: gone)
     path = write_shard(tmp_path / "a.tar", [("a.cbor", b"1")])
     with pytest.raises(UsageError, match="--no-decode"):
         lint_shards(path)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from command import run
 
-from torchdata_ais.checking import Rate, Speed, diagnose, measure
-from torchdata_ais.checking import doctor as doctor_module
-from torchdata_ais.checking.speed import _advice
+from torchdata_ais._util.versions import show_versions, versions
+from torchdata_ais.cli.checks import Rate, Speed, diagnose, measure
+from torchdata_ais.cli.checks import doctor as doctor_module
+from torchdata_ais.cli.checks.speed import _advice
 from torchdata_ais.dataloader2 import torchdata_names
 from torchdata_ais.examples.pets import make_shards
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.versions import show_versions, versions
 
 
 @pytest.mark.ci

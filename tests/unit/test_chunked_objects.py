@@ -11,14 +11,14 @@ import requests
 from command import run
 
 from torchdata_ais import AISFileLoader, SampleIndex
-from torchdata_ais.checking import diagnose, lint_shards
+from torchdata_ais.cli.checks import diagnose, lint_shards
 from torchdata_ais.errors import ReadError
-from torchdata_ais.indexing import cluster as by_cluster
-from torchdata_ais.indexing.job import run_index_job
-from torchdata_ais.indexing.method import Indexing
-from torchdata_ais.jobs import JobError
+from torchdata_ais.index.build import by_cluster
+from torchdata_ais.index.build.by_cluster import run_index_job
+from torchdata_ais.index.build.by_reading import Indexing
 from torchdata_ais.local import Cut, Fault, LocalCluster
 from torchdata_ais.store import Retry, StoreOptions, read_range
+from torchdata_ais.store.jobs import JobError
 from torchdata_ais.testing import shard_bytes
 from torchdata_ais.urls import ObjectURL
 
@@ -135,7 +135,7 @@ def test_promise_8_the_job_is_not_started_where_the_listing_lacks_a_shard(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(cluster, "s-0.tar")
-    monkeypatch.setattr("torchdata_ais.indexing.job.list_bucket", lambda *_, **__: [])
+    monkeypatch.setattr("torchdata_ais.index.build.by_cluster.list_bucket", lambda *_, **__: [])
     with pytest.raises(JobError, match=r"isting of ais://b/s-0.tar lacks the shard s-0.tar"):
         build(cluster, "ais://b/s-", method="cluster")
 

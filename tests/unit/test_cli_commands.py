@@ -10,10 +10,10 @@ import pytest
 from command import Run
 from typer.testing import CliRunner
 
+from torchdata_ais._util.formatting import bytes_text
 from torchdata_ais.cli import app
 from torchdata_ais.cli._run import sentence
 from torchdata_ais.errors import TruncatedShardError
-from torchdata_ais.shown import bytes_text
 from torchdata_ais.testing import shard_bytes, write_shard
 
 

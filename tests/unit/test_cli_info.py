@@ -14,8 +14,8 @@ import pytest
 from command import run
 from PIL import Image
 
-from torchdata_ais.indexing import SampleIndex
-from torchdata_ais.indexing.shard_idx import samples_in
+from torchdata_ais.index.build import SampleIndex
+from torchdata_ais.index.build.ais_format import samples_in
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.testing import shard_bytes
 
@@ -192,7 +192,7 @@ def test_an_index_shows_itself_in_a_notebook(tmp_path: Path) -> None:
 def test_names_outside_ascii_are_no_damage(
     ais_local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, wide: bool
 ) -> None:
-    from torchdata_ais.indexing import cluster as by_cluster
+    from torchdata_ais.index.build import by_cluster
 
     if wide:  # as indexes of other tools, which name no extension headers
         monkeypatch.setattr(by_cluster, "samples_in", lambda found, url, _: samples_in(found, url))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from command import run
 
-from torchdata_ais.checking import doctor
 from torchdata_ais.cli._run import sentence
+from torchdata_ais.cli.checks import doctor
 from torchdata_ais.errors import UsageError
 from torchdata_ais.local import Stall
 from torchdata_ais.store import StoreOptions

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from command import Run
 
-from torchdata_ais.checking.findings import Problem
-from torchdata_ais.cli._words import as_typed, remedy_as_typed
-from torchdata_ais.error_text import Remedy, in_commands, in_programs
+from torchdata_ais.cli._output import as_typed, remedy_as_typed
+from torchdata_ais.cli.checks.lint import Problem
 from torchdata_ais.errors import UsageError
+from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.local import FlipBit, LocalCluster, Status
 from torchdata_ais.testing import shard_bytes
 

@@ -14,11 +14,11 @@ import pytest
 from command import run
 
 from torchdata_ais import AISSampleReader, LocalCluster, Mixture, SampleIndex, ais_loader
-from torchdata_ais.checking.simulate import Simulation, simulated
+from torchdata_ais.cli.checks.simulate import Simulation, simulated
 from torchdata_ais.errors import UsageError
 from torchdata_ais.local import Delay
-from torchdata_ais.ranks.intervals import interval_of
-from torchdata_ais.ranks.start_up import delay_of, spread_of
+from torchdata_ais.ranks.rendezvous import delay_of, spread_of
+from torchdata_ais.ranks.start_heartbeat import interval_of
 from torchdata_ais.testing import example_shards, shard_bytes
 
 SHARDS, EACH = 5, 40
@@ -244,7 +244,7 @@ def test_an_estimate_is_near_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for shuffle in ("samples", "runs", None):
         counted = simulate(shuffle).traffic
         with monkeypatch.context() as patched:
-            patched.setattr("torchdata_ais.reading.forecast._MOST_SAMPLES", 8000)
+            patched.setattr("torchdata_ais.reading.planned._MOST_SAMPLES", 8000)
             guessed = simulate(shuffle).traffic
         assert (counted.exact, guessed.exact) == (True, False)
         for name in ("ranges", "requests", "bytes"):

@@ -20,12 +20,12 @@ from archives import archive_of
 from typer.testing import CliRunner
 
 import torchdata_ais.cli
+from torchdata_ais._util.files import naming
 from torchdata_ais.cli import app
-from torchdata_ais.cli._echo import echo
+from torchdata_ais.cli._output import echo
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSourceLister
-from torchdata_ais.store.naming import naming
 from torchdata_ais.testing import write_shard
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\n\x7f"
@@ -136,7 +136,7 @@ def test_what_the_encoding_of_the_terminal_lacks_is_spelled_out(monkeypatch: pyt
 def test_commands_print_through_one_place_only() -> None:
     # What `serve` prints for a shell to read is a secret on purpose.
     for path in Path(torchdata_ais.cli.__file__).parent.glob("*.py"):
-        if path.name not in ("_echo.py", "serve.py"):
+        if path.name not in ("_output.py", "demo.py"):
             assert "typer.echo" not in path.read_text(), path
             assert not re.search(r"^\s*print\(", path.read_text(), re.MULTILINE), path
 
@@ -211,8 +211,8 @@ def test_the_command_imports_torch_and_the_sdk_only_for_what_needs_them(
 def test_bars_show_bytes_and_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.progress import Progress as Bar
 
-    from torchdata_ais.cli import _progress
-    from torchdata_ais.jobs import SizedProgress
+    from torchdata_ais.cli import _output as _progress
+    from torchdata_ais.store.jobs import SizedProgress
 
     bars: list[Bar] = []
 

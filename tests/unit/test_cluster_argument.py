@@ -20,15 +20,15 @@ from torchdata_ais import (
     display_shard_images,
     object_url,
 )
-from torchdata_ais.checking.doctor import diagnose
-from torchdata_ais.checking.lint import lint_shards
-from torchdata_ais.checking.reshard import reshard
-from torchdata_ais.checking.speed import measure
-from torchdata_ais.dsort import run_dsort
+from torchdata_ais.cli.checks.doctor import diagnose
+from torchdata_ais.cli.checks.lint import lint_shards
+from torchdata_ais.cli.checks.reshard import reshard
+from torchdata_ais.cli.checks.speed import measure
 from torchdata_ais.errors import UsageError
-from torchdata_ais.etl import list_etls
 from torchdata_ais.examples.pets import make_shards
-from torchdata_ais.indexing import build_index
+from torchdata_ais.index.build import build_index
+from torchdata_ais.jobs.dsort import run_dsort
+from torchdata_ais.jobs.etl import list_etls
 from torchdata_ais.store import Retry, cluster_options, given_options
 from torchdata_ais.webdataset.cache import FileCache
 from torchdata_ais.webdataset.gopen import gopen

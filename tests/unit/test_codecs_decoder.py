@@ -12,14 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from torchdata_ais.codecs import (
-    Continue,
-    Decoder,
-    basichandlers,
-    handle_extension,
-    imagehandler,
-    torch_audio,
-)
+from torchdata_ais.codecs import Continue, Decoder, basichandlers, handle_extension, imagehandler, torch_audio
 from torchdata_ais.errors import DecodeError, UsageError
 
 

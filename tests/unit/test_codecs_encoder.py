@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchdata_ais.codecs import Decoder, EncodeError, build_encoder, imagehandler
-from torchdata_ais.codecs.encode_image import FORMATS
+from torchdata_ais.codecs.encoder import FORMATS
 from torchdata_ais.errors import UsageError
 
 cbor2 = pytest.importorskip("cbor2")

@@ -188,7 +188,7 @@ def test_sizes_that_no_image_can_have_are_wrong_calls() -> None:
 
 
 def test_a_contact_sheet_decodes_no_bomb(tmp_path: Any) -> None:
-    from torchdata_ais.display import contact_sheet
+    from torchdata_ais.observe.display import contact_sheet
 
     write_shard(tmp_path / "s.tar", {})
     for field in ("png", "image"):

@@ -296,7 +296,7 @@ def test_lint_fix_that_fails_leaves_no_empty_folder_and_no_empty_bucket(
         raise error
 
     for place, next_line in (
-        ("torchdata_ais.checking.lint_shards", "next: torchdata-ais lint s.tar --fix PATTERN\n"),
+        ("torchdata_ais.cli.checks.lint_shards", "next: torchdata-ais lint s.tar --fix PATTERN\n"),
         (
             "torchdata_ais.writing.ShardWriter.write",
             "next: remove the shards of {}, then torchdata-ais lint s.tar --fix PATTERN\n",

@@ -19,8 +19,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from torchdata_ais import AISFileLoader
-from torchdata_ais.checking import lint_shards
 from torchdata_ais.cli import app
+from torchdata_ais.cli.checks import lint_shards
 from torchdata_ais.errors import (
     AISError,
     DecodeError,

@@ -12,7 +12,7 @@ import pytest
 
 from torchdata_ais.errors import MissingFieldError
 from torchdata_ais.writing import convert
-from torchdata_ais.writing._outcomes import Counts
+from torchdata_ais.writing.transform import Counts
 
 
 def folder_of(root: Path, *names: str) -> Path:

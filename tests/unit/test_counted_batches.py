@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.observe.batches import BatchRecorder
+from torchdata_ais.observe.diagnosis.batch_records import BatchRecorder
 from torchdata_ais.testing import shard_bytes
 
 

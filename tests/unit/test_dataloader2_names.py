@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_ais.dataloader2
 from torchdata_ais import ais_loader
 from torchdata_ais.dataloader2 import torchdata_names
-from torchdata_ais.workers.hooks import EnvelopeSender, EpochListener
+from torchdata_ais.workers.producer import EnvelopeSender, EpochListener
 
 MODULES = ["adapter", "communication", "graph", "random"]
 

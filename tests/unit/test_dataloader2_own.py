@@ -24,20 +24,24 @@ from waiting import until
 
 import torchdata_ais.dataloader2
 from torchdata_ais.dataloader2 import communication
-from torchdata_ais.dataloader2.own.adapter import CacheTimeout, Shuffle
-from torchdata_ais.dataloader2.own.branches import find_dispatched, find_replicable_branches
-from torchdata_ais.dataloader2.own.dispatch import ShardingRoundRobinDispatcher
-from torchdata_ais.dataloader2.own.graph import list_dps, remove_dp, replace_dp
-from torchdata_ais.dataloader2.own.in_process import InProcessReadingService
-from torchdata_ais.dataloader2.own.interface import CheckpointableReadingServiceInterface
-from torchdata_ais.dataloader2.own.loader import DataLoader2, PauseIteration
-from torchdata_ais.dataloader2.own.look_ahead import LookAhead
-from torchdata_ais.dataloader2.own.pin_memory import PinMemory, pin_memory_fn
-from torchdata_ais.dataloader2.own.prefetch import Prefetcher
+from torchdata_ais.dataloader2.own.distributed import ShardingRoundRobinDispatcher
+from torchdata_ais.dataloader2.own.graph import (
+    find_dispatched,
+    find_replicable_branches,
+    list_dps,
+    remove_dp,
+    replace_dp,
+)
+from torchdata_ais.dataloader2.own.loader import CacheTimeout, DataLoader2, PauseIteration, Shuffle
+from torchdata_ais.dataloader2.own.prefetch import LookAhead, PinMemory, Prefetcher, pin_memory_fn
 from torchdata_ais.dataloader2.own.random import SeedGenerator
-from torchdata_ais.dataloader2.own.sequential import SequentialReadingService
+from torchdata_ais.dataloader2.own.services import (
+    CheckpointableReadingServiceInterface,
+    InProcessReadingService,
+    SequentialReadingService,
+)
 from torchdata_ais.errors import LoaderError, StateError, UsageError
-from torchdata_ais.stage.datapipes import traverse_dps
+from torchdata_ais.pipes.base.torch_pipes import traverse_dps
 
 
 def look_aheads() -> list[threading.Thread]:

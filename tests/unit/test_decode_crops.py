@@ -21,7 +21,7 @@ from torchdata_ais import AISSampleReader, Decoder, RandomResizedCrop, SampleInd
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders import SampleDataset
 from torchdata_ais.pipes import AISFileLoader, SampleDecoder, SampleMapper, Shuffler, TarSampleGrouper
-from torchdata_ais.stage.stats import StageStats
+from torchdata_ais.pipes.base.meter import StageStats
 from torchdata_ais.testing import shard_bytes
 
 HEIGHT, WIDTH = 60, 90

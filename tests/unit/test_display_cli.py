@@ -8,8 +8,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from torchdata_ais.cli import app
-from torchdata_ais.display import contact_sheet
 from torchdata_ais.examples.pets import make_pets, make_shards
+from torchdata_ais.observe.display import contact_sheet
 from torchdata_ais.testing import write_shard
 
 

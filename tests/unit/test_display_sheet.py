@@ -10,11 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from torchdata_ais.display import contact_sheet
-from torchdata_ais.display.pixels import to_mask, to_picture
-from torchdata_ais.display.rows import Choice, find, rows_of, text_of
 from torchdata_ais.errors import UsageError
 from torchdata_ais.examples.pets import CLASSES, make_pets
+from torchdata_ais.observe.display import contact_sheet
+from torchdata_ais.observe.display.rows import Choice, find, rows_of, text_of, to_mask, to_picture
 
 RED, GREEN = (250, 0, 0), (0, 250, 0)
 SIZE = 32

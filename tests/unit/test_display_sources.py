@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, ais_loader, as_dataset
 from torchdata_ais.dataloader2 import DataLoader2
-from torchdata_ais.display import contact_sheet, display_loader_images, display_shard_images
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.examples.pets import make_pets, make_shards
 from torchdata_ais.local import LocalCluster
+from torchdata_ais.observe.display import contact_sheet, display_loader_images, display_shard_images
 from torchdata_ais.testing import shard_bytes
 from torchdata_ais.urls import expand_object_urls, object_url
 

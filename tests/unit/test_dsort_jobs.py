@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.dsort import ByContent, ByName, DsortSpec, Shuffle, Unchanged, run_dsort
-from torchdata_ais.dsort.check import check_samples
 from torchdata_ais.errors import AISError, NotFoundError, ShardError, StallError, UsageError
-from torchdata_ais.jobs import JobError, JobState, Progress, cluster_options, wait_for_job
+from torchdata_ais.jobs.dsort import ByContent, ByName, DsortSpec, Shuffle, Unchanged, run_dsort
+from torchdata_ais.jobs.dsort.run import check_samples
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import list_objects
+from torchdata_ais.store.jobs import JobError, JobState, Progress, cluster_options, wait_for_job
 from torchdata_ais.testing import shard_bytes
 
 SHARDS, EACH = 4, 5

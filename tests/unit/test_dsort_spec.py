@@ -11,10 +11,18 @@ from aistore.sdk.dsort import DsortAlgorithm, DsortFramework, DsortShardsGroup
 from aistore.sdk.multiobj import ObjectRange
 from aistore.sdk.types import BucketModel
 
-from torchdata_ais.dsort import ByContent, ByName, DsortSpec, Shuffle, Unchanged, load_spec, translate_spec
-from torchdata_ais.dsort.names import inputs_of, outputs_of
-from torchdata_ais.dsort.server_spec import check_spec
 from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.jobs.dsort import (
+    ByContent,
+    ByName,
+    DsortSpec,
+    Shuffle,
+    Unchanged,
+    load_spec,
+    translate_spec,
+)
+from torchdata_ais.jobs.dsort.run import inputs_of, outputs_of
+from torchdata_ais.jobs.dsort.spec import check_spec
 
 ARTICLE = {
     "extension": ".tar",

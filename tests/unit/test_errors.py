@@ -14,11 +14,11 @@ import pytest
 from torch._utils import ExceptionWrapper
 
 from torchdata_ais import AISFileLoader, errors
-from torchdata_ais.error_text import taken_apart
 from torchdata_ais.errors import AISError
+from torchdata_ais.errors.text import taken_apart
 from torchdata_ais.urls import no_cluster, parse_url
 
-PACKAGE = Path(errors.__file__).parent
+PACKAGE = Path(errors.__file__).parents[1]
 WHAT = "The body broke off. Twice, at 'a. B'"
 PLACE = {"url": "ais://b/s.tar", "offset": 512, "key": "a\n[at] {}"}
 

@@ -14,9 +14,9 @@ from etl_classes import Doubled, Upper
 
 from torchdata_ais import AISSourceLister, Retry
 from torchdata_ais.errors import AISError, NotFoundError, ReadError, UsageError
-from torchdata_ais.etl import delete_etl, ensure_etl, etl_logs, shard_etl, transform_bucket
-from torchdata_ais.jobs import JobError, Progress
+from torchdata_ais.jobs.etl import delete_etl, ensure_etl, etl_logs, shard_etl, transform_bucket
 from torchdata_ais.local import LocalCluster
+from torchdata_ais.store.jobs import JobError, Progress
 from torchdata_ais.testing import shard_bytes
 
 

@@ -22,10 +22,10 @@ from PIL import Image
 from torchdata_ais import AISFileLoader
 from torchdata_ais.codecs import EncodeError
 from torchdata_ais.errors import DuplicateFieldError, TruncatedShardError, UsageError
-from torchdata_ais.etl import ShardTransform, TransformError, shard_etl
-from torchdata_ais.etl.make import fingerprint
-from torchdata_ais.etl.transform import parse_args
 from torchdata_ais.examples.pets import make_shards
+from torchdata_ais.jobs.etl import ShardTransform, TransformError, shard_etl
+from torchdata_ais.jobs.etl.make import fingerprint
+from torchdata_ais.jobs.etl.transform import parse_args
 from torchdata_ais.testing import shard_bytes, write_shard
 
 

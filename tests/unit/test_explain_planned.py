@@ -11,7 +11,7 @@ import pytest
 
 from torchdata_ais import Mixture, SampleIndex, ais_loader, explain
 from torchdata_ais.errors import UsageError
-from torchdata_ais.observe.explain_planned import PlannedRun
+from torchdata_ais.loaders.explanation import PlannedRun
 from torchdata_ais.pipes import AISSampleReader
 from torchdata_ais.testing import example_shards
 

@@ -18,7 +18,7 @@ from waiting import is_living, until
 import torchdata_ais.webdataset as wds
 from torchdata_ais import AISSourceLister, draw, explain
 from torchdata_ais.errors import ReadError, TruncatedShardError, UsageError
-from torchdata_ais.redaction import redact
+from torchdata_ais.errors.redaction import redact
 from torchdata_ais.testing import example_shards
 from torchdata_ais.urls import parse_url
 

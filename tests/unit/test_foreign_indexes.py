@@ -14,7 +14,7 @@ import pytest
 
 from torchdata_ais import AISSampleReader, SampleIndex
 from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
-from torchdata_ais.indexing.headers import index_headers
+from torchdata_ais.index.build.foreign_formats import index_headers
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import write_shard

@@ -16,10 +16,10 @@ from hostile_names import HOSTILE
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleDataset, SampleIndex
 from torchdata_ais.cli._objects import Found, target_names
 from torchdata_ais.errors import AISError, SampleIndexError, StateError, UsageError
-from torchdata_ais.frameworks.trainer import _state_in
 from torchdata_ais.index import IndexWriter, LocalFolder, RemoteFolder, ShardEntry, ShardSamples, StoredIndex
-from torchdata_ais.observe.flight import read_flight
-from torchdata_ais.observe.run_folder import read_run
+from torchdata_ais.integrations.hugging_face import _state_in
+from torchdata_ais.observe.diagnosis.flight_record import read_flight
+from torchdata_ais.observe.diagnosis.run_folder import read_run
 from torchdata_ais.store import StoreOptions, list_objects
 from torchdata_ais.testing import example_shards, write_shard
 from torchdata_ais.urls import (

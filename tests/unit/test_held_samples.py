@@ -11,7 +11,7 @@ import pytest
 from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import StateError
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.reading import held
+from torchdata_ais.reading import open_shard as held
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import pack_place
 from torchdata_ais.store import StoreOptions

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torchdata_ais import functional, pipes
-from torchdata_ais.stage.contract import Stage
-from torchdata_ais.versions import NEWEST_TORCH
+from torchdata_ais._util.versions import NEWEST_TORCH
+from torchdata_ais.pipes.base.contract import Stage
 
 PIPE = "from torch.utils.data.datapipes.iter import IterableWrapper\n"
 CHAINED = "print(type(IterableWrapper(['s.tar']).load_tar().group_samples()).__module__, end='')\n"
@@ -57,7 +57,7 @@ def test_the_package_alone_imports_little(tmp_path: Path) -> None:
         "import torchdata_ais\n" + PIPE + CHAINED,
         PIPE + "import torchdata_ais\n" + CHAINED,
         "import torchdata_ais, torch\n" + PIPE + CHAINED,
-        "from torchdata_ais.stage.datapipes import IterableWrapper\n" + CHAINED,
+        "from torchdata_ais.pipes.base.torch_pipes import IterableWrapper\n" + CHAINED,
     ],
     ids=["before torch's pipes", "after them", "before torch", "by a room"],
 )

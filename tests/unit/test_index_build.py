@@ -22,11 +22,11 @@ import pyarrow.dataset
 import pytest
 
 from torchdata_ais import SampleIndex, ShardWriter, convert
-from torchdata_ais.checking import lint_shards
 from torchdata_ais.cli import app
+from torchdata_ais.cli.checks import lint_shards
 from torchdata_ais.errors import AuthError, NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import IndexWriter, LocalFolder, ShardEntry, ShardSamples, index_place
-from torchdata_ais.indexing import problems_of
+from torchdata_ais.index.build import problems_of
 from torchdata_ais.local import Cut, Fault, LocalCluster, Status
 from torchdata_ais.store import Retry, StoreOptions, put_object
 from torchdata_ais.testing import shard_bytes
@@ -285,7 +285,7 @@ def test_a_build_that_was_interrupted_goes_on(folder: Path, tmp_path: Path) -> N
 
 def _counted(source: str, where: Path, read: list[str]) -> SampleIndex:
     """Build, and note which shards are read."""
-    from torchdata_ais.indexing import reading
+    from torchdata_ais.index.build import by_reading as reading
 
     original = reading.index_shard
 

@@ -16,11 +16,11 @@ import xxhash
 
 from torchdata_ais import AISSourceLister, SampleIndex
 from torchdata_ais.errors import AISError, TruncatedShardError, UsageError
-from torchdata_ais.indexing.grouping import UnusableError
-from torchdata_ais.indexing.shard_idx import parse_shard_index, samples_in
-from torchdata_ais.jobs import JobError, Progress
+from torchdata_ais.index.build.ais_format import parse_shard_index, samples_in
+from torchdata_ais.index.build.by_reading import UnusableError
 from torchdata_ais.local import Fault, LocalCluster, Status
 from torchdata_ais.store import StoreOptions, read_range, target_of
+from torchdata_ais.store.jobs import JobError, Progress
 
 RNG = random.Random(7)
 LONG = "deep/" * 60
@@ -215,7 +215,7 @@ def test_shards_without_a_valid_index_are_named_and_read(
 def test_a_stale_index_of_the_cluster_is_not_used(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchdata_ais.indexing import cluster as by_cluster
+    from torchdata_ais.index.build import by_cluster
 
     build(cluster, "cluster")
     store(cluster, {"s-ustar.tar": tar_of([("new.jpg", b"1")])})

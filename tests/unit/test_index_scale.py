@@ -15,7 +15,7 @@ import xxhash
 
 from torchdata_ais import SampleIndex
 from torchdata_ais.index import IndexWriter, LocalFolder, ShardEntry, ShardSamples, StoredIndex
-from torchdata_ais.index.form import (
+from torchdata_ais.index.format import (
     COUNTS,
     PAGE_ROWS,
     SHARDS,

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from torchdata_ais import AISSampleReader, SampleDataset
 from torchdata_ais.cli import app
 from torchdata_ais.errors import SampleIndexError, UsageError
-from torchdata_ais.indexing import SampleIndex
+from torchdata_ais.index.build import SampleIndex
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSourceLister
 from torchdata_ais.store import StoreOptions, put_object

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from torchdata_ais import SampleIndex
-from torchdata_ais.dsort import DsortSpec, run_dsort
 from torchdata_ais.errors import AISError, TransportError
-from torchdata_ais.etl import ensure_etl, etl_logs, shard_etl, transform_bucket
-from torchdata_ais.jobs import JobError
+from torchdata_ais.jobs.dsort import DsortSpec, run_dsort
+from torchdata_ais.jobs.etl import ensure_etl, etl_logs, shard_etl, transform_bucket
 from torchdata_ais.local import LocalCluster
+from torchdata_ais.store.jobs import JobError
 from torchdata_ais.testing import shard_bytes
 
 Answer = tuple[int, bytes]

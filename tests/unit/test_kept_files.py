@@ -11,7 +11,7 @@ import pytest
 
 from torchdata_ais import SampleIndex
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store.cached_file import open_part, private_folder
+from torchdata_ais.store.objects.cache import open_part, private_folder
 from torchdata_ais.testing import example_shards
 
 

@@ -18,9 +18,9 @@ from aistore.sdk.errors import AISError
 from etl_classes import Upper
 
 from torchdata_ais.errors import AuthError
-from torchdata_ais.etl import delete_etl, ensure_etl, etl_logs, list_etls
-from torchdata_ais.jobs import JobError
+from torchdata_ais.jobs.etl import delete_etl, ensure_etl, etl_logs, list_etls
 from torchdata_ais.local import LocalCluster
+from torchdata_ais.store.jobs import JobError
 
 
 @pytest.fixture(scope="module")

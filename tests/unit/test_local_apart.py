@@ -18,7 +18,7 @@ PACKAGE = Path(torchdata_ais.__file__).parent
 
 LOADED = """
 import sys
-import torchdata_ais.cli, torchdata_ais.checking, torchdata_ais.loaders, torchdata_ais.writing, torchdata_ais.webdataset
+import torchdata_ais.cli.checks, torchdata_ais.loaders, torchdata_ais.writing, torchdata_ais.webdataset
 print(*(name for name in sys.modules if name.startswith("torchdata_ais.local")))
 """
 SERVER = """

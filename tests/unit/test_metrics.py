@@ -9,8 +9,8 @@ import pytest
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.errors import MissingLibraryError
-from torchdata_ais.frameworks import OpenTelemetryStats, TensorBoardStats, WandbStats
-from torchdata_ais.observe import metrics
+from torchdata_ais.integrations import OpenTelemetryStats, TensorBoardStats, WandbStats
+from torchdata_ais.observe import stats_text as metrics
 from torchdata_ais.testing import example_shards, write_shard
 
 

@@ -46,7 +46,7 @@ from torchdata_ais import (
 )
 from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.store import attempts
+from torchdata_ais.store.transport import attempts
 from torchdata_ais.testing import write_shard
 
 LINES = 40

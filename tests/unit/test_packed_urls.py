@@ -17,10 +17,10 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.graph import traverse_dps
 
 from torchdata_ais import AISSourceLister, ais_loader
+from torchdata_ais.pipes.checkpoint.shard_order import EpochURLs, listed_order
 from torchdata_ais.ranks.listing import list_pipe
-from torchdata_ais.stage.listed_order import EpochURLs, listed_order
 from torchdata_ais.store import PackedURLs
-from torchdata_ais.store.packed_urls import OURS, Row
+from torchdata_ais.store.objects.packed_urls import OURS, Row
 from torchdata_ais.testing import write_shard
 from torchdata_ais.urls import ObjectURL
 

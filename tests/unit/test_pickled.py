@@ -10,7 +10,7 @@ import pytest
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.pipes import Shuffler
-from torchdata_ais.stage.pickled import MARK
+from torchdata_ais.pipes.base.pipe import MARK
 
 
 def test_a_pipe_pickled_without_a_mark_or_with_another_is_refused() -> None:

@@ -17,8 +17,7 @@ from torchdata_ais.errors import (
     SampleError,
     UsageError,
 )
-from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.reading.runs import whole_runs
+from torchdata_ais.reading.runs import KeySet, whole_runs
 from torchdata_ais.samples import shown_fields
 from torchdata_ais.tar import Link, TarReader
 from torchdata_ais.testing import shard_bytes, write_shard

@@ -20,10 +20,10 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.observe.report import StageReport
+from torchdata_ais.observe.stats import StageReport
+from torchdata_ais.pipes.base.meter import StageStats
+from torchdata_ais.pipes.base.policy import ErrorPolicy
 from torchdata_ais.pipes.mapped import DictMapper, SampleMapper
-from torchdata_ais.stage.policy import ErrorPolicy
-from torchdata_ais.stage.stats import StageStats
 from torchdata_ais.testing import shard_bytes, write_shard
 
 wds = pytest.importorskip("webdataset")

@@ -15,12 +15,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister, Safety, stats
-from torchdata_ais.errors import (
-    SampleError,
-    ShardError,
-    TruncatedShardError,
-    UnsupportedMemberError,
-)
+from torchdata_ais.errors import SampleError, ShardError, TruncatedShardError, UnsupportedMemberError
 from torchdata_ais.testing import shard_bytes, write_shard
 
 KEYS = ["000000", "000001", "000002"]

@@ -19,7 +19,7 @@ from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.index import Mixture
 from torchdata_ais.loaders import MultiProcessingReadingService, as_dataset
 from torchdata_ais.pipes import AISSampleReader, RandomMix, Shuffler
-from torchdata_ais.stage.slots import plan_of
+from torchdata_ais.pipes.planned.batches import plan_of
 from torchdata_ais.testing import example_shards, shard_bytes
 
 COUNTS = (30, 1, 20, 0, 12)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from torchdata_ais import AISSourceLister, ais_loader
-from torchdata_ais.display import progress
+from torchdata_ais.observe.display import progress
 from torchdata_ais.testing import example_shards
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import time
-from torchdata_ais.display.progress import progress
+from torchdata_ais.observe.display.progress import progress
 for batch in progress([["a", "b"]] * 8, title="drawn", every_s=0.0):
     time.sleep(0.05)
 print("done")

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 import torch.distributed as dist
 
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.ranks import beats, presence
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.beats import Beat, LifeSigns
-from torchdata_ais.ranks.presence import WaitedFor
+from torchdata_ais.ranks import heartbeat as beats
+from torchdata_ais.ranks import start_heartbeat as presence
+from torchdata_ais.ranks.group import Ranks
+from torchdata_ais.ranks.heartbeat import Beat, LifeSigns
+from torchdata_ais.ranks.start_heartbeat import WaitedFor
 from torchdata_ais.ranks.steps import StepVotes
-from torchdata_ais.world import World
 
 
 class Clock:

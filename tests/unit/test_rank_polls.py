@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.world import World
+from torchdata_ais.ranks.group import Ranks
 
 WAIT_S = 1.5
 
@@ -76,7 +76,7 @@ def test_rank_0_hears_all_others_in_few_calls() -> None:
 
 
 def test_rank_0_looks_after_those_who_do_not_come_in_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchdata_ais.ranks.alive.usual_interval", lambda ranks: 0.0)
+    monkeypatch.setattr("torchdata_ais.ranks.group.usual_interval", lambda ranks: 0.0)
     store = Counting()
     rank = Ranks(World(0, 1000, store), 0.0)
     store.threads.clear()

@@ -17,14 +17,13 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, explain
+from torchdata_ais._util.world import World, WorldOptions, instance_of
 from torchdata_ais.errors import NotFoundError, StateError, UsageError
 from torchdata_ais.loaders import ais_loader, as_dataset, merge_states
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.ranks.listing import list_pipe
+from torchdata_ais.ranks.listing import list_pipe, number_ranks_first, shard_instance
 from torchdata_ais.ranks.rendezvous import _bucket, _difference, _summary
-from torchdata_ais.ranks.sharding import number_ranks_first, shard_instance
 from torchdata_ais.testing import example_shards, shard_bytes
-from torchdata_ais.world import World, WorldOptions, instance_of
 
 TOPOLOGY = {"ranks": st.integers(1, 9), "workers": st.integers(1, 9), "shards": st.integers(0, 60)}
 

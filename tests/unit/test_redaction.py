@@ -9,11 +9,10 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-import torchdata_ais.store.pools  # noqa: F401 - it puts the filter on the loggers of urllib3
-from torchdata_ais import known_secrets
+import torchdata_ais.store.transport.pools  # noqa: F401 - it puts the filter on the loggers of urllib3
 from torchdata_ais.errors import AISError, NotFoundError
-from torchdata_ais.known_secrets import hide
-from torchdata_ais.redaction import RedactingFilter, clean, quiet, redact, redact_text
+from torchdata_ais.errors import redaction as known_secrets
+from torchdata_ais.errors.redaction import RedactingFilter, clean, hide, quiet, redact, redact_text
 from torchdata_ais.urls import parse_url
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.replicas import Replicas
-from torchdata_ais.world import World
+from torchdata_ais.ranks.group import Ranks
+from torchdata_ais.ranks.job_counts import Replicas
 
 
 class Asked(dist.Store):

@@ -10,16 +10,16 @@ import pytest
 
 import torchdata_ais
 from torchdata_ais import AISSourceLister, SingleNodeOnly, convert
+from torchdata_ais._util.world import WorldOptions, known_ranks
 from torchdata_ais.codecs.encoder import _ENCODERS
-from torchdata_ais.codecs.fields import FIELD_KINDS
+from torchdata_ais.codecs.handlers import FIELD_KINDS
 from torchdata_ais.codecs.table import _LOADERS
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shard_names import COMPRESSIONS, is_shard
 from torchdata_ais.testing import write_shard
+from torchdata_ais.urls.parsing import COMPRESSIONS, is_shard
 from torchdata_ais.webdataset.autodecode import decoders
 from torchdata_ais.webdataset.shardlists import expand_urls
 from torchdata_ais.webdataset.utils import pytorch_worker_info
-from torchdata_ais.world import WorldOptions, known_ranks
 from torchdata_ais.writing.sources.shards import shards_in
 
 PACKAGE = Path(torchdata_ais.__file__).parent
@@ -80,4 +80,4 @@ def test_nobody_else_asks_for_ranks_or_for_cuda() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in ("get_world_size", "is_initialized"):
                 asking.setdefault(node.attr, set()).add(path.name)
-    assert asking == {"get_world_size": {"world.py"}, "is_initialized": {"world.py", "lifetime.py"}}
+    assert asking == {"get_world_size": {"world.py"}, "is_initialized": {"world.py", "process_end.py"}}

@@ -20,7 +20,7 @@ from torchdata_ais.errors import (
     TruncatedShardError,
     UsageError,
 )
-from torchdata_ais.indexing import SampleIndex, build_index
+from torchdata_ais.index.build import SampleIndex, build_index
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.pipes import AISSourceLister
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from torchdata_ais._util.versions import OLDEST, check_versions
 from torchdata_ais.errors import MissingLibraryError
-from torchdata_ais.store import sdk_names
-from torchdata_ais.versions import OLDEST, check_versions
+from torchdata_ais.store.objects import sdk_names
 
 NEWER = {"torch": "2.15.0+cu132", "torchdata": "0.11.0", "aistore": "2.1.0rc1"}
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from torchdata_ais import AISSampleReader, AISSourceLister, Mixture, SampleIndex, ais_loader, as_dataset
 from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.slots import plan_of
+from torchdata_ais.pipes.planned.batches import plan_of
 from torchdata_ais.testing import example_shards
 
 ORDER = (0, 0, 2, 1, 1, 0)

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from torchdata_ais.store import PackedURLs
-from torchdata_ais.store.packed_urls import Row
-from torchdata_ais.store.shared_bytes import SharedBytes
+from torchdata_ais.store.objects.packed_urls import Row, SharedBytes
 
 
 def rows(first: str = "s") -> list[Row]:

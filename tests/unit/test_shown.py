@@ -28,8 +28,8 @@ from torchdata_ais import (
     explain,
     stats,
 )
-from torchdata_ais.display.rows import Choice, find, text_of
-from torchdata_ais.shown import value_text
+from torchdata_ais._util.formatting import value_text
+from torchdata_ais.observe.display.rows import Choice, find, text_of
 from torchdata_ais.testing import write_shard
 
 

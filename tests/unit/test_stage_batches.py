@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes.batched import Batcher, Unbatcher
-from torchdata_ais.pipes.listed import ListBatcher, Unlister
+from torchdata_ais.pipes.batched import Batcher, ListBatcher, Unbatcher, Unlister
 from torchdata_ais.pipes.select import Slicer
 from torchdata_ais.pipes.unchanged import LengthSetter, NonEmpty, SingleNodeOnly
 from torchdata_ais.state import StageState

@@ -18,9 +18,8 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.pipes.repeated import EpochSetter, Repeater
-from torchdata_ais.pipes.resampled import Resampler
+from torchdata_ais.pipes.resampled import Resampler, SplitByNode, SplitByWorker
 from torchdata_ais.pipes.shuffled import Shuffler
-from torchdata_ais.pipes.split_by_node import SplitByNode, SplitByWorker
 from torchdata_ais.testing import example_shards
 
 flat = chain.from_iterable

@@ -12,20 +12,16 @@ from typing import Any
 import pytest
 
 from torchdata_ais.errors import DecodeError, DuplicateFieldError, MissingFieldError, StateError, UsageError
-from torchdata_ais.loaders.bare import state_dict
-from torchdata_ais.pipes.associate import Associator
-from torchdata_ais.pipes.batched import Unbatcher
-from torchdata_ais.pipes.extract_keys import KeyExtractor
+from torchdata_ais.loaders.state import state_dict
+from torchdata_ais.pipes.batched import ListBatcher, Unbatcher, Unlister
+from torchdata_ais.pipes.decode import StreamDecoder
+from torchdata_ais.pipes.fields import KeyExtractor, KeyRenamer, Renamer
 from torchdata_ais.pipes.list_ais import AISSourceLister
-from torchdata_ais.pipes.listed import ListBatcher, Unlister
-from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
+from torchdata_ais.pipes.mapped import Associator, DictMapper, SampleMapper, TupleMapper
 from torchdata_ais.pipes.mixed import RandomMix
-from torchdata_ais.pipes.pipe_through import PipeThrough
-from torchdata_ais.pipes.rename import KeyRenamer, Renamer
 from torchdata_ais.pipes.repeated import EpochSetter, Repeater
 from torchdata_ais.pipes.select import Selector, Slicer
-from torchdata_ais.pipes.unchanged import InfoPrinter, LengthSetter, NonEmpty, SingleNodeOnly
-from torchdata_ais.pipes.xdecode import StreamDecoder
+from torchdata_ais.pipes.unchanged import InfoPrinter, LengthSetter, NonEmpty, PipeThrough, SingleNodeOnly
 from torchdata_ais.samples import Sample, pack_place
 from torchdata_ais.testing import check_resume, example_shards
 

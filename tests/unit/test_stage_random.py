@@ -21,11 +21,11 @@ from torchdata_ais.pipes.group_samples import TarSampleGrouper
 from torchdata_ais.pipes.load_tar import AISFileLoader
 from torchdata_ais.pipes.mapped import SampleMapper
 from torchdata_ais.pipes.mixed import RandomMix, RoundRobin
+from torchdata_ais.pipes.planned.shared_seed import SharedSeed, with_shared_seed
 from torchdata_ais.pipes.repeated import Repeater
 from torchdata_ais.pipes.resampled import Resampler
 from torchdata_ais.pipes.select import Subsampler
 from torchdata_ais.pipes.shuffled import Shuffler
-from torchdata_ais.stage.shared_seed import SharedSeed, with_shared_seed
 from torchdata_ais.testing import check_resume, example_shards
 
 KEYED = [{"__key__": f"{n}"} for n in range(200)]

@@ -16,19 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from torchdata_ais.pipes.associate import Associator
-from torchdata_ais.pipes.batched import Batcher, Unbatcher
-from torchdata_ais.pipes.extract_keys import KeyExtractor
-from torchdata_ais.pipes.listed import ListBatcher, Unlister
-from torchdata_ais.pipes.mapped import DictMapper, SampleMapper, TupleMapper
+from torchdata_ais.pipes.batched import Batcher, ListBatcher, Unbatcher, Unlister
+from torchdata_ais.pipes.decode import StreamDecoder
+from torchdata_ais.pipes.fields import KeyExtractor, KeyRenamer, Renamer, TupleMaker
+from torchdata_ais.pipes.mapped import Associator, DictMapper, SampleMapper, TupleMapper
 from torchdata_ais.pipes.mixed import RoundRobin
-from torchdata_ais.pipes.rename import KeyRenamer, Renamer
 from torchdata_ais.pipes.repeated import Repeater
 from torchdata_ais.pipes.resampled import Resampler
 from torchdata_ais.pipes.select import Selector, Slicer, Subsampler
 from torchdata_ais.pipes.shuffled import Shuffler
-from torchdata_ais.pipes.to_tuple import TupleMaker
-from torchdata_ais.pipes.xdecode import StreamDecoder
 
 wds = pytest.importorskip("webdataset")
 from webdataset import filters, mix, shardlists  # noqa: E402

@@ -35,8 +35,8 @@ from torchdata_ais.loaders import (
 )
 from torchdata_ais.loaders.instance import InstancePlan, begin
 from torchdata_ais.loaders.state import plans_for
-from torchdata_ais.ranks.sharding import shard_instance
-from torchdata_ais.stage.checkpoint import save, stage_names
+from torchdata_ais.pipes.checkpoint.ledger import save, stage_names
+from torchdata_ais.ranks.listing import shard_instance
 from torchdata_ais.state import (
     InstanceState,
     Part,

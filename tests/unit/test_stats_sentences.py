@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister, stats
-from torchdata_ais.observe.merged import merge_reports
-from torchdata_ais.observe.report import StageReport, Stats
-from torchdata_ais.observe.report_text import advice, table
+from torchdata_ais.observe.stats import StageReport, Stats, merge_reports
+from torchdata_ais.observe.stats_text import advice, table
 from torchdata_ais.testing import example_shards
 
 

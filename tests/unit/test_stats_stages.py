@@ -15,7 +15,7 @@ from torchdata_ais import AISFileLoader, AISSourceLister, as_dataset, stats
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import Stats, ais_loader, merge_reports, with_stats
 from torchdata_ais.observe.collect import report_of
-from torchdata_ais.stage.meter import Meter, iterate, meter_of, metered
+from torchdata_ais.pipes.base.meter import Meter, iterate, meter_of, metered
 from torchdata_ais.testing import example_shards, write_shard
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from torchdata_ais.errors import ReadError, StallError, TransportError, UsageError
-from torchdata_ais.store import Retry, attempts
-from torchdata_ais.store.attempts import Attempts, Failed
-from torchdata_ais.store.cancel import Cancel
+from torchdata_ais.store import Retry
+from torchdata_ais.store.transport import attempts
+from torchdata_ais.store.transport.attempts import Attempts, Failed
+from torchdata_ais.store.transport.cancel import Cancel
 
 
 class Clock(Cancel):

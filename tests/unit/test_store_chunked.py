@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_ais.store.chunked import ChunkedBody
+from torchdata_ais.store.transport.body import ChunkedBody
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 DATA = random.Random(5).randbytes(1 << 20)

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from torchdata_ais.errors import ConnectError, NotFoundError, ReadError, UsageError
-from torchdata_ais.store import Retry, StoreOptions, list_objects, pages, resolve_options
-from torchdata_ais.store.listing import options_with
+from torchdata_ais.store import Retry, StoreOptions, list_objects, resolve_options
+from torchdata_ais.store.objects import pages
+from torchdata_ais.store.objects.listing import options_with
 from torchdata_ais.urls import ObjectURL, parse_url
 
 NAMES = ["a/s-1.tar", "a/s-2.tar", "b.tar", "b.tar.idx", "x ü?&#%+.bin", "z{1,2}.tar"]

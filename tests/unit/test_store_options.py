@@ -5,9 +5,10 @@ import os
 import pytest
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store import Retry, StoreOptions, pools, resolve_options
-from torchdata_ais.store.attempts import Attempts
-from torchdata_ais.store.pools import Cancel
+from torchdata_ais.store import Retry, StoreOptions, resolve_options
+from torchdata_ais.store.transport import pools
+from torchdata_ais.store.transport.attempts import Attempts
+from torchdata_ais.store.transport.pools import Cancel
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 
 from torchdata_ais.errors import ReadError, StallError
 from torchdata_ais.store import Cancel, Cancelled, Pace, pace_of
-from torchdata_ais.store.attempts import Failed
+from torchdata_ais.store.transport.attempts import Failed
 
 
 class Clock:

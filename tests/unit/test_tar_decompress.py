@@ -22,7 +22,7 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.tar import TarReader, decompress, is_compressed
-from torchdata_ais.tar.zstd import ZSTD
+from torchdata_ais.tar.compression import ZSTD
 
 zstandard = pytest.importorskip("zstandard")
 

@@ -10,9 +10,9 @@ import pytest
 
 from torchdata_ais import AISFileLoader, Safety, TarSampleGrouper
 from torchdata_ais.errors import BadHeaderError, SampleError, UnsupportedMemberError, UsageError
-from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.reading.runs import Run, whole_runs
-from torchdata_ais.tar import Link, LinkTargets, TarBuilder, TarReader, compression, decompress, link
+from torchdata_ais.reading.runs import KeySet, Run, whole_runs
+from torchdata_ais.tar import Link, LinkTargets, TarBuilder, TarReader, compression, decompress
+from torchdata_ais.tar import header as link
 from torchdata_ais.urls import MemberPath
 
 END = bytes(1024)

@@ -17,12 +17,11 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from waiting import until
 
 from torchdata_ais import AISSampleReader, AISSourceLister, Normalize, SampleIndex, ais_loader, explain
-from torchdata_ais.device import AHEAD
+from torchdata_ais._util.device import AHEAD
 from torchdata_ais.errors import UsageError, WorkerDiedError
 from torchdata_ais.loaders import loader as loader_module
 from torchdata_ais.loaders import to_device
-from torchdata_ais.loaders.nested import tensors_in, with_tensors
-from torchdata_ais.loaders.to_device import CudaCopies, ahead
+from torchdata_ais.loaders.to_device import CudaCopies, ahead, tensors_in, with_tensors
 from torchdata_ais.testing import example_shards
 
 DEADLINE_S = 60.0

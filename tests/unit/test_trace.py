@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
 from torchdata_ais.errors import LoaderError, UsageError
-from torchdata_ais.observe.chrome_trace import _thread
-from torchdata_ais.observe.sketch import ERROR, Sketch
+from torchdata_ais.observe.diagnosis.chrome_trace import _thread
+from torchdata_ais.observe.diagnosis.rank_summary import ERROR, Sketch
 from torchdata_ais.testing import example_shards
 
 COUNTS = (6, 4, 7)

@@ -1,6 +1,6 @@
 """The chain as type checkers see it: generated from the signatures of the stages.
 
-Run this file (``python tests/unit/test_typed_methods.py``) to write ``torchdata_ais/stage/methods.pyi`` anew.
+Run this file (``python tests/unit/test_typed_methods.py``) to write ``torchdata_ais/pipes/base/methods.pyi`` anew.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import methods_source
 
-import torchdata_ais.stage
+import torchdata_ais.pipes.base
 
-TARGET = Path(torchdata_ais.stage.__file__).with_name("methods.pyi")
+TARGET = Path(torchdata_ais.pipes.base.__file__).with_name("methods.pyi")
 
 
 def test_the_methods_for_type_checkers_match_the_stages() -> None:

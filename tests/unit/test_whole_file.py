@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdata_ais.whole_file import whole_file
+from torchdata_ais._util.files import whole_file
 
 
 def test_the_file_of_before_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from torchdata_ais import AISFileLoader
+from torchdata_ais._util.process_pool import OrderedPool
 from torchdata_ais.cli import app
 from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import (
@@ -31,7 +32,6 @@ from torchdata_ais.errors import (
     WorkerDiedError,
 )
 from torchdata_ais.testing import example_shards, shard_bytes, write_shard
-from torchdata_ais.workers.ordered_pool import OrderedPool
 from torchdata_ais.writing import convert
 
 ALL = [f"{number:05d}" for number in range(6)]  # the keys of example_shards()

@@ -20,9 +20,9 @@ import pytest
 
 import torchdata_ais.webdataset as wds
 from torchdata_ais import AISFileLoader, AISObjectLoader, Safety, ShardWriter, convert
-from torchdata_ais.arguments import check_function
-from torchdata_ais.checking import lint_shards
-from torchdata_ais.checking.reshard import reshard
+from torchdata_ais._util.arguments import check_function
+from torchdata_ais.cli.checks import lint_shards
+from torchdata_ais.cli.checks.reshard import reshard
 from torchdata_ais.codecs import Decoder, build_encoder
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
@@ -36,7 +36,7 @@ from torchdata_ais.errors import (
     StateError,
     UsageError,
 )
-from torchdata_ais.etl.transform import ShardTransform, TransformError
+from torchdata_ais.jobs.etl.transform import ShardTransform, TransformError
 from torchdata_ais.pipes import (
     Associator,
     Batcher,

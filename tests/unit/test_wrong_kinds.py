@@ -37,11 +37,11 @@ from torchdata_ais import (
     merge_states,
     state_dict,
 )
-from torchdata_ais.arguments import checked
-from torchdata_ais.checking import lint_shards
-from torchdata_ais.display import display_shard_images
+from torchdata_ais._util.arguments import checked
+from torchdata_ais.cli.checks import lint_shards
 from torchdata_ais.errors import AISError, ArgumentError, SampleError, UsageError
-from torchdata_ais.frameworks import as_node
+from torchdata_ais.integrations import as_node
+from torchdata_ais.observe.display import display_shard_images
 from torchdata_ais.testing import shard_bytes, write_shard
 
 

@@ -13,9 +13,7 @@ __all__ = ["pytest_collection_finish", "pytest_configure", "pytest_runtest_logre
 
 
 def pytest_configure() -> None:
-    from torchdata_ais.dataloader2 import (
-        MultiProcessingReadingService,  # first: it keeps torchdata's banner away
-    )
+    from torchdata_ais.dataloader2 import MultiProcessingReadingService
 
     import torchdata.dataloader2  # isort: skip
 

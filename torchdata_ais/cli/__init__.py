@@ -8,31 +8,20 @@ import sys
 
 import typer
 
-from torchdata_ais.cli._echo import echo
-from torchdata_ais.cli._files import os_sentence
-from torchdata_ais.cli._page import add_command, command_line
-from torchdata_ais.cli._run import ExitCodes
-from torchdata_ais.cli.bench import bench
-from torchdata_ais.cli.cat import cat
+from torchdata_ais._util.process_end import quit_at_once
+from torchdata_ais.cli._objects import os_sentence
+from torchdata_ais.cli._output import echo
+from torchdata_ais.cli._run import ExitCodes, add_command, command_line
 from torchdata_ais.cli.convert import convert
-from torchdata_ais.cli.cp import cp
-from torchdata_ais.cli.demo import demo
-from torchdata_ais.cli.doctor import doctor
-from torchdata_ais.cli.dsort import dsort
-from torchdata_ais.cli.etl import etl
-from torchdata_ais.cli.get import get
+from torchdata_ais.cli.demo import demo, serve
+from torchdata_ais.cli.doctor import bench, doctor
 from torchdata_ais.cli.index import index
 from torchdata_ais.cli.info import info
 from torchdata_ais.cli.inspect import inspect
+from torchdata_ais.cli.jobs import dsort, etl
 from torchdata_ais.cli.lint import lint
-from torchdata_ais.cli.ls import ls
-from torchdata_ais.cli.put import put
-from torchdata_ais.cli.rm import rm
-from torchdata_ais.cli.serve import serve
-from torchdata_ais.cli.simulate import simulate
-from torchdata_ais.cli.trace_step import trace_step
-from torchdata_ais.cli.watch import watch
-from torchdata_ais.interrupt import quit_at_once
+from torchdata_ais.cli.objects import cat, cp, get, ls, put, rm
+from torchdata_ais.cli.runs import simulate, trace_step, watch
 
 __all__ = ["app", "main"]
 

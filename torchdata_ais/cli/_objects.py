@@ -1,19 +1,34 @@
-"""What a URL on the command line names: an object, a member of a shard, or all objects of a prefix or template."""
+"""Objects and files that a command names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import errno
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import FileIO
+from os.path import commonprefix
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import count_text
-from torchdata_ais.store import StoreOptions, head_object, list_objects, open_blocks, with_neighbours
-from torchdata_ais.store.hashes import hash_like
-from torchdata_ais.store.naming import naming
-from torchdata_ais.urls import Location, MemberPath, ObjectURL, below_fault, parse_url
+from torchdata_ais._util.files import naming
+from torchdata_ais._util.formatting import bytes_text, count_text
+from torchdata_ais.cli._output import echo, echo_json
+from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.errors.text import Remedy
+from torchdata_ais.store import (
+    StoreOptions,
+    head_object,
+    list_objects,
+    open_blocks,
+    put_object,
+    with_neighbours,
+)
+from torchdata_ais.store.objects.pages import list_bucket
+from torchdata_ais.store.objects.sdk import call, check_new_name, sdk_bucket, sdk_client
+from torchdata_ais.store.objects.sdk import make_bucket as _make
+from torchdata_ais.store.transport.metadata import hash_like
+from torchdata_ais.urls import Location, MemberPath, ObjectURL, below_fault, bucket_place, parse_url
 
 _BY_CLUSTER = (".tar", ".tgz", ".tar.gz")
 """Shards out of which AIStore gives single members."""
@@ -204,3 +219,218 @@ def target_names(found: list[Found], folder: bool, target: str) -> list[str]:
         if below_fault(one.name):
             raise UsageError.at(f"{one.uri} has no name that is safe below {target}", todo="name its target")
     return [one.name for one in found]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket to write to.
+
+    Args:
+        options: The cluster.
+        place: The bucket.
+    """
+
+    options: StoreOptions
+    place: Location
+
+    @classmethod
+    def of(cls, place: Location, options: StoreOptions) -> Bucket:
+        """Return the bucket that `place` is in."""
+        return cls(options, bucket_place(place.bucket, place.provider))
+
+    @property
+    def uri(self) -> str:
+        """Its name, as ``ais://name``."""
+        return self.place.uri.rstrip("/")
+
+    def is_missing(self) -> bool:
+        """Return whether it is not there and can be made; those of other providers are there or not."""
+        check_new_name(self.place)
+        with sdk_client(self.options) as client:
+            try:
+                call(sdk_bucket(client, self.place).head, self.options, f"bucket {self.uri}", self.uri)
+            except NotFoundError:
+                return self.place.provider == "ais"
+            return False
+
+    def create(self) -> None:
+        """Make the bucket if it is missing."""
+        check_new_name(self.place)
+        with sdk_client(self.options) as client:
+            _make(client, self.place, self.options)
+
+    def holds(self, items: Sequence[tuple[str, Path | ObjectURL]], *, overwrite: bool) -> set[str]:
+        """Return which names are there with the bytes that are to be stored under them.
+
+        Args:
+            items: Names, each with a file or an object.
+            overwrite: Whether names with other bytes may stand there.
+
+        Raises:
+            UsageError: There are such, and they may not.
+        """
+        prefix = commonprefix([name for name, _ in items])  # noqa: RUF071 - of names, not of paths
+        url = f"{self.uri}/{prefix}"
+        objects = list_objects(url, options=self.options, beside=True, allow_empty=True)
+        listed = {parse_url(one).name: one for one in objects}
+        there = {name: _same(listed[name], content) for name, content in items if name in listed}
+        other = [name for name, same in there.items() if not same]
+        if other and not overwrite:
+            raise UsageError.at(
+                f"something else is stored already under {count_text(len(other), 'of these name')}",
+                todo=Remedy("pass overwrite=True", "choose other names"),
+                url=f"{self.uri}/{other[0]}",
+            )
+        return {name for name, same in there.items() if same}
+
+    def put(self, name: str, content: bytes) -> None:
+        """Store one object."""
+        put_object(f"{self.uri}/{name}", content, self.options)
+
+    def put_file(self, name: str, path: Path, moved: Callable[[int], None]) -> None:
+        """Store one file; `moved` is told what is sent."""
+        with naming(str(path)), _Sent(path, moved) as file:
+            put_object(f"{self.uri}/{name}", file, self.options)
+
+    def put_blocks(self, name: str, blocks: Iterator[bytes], moved: Callable[[int], None]) -> int:
+        """Store what comes in blocks, and return its size."""
+
+        def told() -> Iterator[bytes]:
+            for block in blocks:
+                moved(len(block))
+                yield block
+
+        return put_object(f"{self.uri}/{name}", told(), self.options).size or 0
+
+    def delete_if_empty(self) -> None:
+        """Remove the bucket, unless there is something in it, be it an index."""
+        if not list_bucket(self.place.at(self.options.endpoint), "", self.options):
+            self.delete()
+
+    def delete(self) -> None:
+        """Remove the bucket and all in it."""
+        with sdk_client(self.options) as client:
+            bucket = sdk_bucket(client, self.place)
+            call(lambda: bucket.delete(missing_ok=True), self.options, f"bucket {self.uri}", self.uri)
+
+
+def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *, as_json: bool) -> None:
+    """Print what was stored.
+
+    Args:
+        bucket: Where.
+        rows: Of each object, what JSON has of it, such as whether it was ``stored``: else it was there already.
+        size: The bytes that were stored.
+        as_json: Whether to print JSON.
+    """
+    stored = sum(row["stored"] for row in rows)
+    there = len(rows) - stored
+    if as_json:
+        echo_json({"stored": stored, "there": there, "size": size, "objects": rows}, indent=1)
+        return
+    more = f"; {there} there already" if there else ""
+    echo(f"stored {count_text(stored, 'object')}, {bytes_text(size)}, in {bucket.uri}{more}")
+
+
+class _Sent(FileIO):
+    """A file that tells what is read of it after it was rewound: the first time it is only hashed."""
+
+    def __init__(self, path: Path, moved: Callable[[int], None]) -> None:
+        super().__init__(path, "rb")
+        self._moved = moved
+        self._sent: int | None = None
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._moved(-(self._sent or 0))
+        self._sent = 0
+        return super().seek(offset, whence)
+
+    def read(self, size: int | None = -1) -> Any:
+        data = super().read(-1 if size is None else size)
+        if self._sent is not None:
+            self._sent += len(data or b"")
+            self._moved(len(data or b""))
+        return data
+
+
+def _same(listed: ObjectURL, content: Path | ObjectURL) -> bool:
+    if isinstance(content, Path):
+        return bool(same_file(listed, content))
+    return bool(listed.checksum) and (listed.checksum, listed.size) == (content.checksum, content.size)
+
+
+@contextmanager
+def new_bucket(bucket: Bucket | None) -> Iterator[None]:
+    """Have the bucket there while something is written; one that was made and stayed empty goes when that fails."""
+    if bucket is None or not bucket.is_missing():
+        yield
+        return
+    try:  # from before it is made: the answer may not come any more
+        bucket.create()
+        yield
+    except BaseException:
+        with suppress(AISError):  # what failed first is what is told
+            bucket.delete_if_empty()
+        raise
+
+
+def bucket_for(target: str, options: StoreOptions | None) -> Bucket | None:
+    """Return the bucket that `target` names, if it names one."""
+    place = parse_url(target)
+    return (
+        Bucket.of(place, options)
+        if options is not None and place.kind == "object" and not place.namespace
+        else None
+    )
+
+
+_SAID: dict[int, tuple[str, str]] = {
+    errno.ENOSPC: ("the disk is full", "free space, or write elsewhere"),
+    errno.EDQUOT: ("the quota of this user is used up", "free space, or write elsewhere"),
+    errno.EFBIG: ("a file may not grow so large here", "look at ulimit -f and the file system"),
+    errno.EROFS: ("the file system can only be read", "write elsewhere"),
+    errno.ENOENT: ("there is no such file or folder, and none can be made", "check the path"),
+    errno.EEXIST: ("there is a file of this name", "name a folder"),
+    errno.EISDIR: ("this is a folder, and no file", "name a file"),
+    errno.ENOTDIR: ("a part of this path is a file, and no folder", "check the path"),
+    errno.EACCES: ("this user may not do that here", "look at its permissions, or name another place"),
+    errno.EPERM: ("this user may not do that here", "look at its permissions, or name another place"),
+    errno.EMFILE: ("too many files are open", "raise the limit: ulimit -n 65536"),
+    errno.ENAMETOOLONG: ("the name is too long for the file system", "shorten it"),
+    errno.EIO: ("the device failed", "look at the disk, and at the kernel's log"),
+}
+
+
+def os_sentence(error: OSError) -> str:
+    """Return what an error of the operating system says: which file, what is the matter, and what to do.
+
+    Example:
+        >>> os_sentence(OSError(errno.ENOSPC, "No space left on device", "/data/a.tar"))
+        '/data/a.tar: the disk is full (No space left on device). Free space, or write elsewhere'
+        >>> os_sentence(OSError("gone"))
+        'gone'
+    """
+    if error.errno is None:
+        return str(error) or type(error).__name__
+    what, todo = _SAID.get(error.errno, ("", ""))
+    system = error.strerror or errno.errorcode.get(error.errno, str(error.errno))
+    said = f"{what} ({system}). {todo[0].upper()}{todo[1:]}" if what else system
+    return f"{error.filename}: {said}" if error.filename is not None else said
+
+
+def check_new_file(path: Path | None) -> None:
+    """Refuse a place for a new file where none can be.
+
+    Raises:
+        UsageError: It is a folder, or its folder is not there.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError.at(f"{path}: this is a folder", todo="name a file in it", url=str(path))
+    if not path.parent.is_dir():
+        raise UsageError.at(
+            f"{path}: there is no folder {path.parent}",
+            todo="make it first, or write elsewhere",
+            url=str(path),
+        )

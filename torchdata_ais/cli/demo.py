@@ -1,4 +1,4 @@
-"""``torchdata-ais demo``: the whole way from files to a trained model, checked."""
+"""demo and serve."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdata_ais.cli._echo import echo
+from torchdata_ais._util.formatting import bytes_text, count_text
+from torchdata_ais.cli._output import echo
 from torchdata_ais.cli._run import command, options_for
-from torchdata_ais.errors import LoaderError
-from torchdata_ais.shown import bytes_text, count_text
+from torchdata_ais.errors import ConnectError, LoaderError
 from torchdata_ais.urls import bucket_place
 
 if TYPE_CHECKING:
-    from torchdata_ais.cli._bucket import Bucket
+    from torchdata_ais.cli._objects import Bucket
     from torchdata_ais.store import StoreOptions
+
 
 _TRAIN_SHARDS, _HELD_OUT_SHARDS = 12, 3
 _BATCH = 32
@@ -80,7 +82,7 @@ def _cluster(endpoint: str) -> Iterator[StoreOptions]:
 @contextmanager
 def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucket]:
     """Make a bucket and remove it at the end; on a real cluster, one that nobody else has."""
-    from torchdata_ais.cli._bucket import Bucket
+    from torchdata_ais.cli._objects import Bucket
 
     name = f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets"
     bucket = Bucket(options, bucket_place(name))
@@ -94,7 +96,7 @@ def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucke
 
 def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
     """Draw the samples, 0 ... for training, the last `held_out` for measuring, and PUT them as shards."""
-    from torchdata_ais.cli._progress import progress
+    from torchdata_ais.cli._output import progress
     from torchdata_ais.examples.pets import make_shards, uneven_sizes
 
     begin = time.perf_counter()
@@ -121,12 +123,12 @@ def _train(bucket: Bucket, samples: int, held_out: int, *, epochs: int, workers:
     """Train, print a line an epoch, and return the accuracy on the held-out shards."""
     import torch
 
-    from torchdata_ais.cli._progress import progress
+    from torchdata_ais.cli._output import progress
     from torchdata_ais.dataloader2 import DataLoader2
     from torchdata_ais.examples.pets import CLASSES
     from torchdata_ais.examples.train import SmallCNN, pets_pipe, run_epoch
     from torchdata_ais.loaders import MultiProcessingReadingService
-    from torchdata_ais.observe.report import stats
+    from torchdata_ais.observe.stats import stats
 
     keys = [f"sample_{index:06d}" for index in range(samples)]
     train_keys, held_out_keys = keys[: samples - held_out], keys[samples - held_out :]
@@ -167,7 +169,7 @@ def _train(bucket: Bucket, samples: int, held_out: int, *, epochs: int, workers:
 
 def _chain(pipe: object) -> str:
     """Return the stages of a chain in a line."""
-    from torchdata_ais.stage.upstream import upstream
+    from torchdata_ais.pipes.base.upstream import upstream
 
     stages = [repr(stage).removesuffix("IterDataPipe") for stage in upstream(pipe)]  # type: ignore[arg-type]
     return " . ".join(reversed(stages))
@@ -209,3 +211,44 @@ def _stay(bucket: Bucket, *, wait: bool) -> None:
     with suppress(KeyboardInterrupt):
         while wait:
             time.sleep(1)
+
+
+_LIVENESS_S = 0.5
+
+
+@command("torchdata_ais.local")
+def serve(
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 51080,
+    root: Path | None = None,
+    targets: Annotated[int, typer.Option(min=1)] = 2,
+    etl: bool = False,
+) -> None:
+    """Run an AIStore cluster on this machine until Ctrl-C.
+
+    It is embedded, in pure Python, for tests and trials. Use it in another shell by the lines it prints.
+    AIS_AUTHN_TOKEN is for making and changing transforms (--etl), which run code as you: keep it to yourself.
+
+    Args:
+        port: Port of the proxy on 127.0.0.1; 0 takes a free one.
+        root: Folder for the data, kept. Default: a temporary one, removed at the end.
+        targets: Number of targets.
+        etl: Run transforms: they may do all that you may.
+
+    Examples:
+        torchdata-ais serve
+        torchdata-ais serve --root /data/ais --port 0
+    """
+    from torchdata_ais.local import LocalCluster
+
+    with LocalCluster(targets=targets, root=root, port=port, etl=etl) as cluster:
+        echo(f"export AIS_ENDPOINT={cluster.endpoint}")
+        typer.echo(f"export AIS_AUTHN_TOKEN={cluster.token}")  # echo would hide it
+        echo(f"data in {cluster.root}; stop with Ctrl-C", err=True)
+        try:
+            while cluster.running:
+                time.sleep(_LIVENESS_S)
+        except KeyboardInterrupt:
+            return
+    raise ConnectError.at(
+        "the cluster's process has ended", todo=f"look at {root or 'the temporary folder'}/server.log"
+    )

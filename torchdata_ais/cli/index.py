@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais._util.formatting import count_text
+from torchdata_ais.cli._output import echo, echo_json
 from torchdata_ais.cli._run import AsJson, Endpoint, ExitCodes, command, goes_on, options_of
-from torchdata_ais.shown import count_text
 
 if TYPE_CHECKING:
-    from torchdata_ais.indexing import SampleIndex
+    from torchdata_ais.index.build import SampleIndex
 
 
 @command("torchdata_ais.index", "rich.progress")
@@ -43,10 +43,10 @@ def index(
         torchdata-ais index --where /data/index ais://a/train- ais://b/train-
     """
     goes_on()
-    from torchdata_ais.cli._progress import job_bars
+    from torchdata_ais.cli._output import job_bars
     from torchdata_ais.errors import UsageError
     from torchdata_ais.index import index_place
-    from torchdata_ais.indexing import SampleIndex, problems_of
+    from torchdata_ais.index.build import SampleIndex, problems_of
     from torchdata_ais.store import StoreOptions
 
     if not where and len(urls) > 1:

@@ -11,12 +11,11 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from torchdata_ais.cli._echo import echo, echo_json, shown_line
-from torchdata_ais.cli._files import check_new_file
+from torchdata_ais._util.formatting import bytes_text, count_text
+from torchdata_ais.cli._objects import check_new_file
+from torchdata_ais.cli._output import echo, echo_json, names_of, shown_line
 from torchdata_ais.cli._run import AsJson, Debug, Endpoint, ExitCodes, command, options_of, sentence
-from torchdata_ais.cli._words import names_of
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text, count_text
 from torchdata_ais.urls import parse_url
 
 _SHEET_SAMPLES = 48
@@ -124,10 +123,9 @@ def _draw(path: Path, samples: list[Any], url: str, endpoint: str) -> None:
     """Write a contact sheet of samples of bytes, with the names of their classes, if they lie beside the shard."""
     from PIL import Image
 
-    from torchdata_ais.display import contact_sheet
+    from torchdata_ais._util.files import naming, whole_file
+    from torchdata_ais.observe.display import contact_sheet
     from torchdata_ais.store import StoreOptions
-    from torchdata_ais.store.naming import naming
-    from torchdata_ais.whole_file import whole_file
     from torchdata_ais.writing.classes import names_for_people
 
     names = names_for_people(url, lambda: options_of([url], endpoint) or StoreOptions())

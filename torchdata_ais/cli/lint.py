@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdata_ais.cli._echo import echo, echo_json
+from torchdata_ais._util.formatting import bytes_text, count_text
+from torchdata_ais.cli._output import as_typed, echo, echo_json, names_of, remedy_as_typed
 from torchdata_ais.cli._run import AsJson, Endpoint, ExitCodes, command, goes_on, options_of
-from torchdata_ais.cli._words import as_typed, names_of, remedy_as_typed
-from torchdata_ais.error_text import Sentences
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.shown import bytes_text, count_text
+from torchdata_ais.errors.text import Sentences
 
 if TYPE_CHECKING:
-    from torchdata_ais.checking import LintReport, Problem, Resharded
+    from torchdata_ais.cli.checks import LintReport, Problem, Resharded
     from torchdata_ais.store import StoreOptions
 
 _SHOWN_ALIKE = 3  # problems of one kind in one shard
 
 
-@command("torchdata_ais.checking.lint", "rich.progress")
+@command("torchdata_ais.cli.checks.lint", "rich.progress")
 def lint(
     urls: list[str],
     require: str | None = None,
@@ -62,10 +61,10 @@ def lint(
     if fix:
         goes_on()
     with ExitStack() as stack:
-        from torchdata_ais.checking import lint_shards, reshard
-        from torchdata_ais.cli._bucket import bucket_for, new_bucket
-        from torchdata_ais.cli._progress import progress_of
-        from torchdata_ais.indexing.beside import Beside
+        from torchdata_ais.cli._objects import bucket_for, new_bucket
+        from torchdata_ais.cli._output import progress_of
+        from torchdata_ais.cli.checks import lint_shards, reshard
+        from torchdata_ais.index.build.builder import Beside
         from torchdata_ais.store import resolve_options
         from torchdata_ais.writing.prepare import folder_of
 
@@ -183,8 +182,7 @@ def _show_written(written: Resharded, target: str, broken: int) -> None:
 def _check_target(target: str, urls: list[str], options: StoreOptions | None) -> None:
     """Refuse a target that cannot be written to, before everything is read."""
     from torchdata_ais.store import resolve_options
-    from torchdata_ais.writing.apart import check_apart
-    from torchdata_ais.writing.prepare import prepare
+    from torchdata_ais.writing.prepare import check_apart, prepare
 
     def store() -> StoreOptions:
         return options or resolve_options()

@@ -1,6 +1,5 @@
 """Bytes to values and back: what the fields of a WebDataset sample hold."""
 
-from torchdata_ais.codecs.audio import torch_audio
 from torchdata_ais.codecs.crop import CenterCrop, Crop, RandomResizedCrop, ResizeCrop
 from torchdata_ais.codecs.decoder import Decoder, DecoderNames
 from torchdata_ais.codecs.encoder import build_encoder
@@ -14,10 +13,9 @@ from torchdata_ais.codecs.handlers import (
     handle_extension,
 )
 from torchdata_ais.codecs.image import IMAGE_EXTENSIONS, IMAGE_SPECS, ImageHandler, imagehandler
-from torchdata_ais.codecs.normalize import Normalize
-from torchdata_ais.codecs.resize import MAX_PIXELS
+from torchdata_ais.codecs.media import torch_audio, torch_video
+from torchdata_ais.codecs.resize import MAX_PIXELS, Normalize
 from torchdata_ais.codecs.table import FieldTable, basichandlers
-from torchdata_ais.codecs.video import torch_video
 from torchdata_ais.errors import EncodeError, MissingLibraryError
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from PIL import Image
 
-from torchdata_ais.arguments import checked_options
+from torchdata_ais._util.arguments import checked_options
 from torchdata_ais.codecs.resize import Size, dct_scale, target_size
 from torchdata_ais.errors import UsageError
 

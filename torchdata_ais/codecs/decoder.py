@@ -10,10 +10,9 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import check_function, check_number, check_text, checked
-from torchdata_ais.codecs.audio import require_audio, torch_audio
+from torchdata_ais._util.arguments import check_function, check_number, check_text, checked
 from torchdata_ais.codecs.crop import Crop, CropNames, crop_of
-from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler
+from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler, Row, nowhere
 from torchdata_ais.codecs.image import (
     ImageHandler,
     SixteenBit,
@@ -22,12 +21,11 @@ from torchdata_ais.codecs.image import (
     imagehandler,
     seed_of_torch,
 )
-from torchdata_ais.codecs.place import Row, nowhere
+from torchdata_ais.codecs.media import require_audio, require_video, torch_audio, torch_video
 from torchdata_ais.codecs.resize import MAX_PIXELS, Size, checked_size
 from torchdata_ais.codecs.table import FieldTable
-from torchdata_ais.codecs.video import require_video, torch_video
-from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DecodeError, DecodeUsageError, UsageError
+from torchdata_ais.errors.text import Remedy, in_programs
 
 logger = logging.getLogger("torchdata_ais")
 

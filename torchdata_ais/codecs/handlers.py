@@ -1,4 +1,4 @@
-"""Handlers: functions of a field's name and bytes that return a value, or None to let the next one try.
+"""Handlers of fields by ending and by first bytes.
 
 The name comes with a leading dot (``".seg.png"``), as users of WebDataset expect, so that
 ``name.endswith(".png")`` and ``name == ".cls"`` both work.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchdata_ais.errors import DecodeError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
 
 Handler = Callable[[str, bytes], Any]
 """``handler(name, data) -> value | Continue | Decoded | None``."""
@@ -175,3 +179,67 @@ def _without_zeros(rest: memoryview) -> memoryview:
         head = bytes(rest[:_CHUNK_BYTES])
         rest = rest[len(head) - len(head.lstrip(b"\0")) :]
     return rest
+
+
+_T = TypeVar("_T")
+
+FIELD_KINDS: Mapping[str, tuple[str, ...]] = {
+    "text": ("txt", "text", "transcript", "html", "htm"),
+    "integer": ("cls", "cls2", "class", "count", "index", "inx", "id"),
+    "json": ("json", "jsn"),
+    "jsonl": ("jsonl",),
+    "npy": ("npy",),
+    "npz": ("npz",),
+    "ten": ("ten", "tb", "tenbin"),
+    "msgpack": ("mp", "msg", "msgpack", "messagepack"),
+    "cbor": ("cbor",),
+    "torch": ("pt", "pth"),
+    "pickle": ("pkl", "pickle", "pyd"),
+}
+
+
+def by_name(functions: Mapping[str, _T]) -> dict[str, _T]:
+    """Return what `functions` has for each kind, for each name of that kind.
+
+    Example:
+        >>> by_name({"integer": int})["cls"]
+        <class 'int'>
+    """
+    return {
+        name: functions[kind] for kind, names in FIELD_KINDS.items() if kind in functions for name in names
+    }
+
+
+_SIGNS = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG": "png",
+    b"GIF8": "gif",
+    b"II*\0": "tif",
+    b"MM\0*": "tif",
+    b"RIFF": "wav",
+    b"fLaC": "flac",
+    b"OggS": "ogg",
+}
+
+
+def ending_by_sign(data: bytes | bytearray) -> str:
+    """Return the ending that files of this beginning have; "" where it is not known.
+
+    Example:
+        >>> ending_by_sign(b"GIF89a"), ending_by_sign(b"hello")
+        ('gif', '')
+    """
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return next((ending for sign, ending in _SIGNS.items() if data.startswith(sign)), "")
+
+
+Place = Callable[["tuple[int, ...]"], "torch.Tensor | None"]
+"""Returns contiguous uint8 memory of a shape, or None if it has none of that shape."""
+
+Row = Callable[[str, "tuple[int, ...]"], "torch.Tensor | None"]
+"""The places of a sample: that of a field, by its name and shape."""
+
+
+def nowhere(_: tuple[int, ...]) -> None:
+    """Have no place: the value gets memory of its own."""

@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from torchdata_ais.argument_names import did_you_mean
-from torchdata_ais.arguments import check_number
+from torchdata_ais._util.arguments import check_number, did_you_mean
 from torchdata_ais.codecs import jpeg, pillow
 from torchdata_ais.codecs.crop import Crop, Frame, Resized
-from torchdata_ais.codecs.handlers import ends_with, extension, names
-from torchdata_ais.codecs.place import Place, nowhere
+from torchdata_ais.codecs.handlers import Place, ending_by_sign, ends_with, extension, names, nowhere
 from torchdata_ais.codecs.resize import (
     MAX_PIXELS,
     Size,
@@ -26,7 +24,6 @@ from torchdata_ais.codecs.resize import (
     framed_pixels,
     planes_of,
 )
-from torchdata_ais.codecs.signs import ending_by_sign
 from torchdata_ais.errors import UsageError
 
 if TYPE_CHECKING:

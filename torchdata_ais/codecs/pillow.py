@@ -16,8 +16,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from torchdata_ais.codecs.crop import Frame, Part, shrinking
 from torchdata_ais.codecs.resize import MAX_PIXELS, Size, check_pixels
-from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import DecodeError
+from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.tar import kind_of
 
 _ORIENTATION = 0x0112

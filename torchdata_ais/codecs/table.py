@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from torchdata_ais._util.versions import require
 from torchdata_ais.codecs import tenbin
-from torchdata_ais.codecs.fields import by_name
-from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, extension
-from torchdata_ais.codecs.optional import require
-from torchdata_ais.error_text import Remedy, in_programs
+from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, by_name, extension
 from torchdata_ais.errors import DecodeError, DecodeUsageError
+from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.tar import kind_of
 
 

@@ -3,9 +3,15 @@
 from typing import Any
 
 from torchdata_ais.dataloader2.own.graph import Graph as DataPipeGraph
-from torchdata_ais.dataloader2.own.graph import find_dps, list_dps, remove_dp, replace_dp
-from torchdata_ais.dataloader2.own.seeding import set_datapipes_seed, set_graph_random_seed
-from torchdata_ais.stage.datapipes import IterDataPipe, MapDataPipe, traverse_dps
+from torchdata_ais.dataloader2.own.graph import (
+    find_dps,
+    list_dps,
+    remove_dp,
+    replace_dp,
+    set_datapipes_seed,
+    set_graph_random_seed,
+)
+from torchdata_ais.pipes.base.torch_pipes import IterDataPipe, MapDataPipe, traverse_dps
 
 __all__ = [
     "DataPipe",

@@ -6,11 +6,11 @@ from typing import Any
 
 from typing_extensions import Self
 
-from torchdata_ais.arguments import checked
+from torchdata_ais._util.arguments import checked
 from torchdata_ais.dataloader2 import torchdata_names
 from torchdata_ais.dataloader2.own.loader import NO_STATE, check_trust, state_error
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.sending import explained
+from torchdata_ais.pipes.base.pickle_check import explained
 
 
 class DataLoader2(torchdata_names.DataLoader2[Any]):  # type: ignore[misc]

@@ -11,44 +11,115 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from typing_extensions import Self
 
-from torchdata_ais.arguments import checked
-from torchdata_ais.dataloader2.cut import (
+from torchdata_ais._util.arguments import checked
+from torchdata_ais._util.process_end import close_at_exit
+from torchdata_ais._util.world import World, WorldOptions
+from torchdata_ais.dataloader2.own.graph import attach_wrapper, replace_dp, set_graph_random_seed
+from torchdata_ais.dataloader2.own.prefetch import resume
+from torchdata_ais.dataloader2.own.services import LimitFunction, ResetFunction
+from torchdata_ais.dataloader2.split import (
     Parts,
+    Reset,
+    ServicePart,
     cut,
     pause,
     planned_stages,
     refuse_second_sharding,
     shard_over_ranks,
 )
-from torchdata_ais.dataloader2.epoch_seeds import epoch_seeds
-from torchdata_ais.dataloader2.fullsync import notice_lost_ranks
-from torchdata_ais.dataloader2.own.copying import attach_wrapper
-from torchdata_ais.dataloader2.own.graph import replace_dp
-from torchdata_ais.dataloader2.own.interface import LimitFunction, ResetFunction
-from torchdata_ais.dataloader2.own.pausing import resume
-from torchdata_ais.dataloader2.own.seeding import set_graph_random_seed
-from torchdata_ais.dataloader2.part import Reset, ServicePart
-from torchdata_ais.dataloader2.torchdata_names import WorkerInfo, WorkersReadingService
+from torchdata_ais.dataloader2.torchdata_names import (
+    OWN,
+    FullSync,
+    SeedGenerator,
+    WorkerInfo,
+    WorkersReadingService,
+)
 from torchdata_ais.errors import LoaderError, UsageError
-from torchdata_ais.lifetime import close_at_exit
 from torchdata_ais.observe.collect import Report, report_of
-from torchdata_ais.observe.flight import ProcessPart
-from torchdata_ais.observe.records import Recorded
-from torchdata_ais.ranks.alive import Ranks
+from torchdata_ais.observe.diagnosis.batch_records import Recorded
+from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
+from torchdata_ais.pipes.base.seed import NextEpoch
+from torchdata_ais.pipes.base.torch_pipes import all_pipes, traverse_dps
+from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
-from torchdata_ais.stage.datapipes import traverse_dps
-from torchdata_ais.stage.graph import all_pipes
-from torchdata_ais.stage.next_epoch import NextEpoch
 from torchdata_ais.workers.channel import Kind
-from torchdata_ais.workers.hooks import EnvelopeSender, tell_pipes
-from torchdata_ais.workers.job import DISPATCHER, Job
 from torchdata_ais.workers.pool import Pool
-from torchdata_ais.workers.process import start_context
-from torchdata_ais.workers.receivers import WorkerItems
-from torchdata_ais.world import World, WorldOptions
+from torchdata_ais.workers.process import DISPATCHER, Job, WorkerItems, start_context
+from torchdata_ais.workers.producer import EnvelopeSender, tell_pipes
+
+
+def epoch_seeds(seed_generator: Any, ranks: Ranks | None, number: int, *, apart: bool) -> Any:
+    """Return an epoch's seed generator, and leave `seed_generator` at the next epoch's.
+
+    Args:
+        seed_generator: The loader's.
+        ranks: The ranks that share the seed, if they can reach each other.
+        number: How many epochs were begun.
+        apart: Whether there are other ranks, which nobody can ask.
+
+    Raises:
+        UsageError: The ranks would have different seeds.
+    """
+    seed = seed_generator.generate_shared_seed()
+    drawn = _drawn_from_torch(seed)
+    if drawn:
+        # torchdata asked torch's generator for the seed and put the number back: take it out, so that the next
+        # epoch gets another one.
+        torch.empty((), dtype=torch.int64).random_()
+    if ranks is not None:
+        shared = SeedGenerator(ranks.share_seed(number, seed))
+        return shared.spawn(ranks.rank, inplace=True)
+    if apart and drawn:
+        raise UsageError.at(
+            "the loader has no seed, and without a store the ranks cannot share one: each would take its part "
+            "of another order",
+            todo="call loader.seed(n), with the same n on all ranks, or pass store=",
+        )
+    return SeedGenerator(seed)
+
+
+def _drawn_from_torch(seed: int) -> bool:
+    """Return whether `seed` is what torchdata makes of the present state of torch's global generator.
+
+    Either directly, or after a DistributedReadingService has made a seed for all ranks of it.
+    """
+    with torch.random.fork_rng(devices=[]):
+        direct = SeedGenerator().generate_shared_seed()
+    return seed in (direct, SeedGenerator(direct).generate_shared_seed())
+
+
+def notice_lost_ranks(pipe: Any) -> None:
+    """Let every ``fullsync`` of the graph raise when another rank is gone.
+
+    torchdata's own asks the other ranks in a callback of a thread pool, where an error is logged and forgotten: the
+    rank then waits for its time-out of half an hour.
+    """
+    if OWN:
+        return  # ours raises by itself
+    for part in all_pipes(pipe):
+        if type(part) is FullSync:
+            part.__class__ = _FullSync  # in place, for the service before this one holds it too
+
+
+class _FullSync(FullSync):  # type: ignore[misc]
+    def _callback_fn(self, expected: Any) -> None:
+        try:
+            super()._callback_fn(expected)
+        except Exception as error:  # noqa: BLE001 - gloo raises RuntimeErrors of many kinds
+            with self._cv:
+                self._error = LoaderError.at(
+                    f"another rank cannot be reached any more: {error}",
+                    todo="look for the rank that ended first; its own output says why",
+                    rank=dist.get_rank(),
+                )
+                self._done_callback = True
+                self._cv.notify()
+
 
 _STARTED: weakref.WeakSet[MultiProcessingReadingService] = weakref.WeakSet()
 """The services of this process that have a pipe."""

@@ -65,28 +65,36 @@ try:
 except (ImportError, OSError):  # OSError: of a library of torchdata's that is for another Python
     OWN = True
     if not TYPE_CHECKING:
-        from torchdata_ais.dataloader2.own.adapter import Adapter, CacheTimeout, Shuffle
-        from torchdata_ais.dataloader2.own.dispatch import ShardingRoundRobinDispatcher
-        from torchdata_ais.dataloader2.own.distributed import DistributedReadingService
-        from torchdata_ais.dataloader2.own.fullsync import FullSync
-        from torchdata_ais.dataloader2.own.in_process import InProcessReadingService
-        from torchdata_ais.dataloader2.own.interface import (
-            CheckpointableReadingServiceInterface,
-            ReadingServiceInterface,
-            WorkerInfo,
+        from torchdata_ais.dataloader2.own.distributed import (
+            DistributedReadingService,
+            FullSync,
+            ShardingRoundRobinDispatcher,
         )
-        from torchdata_ais.dataloader2.own.interface import ReadingServiceInterface as WorkersReadingService
-        from torchdata_ais.dataloader2.own.loader import DataLoader2, DataLoader2Iterator, PauseIteration
-        from torchdata_ais.dataloader2.own.not_now import (
+        from torchdata_ais.dataloader2.own.loader import (
+            Adapter,
+            CacheTimeout,
+            DataLoader2,
+            DataLoader2Iterator,
+            PauseIteration,
+            Shuffle,
+        )
+        from torchdata_ais.dataloader2.own.prefetch import (
             InvalidStateResetRequired,
             NotAvailable,
+            PinMemory,
+            Prefetcher,
             TerminateRequired,
         )
-        from torchdata_ais.dataloader2.own.pin_memory import PinMemory
-        from torchdata_ais.dataloader2.own.prefetch import Prefetcher
         from torchdata_ais.dataloader2.own.random import SeedGenerator, dist_share_seed
-        from torchdata_ais.dataloader2.own.sequential import SequentialReadingService
-        from torchdata_ais.stage.registry import stage
+        from torchdata_ais.dataloader2.own.services import (
+            CheckpointableReadingServiceInterface,
+            InProcessReadingService,
+            ReadingServiceInterface,
+            SequentialReadingService,
+            WorkerInfo,
+        )
+        from torchdata_ais.dataloader2.own.services import ReadingServiceInterface as WorkersReadingService
+        from torchdata_ais.pipes.base.registry import stage
 
         # Here, and not where they stand: beside torchdata's own pipes these names are torchdata's.
         stage("prefetch")(Prefetcher)

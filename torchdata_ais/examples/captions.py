@@ -1,14 +1,17 @@
-"""Drawn pets with captions, as files of pictures and texts have them: ``jpg`` and ``txt``."""
+"""Drawn pets with captions, and drawn shards for training."""
 
 from __future__ import annotations
 
+import argparse
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from torchdata_ais import ShardWriter
 from torchdata_ais.examples.pets import CLASSES, make_pets
 
 COLOURS = {
@@ -46,3 +49,23 @@ def _caption(pet: dict[str, Any]) -> str:
     centre = animal.nonzero()[1].mean() / animal.shape[1]
     place = "on the left" if centre < 0.4 else "on the right" if centre > 0.6 else "in the middle"
     return f"a {colour} {CLASSES[int(pet['cls'])]} {place}"
+
+
+def named_or_drawn(
+    arguments: argparse.Namespace, folder: Path, make: Callable[[int, int], Iterable[dict[str, Any]]]
+) -> tuple[Any, Any]:
+    """Return the shards to train and to evaluate on: those that the arguments name, or drawn ones.
+
+    Args:
+        arguments: With ``source``, ``held_out`` and ``samples``; for evaluation a fifth as many are drawn.
+        folder: Where drawn ones are written.
+        make: ``make(count, seed)`` draws samples.
+    """
+    if arguments.source:
+        return arguments.source, arguments.held_out or arguments.source
+    counts = {"train": arguments.samples, "valid": max(1, arguments.samples // 5)}
+    for seed, (name, count) in enumerate(counts.items()):
+        with ShardWriter(f"{folder}/{name}-%03d.tar", maxcount=50) as writer:
+            for sample in make(count, seed):
+                writer.write(sample)
+    return f"{folder}/train-*.tar", f"{folder}/valid-*.tar"

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from torchdata_ais import ais_loader
-from torchdata_ais.codecs.optional import require
-from torchdata_ais.examples.drawn import named_or_drawn
+from torchdata_ais._util.versions import require
+from torchdata_ais.examples.captions import named_or_drawn
 from torchdata_ais.examples.train import samples_of
 
 RATE = 8000

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from torchdata_ais import ais_loader
-from torchdata_ais.examples.captions import make_captioned_pets
-from torchdata_ais.examples.drawn import named_or_drawn
+from torchdata_ais.examples.captions import make_captioned_pets, named_or_drawn
 from torchdata_ais.examples.train import SmallCNN, samples_of
 
 WORDS = 1024

@@ -1,13 +1,12 @@
 """The sample index as files: its form, opening it, choosing from it. No torch, and no reading of shards."""
 
-from torchdata_ais.index.entries import IndexedShard, ShardEntry, ShardSamples, content_of, stored_text
-from torchdata_ais.index.folder import Folder, LocalFolder, MemoryFolder, RemoteFolder
-from torchdata_ais.index.form import TABLE, UNFINISHED, Head
+from torchdata_ais.index.format import TABLE, UNFINISHED, Head
 from torchdata_ais.index.indexed_samples import IndexedSamples, check_no_places, opened_index
-from torchdata_ais.index.keys import Keys
-from torchdata_ais.index.lengths import field_sizes, lengths_of
-from torchdata_ais.index.mixture import Mixture
-from torchdata_ais.index.places import (
+from torchdata_ais.index.location import (
+    Folder,
+    LocalFolder,
+    MemoryFolder,
+    RemoteFolder,
     ShardsFrom,
     fixed_beginning,
     folder_at,
@@ -15,7 +14,17 @@ from torchdata_ais.index.places import (
     index_place,
     named_shards,
 )
-from torchdata_ais.index.rows import SampleReference, entry_of
+from torchdata_ais.index.mixture import Mixture, field_sizes, lengths_of
+from torchdata_ais.index.rows import (
+    IndexedShard,
+    SampleReference,
+    ShardEntry,
+    ShardSamples,
+    content_of,
+    entry_of,
+    stored_text,
+)
+from torchdata_ais.index.samples_view import Keys
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import IndexWriter
 

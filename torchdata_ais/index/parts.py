@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 import xxhash
 
-from torchdata_ais.index.entries import IndexedShard
-from torchdata_ais.index.rows import SampleReference, entry_of, references
+from torchdata_ais.index.rows import IndexedShard, SampleReference, entry_of, references
 from torchdata_ais.index.stored import ShardRow, StoredIndex
-from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.plan.permutation import Integers
 
 
 class Parts:

@@ -14,9 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, UsageError
-from torchdata_ais.index.entries import ShardEntry, ShardSamples, content_of, stored_text, stored_texts
-from torchdata_ais.index.folder import Folder
-from torchdata_ais.index.form import (
+from torchdata_ais.index.format import (
     COUNTS,
     FIELDS,
     PAGE_ROWS,
@@ -31,6 +29,8 @@ from torchdata_ais.index.form import (
     stacked,
     table_file,
 )
+from torchdata_ais.index.location import Folder
+from torchdata_ais.index.rows import ShardEntry, ShardSamples, content_of, stored_text, stored_texts
 from torchdata_ais.index.stored import StoredIndex
 
 _PART_BYTES = 64 << 20
@@ -48,7 +48,7 @@ class IndexWriter:
 
     Example:
         >>> import tempfile
-        >>> from torchdata_ais.index.folder import LocalFolder
+        >>> from torchdata_ais.index.location import LocalFolder
         >>> with tempfile.TemporaryDirectory() as path:
         ...     writer = IndexWriter(LocalFolder(path))
         ...     writer.add(ShardEntry("a.tar"), ShardSamples(["k"], [0], [1024], [("cls",)], [(1,)], [5]))

@@ -1,4 +1,4 @@
-"""Run a pipe for `ais_loader`: the options of its processes, the interface, and reading in this process.
+"""Engines of ais_loader: worker processes, or this process.
 
 Each engine yields its steps in strict round robin over the workers that still have items, so that the order is a
 function of the data, the seed, the epoch and the topology, and not of timing. `worker_engine` runs worker processes.
@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais._util.arguments import check_number
+from torchdata_ais._util.world import World
+from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
-from torchdata_ais.observe.batches import BatchRecorder
 from torchdata_ais.observe.collect import Report, report_of
-from torchdata_ais.observe.flight import ProcessPart
-from torchdata_ais.observe.records import Recorded
-from torchdata_ais.ranks.listing import Listing
-from torchdata_ais.ranks.sharding import shard_instance
-from torchdata_ais.stage.meter import iterate
-from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.workers.stall import Watchdog
-from torchdata_ais.world import World
+from torchdata_ais.observe.diagnosis.batch_records import BatchRecorder, Recorded
+from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
+from torchdata_ais.pipes.base.meter import iterate
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
+from torchdata_ais.ranks.listing import Listing, shard_instance
+from torchdata_ais.workers.heartbeat import Watchdog
 
 Step = tuple[Any, int, "bytes | None"]
 """An item, the worker that made it, and its packed state after it (None: unknown, or to be requested)."""
@@ -161,3 +160,78 @@ class InProcessEngine(Engine):
     def records(self) -> list[tuple[int, Recorded]]:
         """Return the records of batches since the last call."""
         return [] if self._recorder is None else [(0, self._recorder.take())]
+
+
+class _Tail(Pipe[Any]):
+    """The last stage in each worker of the reading service: takes the plan, and gives the state with each item."""
+
+    hidden = True
+
+    def __init__(self, source: IterDataPipe[Any], stateful: bool) -> None:
+        super().__init__(source)
+        self._stateful = stateful
+        self._running = False
+
+    def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan says all
+        if extras is not None:
+            begin(self._source, extras)
+
+    def _ais_envelope(self) -> bytes | None:
+        return pack_or_refuse(self._source) if self._stateful and self._running else None
+
+    def _items(self) -> Iterator[Any]:
+        self._running = False
+        for item in iterate(self._source):
+            self._running = True
+            yield item
+
+
+class WorkerEngine(Engine):
+    """Runs the pipe in worker processes, which live as long as the engine.
+
+    Raises:
+        UsageError: The pipe does not pickle.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        # The ranks share no seeds: with a fixed number of steps they do not begin epochs together.
+        how, world = settings.options, settings.world
+        service = MultiProcessingReadingService(
+            how.num_workers, how.context, how.prefetch, 0, stall_after=how.stall_after
+        )
+        service.joined = (World(world.rank, world.size), settings.listing)
+        service.records = how.records
+        tail = _Tail(settings.pipe, settings.stateful)
+        self._loader: Any = DataLoader2(tail, reading_service=service)
+        self._service: MultiProcessingReadingService = self._loader.reading_service  # a copy of that above
+
+    def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Yield the steps."""
+        self._service.reset_extras = dict(enumerate(plans))
+        self._loader.seed(plans[0].epoch_seed >> 1)
+        items = iter(self._loader)
+        self.started()
+        for item in items:
+            worker = self._service.last_worker
+            assert worker is not None
+            yield item, worker, self._service.last_extras.get(worker)
+
+    def ready(self) -> bool:
+        """Return whether the worker whose turn it is has sent an item."""
+        return self._service.is_ready()
+
+    def reports(self) -> list[Report]:
+        """Return the last report of each worker."""
+        return self._service.stats_reports()
+
+    def records(self) -> list[tuple[int, Recorded]]:
+        """Return what the workers have told of their batches since this was last asked for."""
+        return self._service.new_records()
+
+    def doing(self) -> list[ProcessPart]:
+        """Return what the workers are doing."""
+        return self._service.doing()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader.shutdown()

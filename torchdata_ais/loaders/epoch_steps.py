@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from typing_extensions import override
 
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine import InProcessEngine, Step
+from torchdata_ais.loaders.epoch_runner import StepsName, another_epoch
 from torchdata_ais.loaders.instance import InstancePlan
-from torchdata_ais.loaders.passes import StepsName, another_epoch
 from torchdata_ais.loaders.streamed import StreamPasses
 from torchdata_ais.ranks.steps import StepVotes
-from torchdata_ais.world import World
 
 
 def kind_of_passes(epoch_steps: StepsName) -> type[StreamPasses]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchdata_ais.errors import StateError
-from torchdata_ais.stage.checkpoint import begin_epoch, restore, save
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe
-from torchdata_ais.stage.planned import Task
-from torchdata_ais.stage.seed import mix_seed
-from torchdata_ais.stage.slots import check_planned
-from torchdata_ais.stage.transport import share_node
-from torchdata_ais.stage.upstream import upstream
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
+from torchdata_ais.pipes.base.seed import mix_seed
+from torchdata_ais.pipes.base.sources import share_node
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.checkpoint.ledger import begin_epoch, restore, save
+from torchdata_ais.pipes.planned.batches import check_planned
+from torchdata_ais.pipes.planned.stage import Task
 from torchdata_ais.state import InstanceState, ReaderState, Refused, pack, unpack
 
 

@@ -1,38 +1,130 @@
-"""`ais_loader`: one call that runs a pipe over workers and ranks, epoch after epoch, and can be resumed."""
+"""ais_loader."""
 
 from __future__ import annotations
 
 import logging
 import textwrap
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from os import PathLike
 from typing import Any, ClassVar, NoReturn
 
+import torch
+from torch.utils.data import ChainDataset
 from typing_extensions import Self, Unpack
 
-from torchdata_ais.arguments import check_seed, checked, whole_number
+from torchdata_ais._util.arguments import check_seed, checked, whole_number
+from torchdata_ais._util.device import DeviceName, gpu_named, needs_gpu
+from torchdata_ais._util.process_end import close_at_exit
+from torchdata_ais._util.world import RankNames, WorldOptions
 from torchdata_ais.codecs import Normalize
-from torchdata_ais.dataloader2.own.pin_memory import pin_memory_fn
-from torchdata_ais.device import gpu_named, needs_gpu
+from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
-from torchdata_ais.lifetime import close_at_exit
 from torchdata_ais.loaders.engine import EngineOptions
-from torchdata_ais.loaders.first_look import oddities
-from torchdata_ais.loaders.given import LoaderNames, check_pipe, passes_over
-from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.nested import normalized
+from torchdata_ais.loaders.epoch_runner import Passes, PassOptions, StepsName
+from torchdata_ais.loaders.epoch_steps import kind_of_passes
 from torchdata_ais.loaders.observing import KEPT, Observing
-from torchdata_ais.loaders.passes import PassOptions, StepsName
-from torchdata_ais.loaders.planned_run import ALLOWED
-from torchdata_ais.observe.across import Readiness
+from torchdata_ais.loaders.planned import ALLOWED, PlannedPasses
+from torchdata_ais.loaders.rank_setup import Meeting
+from torchdata_ais.loaders.to_device import normalized
 from torchdata_ais.observe.collect import Report
+from torchdata_ais.observe.diagnosis.rank_table import Readiness
 from torchdata_ais.observe.draw import draw, html
-from torchdata_ais.observe.report import Stats, stats, with_stats
-from torchdata_ais.stage.origin import trimmed
-from torchdata_ais.stage.pipe import IterDataPipe
+from torchdata_ais.observe.stats import Stats, stats, with_stats
+from torchdata_ais.pipes.base.policy import trimmed
+from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
+from torchdata_ais.pipes.base.torch_stages import stage_of
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.planned.batches import check_planned
+from torchdata_ais.pipes.read_samples import AISSampleReader
+from torchdata_ais.plan import Tail
 from torchdata_ais.state import to_plain
-from torchdata_ais.world import WorldOptions
+
+
+class LoaderNames(RankNames, total=False):
+    """The arguments of a loader about ranks, what they share out by index, looking on, and the device."""
+
+    global_batch: int | None
+    tail: Tail | None
+    trace: bool | int
+    run_dir: str | PathLike[str] | None
+    device: DeviceName
+    normalize: Normalize | None
+
+
+def check_pipe(given: Any, name: str) -> None:
+    """Raise `UsageError` unless a loader was given a pipe."""
+    if isinstance(given, IterDataPipe):
+        return
+    todo = "pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])"
+    if isinstance(given, list | tuple | ChainDataset):  # what + makes of two pipes
+        todo = (
+            "make one pipe of several: one.concat(other), one after the other; one.mix_random(other), mixed"
+        )
+    raise UsageError.at(f"{name} was given an item of type {type(given).__name__}, not a pipe", todo=todo)
+
+
+def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting) -> Passes:
+    """Return what goes through the data of `pipe`: by a plan, or as a stream.
+
+    Raises:
+        UsageError: Arguments that are for the other.
+    """
+    planned = check_planned(pipe)
+    if isinstance(planned, AISSampleReader):
+        return PlannedPasses(pipe, planned, how, given, meeting)
+    if given.global_batch is not None or given.tail is not None:
+        raise UsageError.at(
+            "global_batch= and tail= are for pipes that read by index",
+            todo="begin the pipe with .read_samples(), or use epoch_steps=",
+        )
+    return kind_of_passes(given.epoch_steps)(pipe, how, given, meeting)
+
+
+def oddities(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:
+    """Yield a sentence for each thing that is hardly meant.
+
+    Example:
+        >>> from torchdata_ais.pipes import Batcher
+        >>> pipe = Batcher([(b"a", 1), (b"b", 2)], 2)
+        >>> list(oddities(next(iter(pipe)), pipe))
+        ['column 0 of the batches holds bytes: put .decode("torchrgb8", size=224) behind .group_samples()']
+    """
+    stages = [stage_of(stage) for stage in upstream(pipe)]
+    columns = (
+        item if isinstance(item, Mapping) else dict(enumerate(item if isinstance(item, tuple) else [item]))
+    )
+    known = all(stage.effect().gives != "unknown" or stage.ready or stage.hidden for stage in stages)
+    batches = any(stage.effect().gives == "batches" for stage in stages)
+    if batches and isinstance(item, list) and item and isinstance(item[0], (tuple, dict)):
+        yield "the batches are lists of samples, as torch's .batch(n) makes them: .batched(n) makes columns"
+        return
+    if not batches:
+        tensors = any(isinstance(value, torch.Tensor) and value.ndim for value in columns.values())
+        if known and tensors:
+            yield "the items are single samples, not batches: end the pipe with .batched(32)"
+        return
+    for name, column in columns.items():
+        if not isinstance(column, list) or not column or str(name).startswith("__"):
+            continue
+        what, todo = _kind(column[0], {stage.functional_name for stage in stages})
+        if what:
+            yield f"column {name!r} of the batches holds {what}: {todo}"
+
+
+def _kind(value: Any, names: set[str]) -> tuple[str, str]:
+    """Return what a value is that no model takes, and what makes another of it; "" for all else."""
+    if isinstance(value, bytes) and "decode" not in names:
+        if names & {"load_tar"} and "group_samples" not in names:
+            return "bytes", "put .group_samples().decode().to_tuple(...) behind .load_tar()"
+        return "bytes", 'put .decode("torchrgb8", size=224) behind .group_samples()'
+    if value is None:
+        return "None", "a function of the pipe returned nothing: let it return the value"
+    if type(value).__module__.startswith("PIL."):
+        todo = 'decode to tensors with .decode("torchrgb8", size=224), or transform them before .batched()'
+        return "PIL images", todo
+    return "", ""
+
 
 _log = logging.getLogger("torchdata_ais")
 

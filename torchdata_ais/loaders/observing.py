@@ -16,16 +16,16 @@ from typing import Any
 
 import msgspec
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais._util.arguments import check_number
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import UsageError
-from torchdata_ais.observe.across import Readiness, readiness_of
-from torchdata_ais.observe.chrome_trace import write_trace
-from torchdata_ais.observe.flight import Flight, ProcessPart, part_of
-from torchdata_ais.observe.gather import gather
-from torchdata_ais.observe.readiness import RankRecorder
-from torchdata_ais.observe.run_folder import RunFolder, read_run
-from torchdata_ais.redaction import clean
-from torchdata_ais.world import World
+from torchdata_ais.errors.redaction import clean
+from torchdata_ais.observe.diagnosis.chrome_trace import write_trace
+from torchdata_ais.observe.diagnosis.flight_record import Flight, ProcessPart, part_of
+from torchdata_ais.observe.diagnosis.rank_summary import gather
+from torchdata_ais.observe.diagnosis.rank_table import Readiness, readiness_of
+from torchdata_ais.observe.diagnosis.readiness import RankRecorder
+from torchdata_ais.observe.diagnosis.run_folder import RunFolder, read_run
 
 KEPT = 4096
 """Batches kept with ``trace=True``."""

@@ -1,27 +1,288 @@
-"""Epochs of a pipe that reads by a plan: which batches this rank gets, and how many were given."""
+"""Epochs of a pipe that reads by a plan."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from typing_extensions import override
 
-from torchdata_ais.arguments import whole_number
+from torchdata_ais._util.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, Step
-from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.passes import Passes, PassOptions, another_epoch
-from torchdata_ais.loaders.planned_run import RunUnderWay
-from torchdata_ais.loaders.state import check_plan_state
+from torchdata_ais.loaders.epoch_runner import Passes, PassOptions, another_epoch
+from torchdata_ais.loaders.rank_setup import Meeting
+from torchdata_ais.loaders.state import check_plan_state, check_same
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.planned.batches import SlotBatcher, not_steps
+from torchdata_ais.pipes.planned.stage import Share, Task
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import Epoch, Run
-from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.planned import Share, Task
-from torchdata_ais.stage.slots import SlotBatcher, not_steps
-from torchdata_ais.stage.upstream import upstream
-from torchdata_ais.state import PlanState
+from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
+from torchdata_ais.reading.planned import PlannedData
+from torchdata_ais.state import PlanState, Segment, damaged
+
+_log = logging.getLogger("torchdata_ais")
+_MOST_BATCH = 1 << 31
+ALLOWED = ("weights", "sources", "batch")
+"""What may be changed at a resume, if the program says so."""
+
+
+@dataclass
+class RunUnderWay:
+    """Which batches have been given, of a run over all ranks.
+
+    Attributes:
+        data: What is read.
+        given: Its seed, and what goes before what `data` was told.
+        epoch_steps: Steps of an epoch, as given.
+        meeting: The ranks.
+        workers: Of each rank.
+        batch: Samples of a rank's batch, where the pipe says so.
+        step: Global batches given out.
+    """
+
+    data: PlannedData
+    given: PassOptions
+    epoch_steps: int | None
+    meeting: Meeting
+    workers: int
+    batch: int | None
+    step: int = 0
+    _run: Run | None = None
+    _segments: list[RunSegment] = field(default_factory=list)
+    _state_sources: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_number(self.given.global_batch, 1, "global_batch", optional=True)
+        self.data.check(self.epoch_steps, self.given.tail)
+
+    def _sources(self) -> Sources:
+        return self.data.sources_with(self.epoch_steps, self.given.tail)
+
+    def order(self) -> str:
+        """Return in words how the order is made."""
+        return self.data.order(self.epoch_steps, self.given.tail)
+
+    def global_batch(self) -> int:
+        """Return how many samples all ranks take together in a step.
+
+        Raises:
+            UsageError: Nothing says so.
+        """
+        ranks = self.meeting.world.size
+        if self.given.global_batch is not None:
+            return whole_number(self.given.global_batch, "global_batch", 1, _MOST_BATCH)
+        if self.batch is None and ranks * self.workers > 1:
+            raise UsageError.at(
+                f"{ranks} ranks of {self.workers} workers share batches, and nothing says what a batch is",
+                todo="put .batched(n) below .read_samples(), or pass global_batch= to ais_loader",
+            )
+        return (self.batch or 1) * ranks
+
+    def run(self) -> Run:
+        """Return the run, as it stands.
+
+        Raises:
+            UsageError: A global batch is larger than an epoch.
+        """
+        if self._run is None:
+            if not self._segments:
+                weights = self._sources().weights_at(0)
+                none = (0,) * len(weights)
+                self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, none, 0, 0)]
+            ranks = self.meeting.world.size
+            self._run = Run(self._run_sources(), self.given.seed, self._segments, ranks=ranks).checked()
+            for source in self._run.never_drawn():
+                _log.warning(
+                    "source %d of the mixture has a weight and gives no sample: an epoch is too short for it. "
+                    'Raise its weight, use stop="all", or say epoch_steps=',
+                    source,
+                )
+        return self._run
+
+    def _names(self) -> list[str]:
+        """Return the digests of all sources of the run, those that were removed included."""
+        before = self._state_sources
+        return before + [digest for digest in self.data.digests() if digest not in before]
+
+    def places(self) -> list[int | None]:
+        """Return which index of the mixture each source of the run is; None for one that was removed."""
+        now = self.data.digests()
+        return [now.index(digest) if digest in now else None for digest in self._names()]
+
+    def _run_sources(self) -> Sources:
+        """Return the sources of the run, numbered as in the run."""
+        sources, places = self._sources(), self.places()
+        if places == list(range(len(sources.samples))):
+            return sources
+        mean = sources.mean_bytes or (1.0,) * len(sources.samples)
+        return replace(
+            sources,
+            samples=tuple(1 if place is None else sources.samples[place] for place in places),
+            mean_bytes=tuple(1.0 if place is None else mean[place] for place in places),
+            schedule=tuple(
+                (start, tuple(0 if place is None else weights[place] for place in places))
+                for start, weights in sources.schedule
+            ),
+        )
+
+    def epoch(self) -> Epoch:
+        """Return the epoch that the next batch is of."""
+        return self.run().epoch_of(self.step)
+
+    def begin_of(self, number: int) -> int:
+        """Return the step that an epoch begins with.
+
+        Raises:
+            UsageError: It is before what is known.
+        """
+        last = self._segments[-1].step if self._segments else 0
+        known = self.run().epoch_of(last)
+        if number < known.number or (number == known.number and known.first_step < last):
+            raise UsageError.at(
+                f"epoch {number} begins before the change at the resume, from which on this run is known",
+                todo="set a later epoch, or begin a run: a loader without load_state_dict()",
+            )
+        epoch = self.run().epoch(number)
+        if epoch.position + epoch.slots.length >= 1 << 62:
+            raise UsageError.at(
+                f"epoch {number} lies beyond what can be counted", todo="begin with an earlier one"
+            )
+        return epoch.step
+
+    def state(self) -> PlanState:
+        """Return where the run is: after the batch that was given out last."""
+        run, epoch = self.run(), self.epoch()
+        position = run.position(self.step)
+        given, left = run.windows(self.step)
+        return PlanState(
+            plan=PLAN_VERSION,
+            sources=self._names(),
+            removed=[number for number, place in enumerate(self.places()) if place is None],
+            weights=self.data.weights_digest(),
+            order=self.order(),
+            seed=self.given.seed,
+            segments=msgspec.convert(self._segments, list[Segment], from_attributes=True),
+            step=self.step,
+            position=position,
+            epoch=epoch.number,
+            draws=list(run.counts(position)),
+            epoch_step=epoch.first_step,
+            epoch_position=epoch.first_position,
+            given=list(given),
+            left=list(left),
+        )
+
+    def load(self, state: PlanState, allow: Collection[str]) -> None:
+        """Go on where `state` was taken; a change that is allowed begins a new segment.
+
+        Raises:
+            StateError: Another plan, seed, order; or other sources, weights or global batch, and that is not allowed.
+        """
+        check_same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
+        check_same("the seed", state.seed, self.given.seed, "pass the same seed=")
+        check_same("the order", state.order, self.order(), "build the pipe as it was")
+        before = self._state_sources, self._segments, self._run, self.step
+        try:
+            self._load(state, allow)
+        except BaseException:
+            self._state_sources, self._segments, self._run, self.step = before
+            raise
+
+    def _load(self, state: PlanState, allow: Collection[str]) -> None:
+        now = self.data.digests()
+        there = [digest for number, digest in enumerate(state.sources) if number not in state.removed]
+        changed = set()
+        if set(there) != set(now):
+            _allowed("sources", f"{len(there)} sources, and this pipe others: {_others(there, now)}", allow)
+            changed.add("sources")
+        self._state_sources = list(state.sources)
+        sources = self._run_sources()
+        self._segments = [_segment(one, sources) for one in state.segments]
+        begun = self._segments[-1]
+        if not changed and state.weights != self.data.weights_digest():
+            _allowed("weights", _other_weights(begun.weights, sources), allow)
+            changed.add("weights")
+        batch = self.global_batch()
+        if batch != begun.global_batch:
+            _allowed("batch", f"a global batch of {begun.global_batch}, and this loader {batch}", allow)
+            changed.add("batch")
+        self._run, self.step = None, state.step
+        if changed:
+            held = sources.weights_at(state.position) if changed & {"sources", "weights"} else begun.weights
+            begins_order = bool(changed & {"sources", "weights"}) or (
+                sources.tail == "drop" and len(sources.samples) > 1
+            )
+            none = [0] * len(state.draws)
+            given, left = (state.given or none, state.left or none) if begins_order else ([], [])
+            self._segments.append(
+                RunSegment(
+                    state.step,
+                    state.position,
+                    state.epoch,
+                    batch,
+                    held,
+                    _filled(state.draws, sources),
+                    state.epoch_step,
+                    state.epoch_position,
+                    _filled(given, sources) if begins_order else (),
+                    _filled(left, sources) if begins_order else (),
+                )
+            )
+            self.run()  # raises where that cannot be
+            return
+        run = self.run()
+        epoch = run.epoch_of(state.step)
+        saved = (state.position, state.epoch, tuple(state.draws), state.epoch_step, state.epoch_position)
+        planned = (run.position(state.step), epoch.number, run.counts(state.position))
+        if saved != (*planned, epoch.first_step, epoch.first_position):
+            raise damaged("its numbers are not those of its step")
+
+
+def _segment(saved: Segment, sources: Sources) -> RunSegment:
+    weights, draws = _filled(saved.weights, sources), _filled(saved.draws, sources)
+    given, left = (_filled(one, sources) if saved.given else () for one in (saved.given, saved.left))
+    return RunSegment(
+        saved.step,
+        saved.position,
+        saved.epoch,
+        saved.global_batch,
+        weights,
+        draws,
+        saved.epoch_step,
+        saved.epoch_position,
+        given,
+        left,
+    )
+
+
+def _filled(numbers: list[int], sources: Sources) -> tuple[int, ...]:
+    """Return numbers, one a source of the run: 0 for those that came later."""
+    return tuple(numbers) + (0,) * (len(sources.samples) - len(numbers))
+
+
+def _allowed(change: str, what: str, allow: Collection[str]) -> None:
+    if change not in allow:
+        raise StateError.at(
+            f"the state was taken with {what}",
+            todo=f"build it as it was, or go on with the change: load_state_dict(state, allow={{{change!r}}})",
+        )
+
+
+def _other_weights(then: tuple[int, ...], sources: Sources) -> str:
+    now = sources.schedule[0][1]
+    if len(sources.schedule) > 1 or now == then:
+        return "another schedule of weights"
+    return f"the weights {then} of 65,536, and this pipe {now}"
+
+
+def _others(then: list[str], now: list[str]) -> str:
+    gone, new = len(set(then) - set(now)), len(set(now) - set(then))
+    return f"{gone} of them are gone, {new} are new"
 
 
 class PlannedPasses(Passes):

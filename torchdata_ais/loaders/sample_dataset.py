@@ -8,17 +8,17 @@ from typing import Any, SupportsIndex
 
 from torch.utils.data import Dataset
 
-from torchdata_ais.arguments import check_function, checked
+from torchdata_ais._util.arguments import check_function, checked
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
 from torchdata_ais.index import IndexedSamples, ShardsFrom, opened_index
+from torchdata_ais.index.listing_check import compare_with_listing
+from torchdata_ais.pipes.base.pickle_check import received, sendable
+from torchdata_ais.pipes.base.sources import StageTransport
 from torchdata_ais.reading.by_index import IndexedReader
 from torchdata_ais.reading.joined import JoinedIndexes, read_whole
-from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
-from torchdata_ais.reading.samples import naming_index, sample_of, url_of_shard
+from torchdata_ais.reading.runs import naming_index, sample_of, url_of_shard
 from torchdata_ais.samples import Sample, pack_place
-from torchdata_ais.stage.sending import received, sendable
-from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import Cluster, ObjectCache, Retry, given_options
 
 

@@ -1,4 +1,4 @@
-"""The state of a loader: what `state_dict` returns, how ranks' states are merged, who resumes what.
+"""State of a loader, and of a pipe without loader.
 
 A state belongs to one rank. It holds, packed, where each of its workers stood at the last batch the user received;
 samples are named by their place in the data set, never stored. On the same topology each worker continues its own
@@ -13,8 +13,11 @@ from dataclasses import replace
 from itertools import count, islice, zip_longest
 from typing import Any
 
+from torchdata_ais._util.world import instance_of
 from torchdata_ais.errors import StateError
 from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.checkpoint.ledger import restore, save, stage_names
 from torchdata_ais.state import (
     MergedState,
     PlanState,
@@ -29,7 +32,6 @@ from torchdata_ais.state import (
     pack,
     to_plain,
 )
-from torchdata_ais.world import instance_of
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -244,3 +246,46 @@ def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
         StateError: It is something else, or damaged.
     """
     return to_plain(from_plain(state))
+
+
+def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
+    """Return where the iteration of `pipe` stands, after the item received last.
+
+    Args:
+        pipe: The last stage of a chain that is being iterated in this process.
+
+    Raises:
+        StateError: A stage that a checkpoint cannot pass through; names it.
+
+    Example:
+        >>> from torchdata_ais import AISSourceLister
+        >>> from torchdata_ais.testing import example_shards
+        >>> pipe = AISSourceLister(example_shards()).load_tar().group_samples().decode()
+        >>> items = iter(pipe)
+        >>> next(items)["cls"], next(items)["cls"]
+        (0, 1)
+        >>> state = state_dict(pipe)
+        >>> load_state_dict(pipe, state)
+        >>> [sample["cls"] for sample in pipe]
+        [2, 3, 4, 5]
+    """
+    state = StreamState(stages=stage_names(pipe))
+    stands = save(pipe)
+    if stands is not None:
+        state.instances = [stands]
+    return to_plain(state)
+
+
+def load_state_dict(pipe: IterDataPipe[Any], state: dict[str, Any]) -> None:
+    """Make the next iteration of `pipe` go on where `state` was taken; the ones after it are whole epochs again.
+
+    Args:
+        pipe: A chain of the same stages.
+        state: What `state_dict` returned.
+
+    Raises:
+        StateError: It is none, damaged, of another pipeline, or of several workers.
+    """
+    instances = check_single(state, stage_names(pipe)).instances
+    if instances is not None:
+        restore(pipe, instances[0])

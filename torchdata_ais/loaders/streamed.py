@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import torch
 from typing_extensions import override
 
+from torchdata_ais._util.formatting import count_text
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
-from torchdata_ais.loaders.meeting import Meeting
-from torchdata_ais.loaders.passes import Passes, PassOptions, another_epoch
+from torchdata_ais.loaders.epoch_runner import Passes, PassOptions, another_epoch
+from torchdata_ais.loaders.rank_setup import Meeting
 from torchdata_ais.loaders.state import check_state, plans_for
-from torchdata_ais.shown import count_text
-from torchdata_ais.stage.checkpoint import stage_names
-from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.upstream import is_sharding, upstream
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.upstream import is_sharding, upstream
+from torchdata_ais.pipes.checkpoint.ledger import stage_names
 from torchdata_ais.state import MergedState, StreamState, unpack
-from torchdata_ais.world import World
 
 _log = logging.getLogger("torchdata_ais")
 

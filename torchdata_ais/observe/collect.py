@@ -6,12 +6,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from torchdata_ais.observe.records import Recorded
-from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.meter import items_of, meter_of
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe
-from torchdata_ais.stage.stats import StageStats
-from torchdata_ais.stage.upstream import parents, upstream
+from torchdata_ais.observe.diagnosis.batch_records import Recorded
+from torchdata_ais.pipes.base.meter import StageStats, items_of, meter_of
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
+from torchdata_ais.pipes.base.torch_stages import stage_of
+from torchdata_ais.pipes.base.upstream import parents, upstream
 
 
 class StageCounts(msgspec.Struct):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torchdata_ais._util.formatting import html_table
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.checkpoint import Obstacle, obstacle_of
-from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.upstream import parents, upstream
-from torchdata_ais.tables import html_table
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.torch_stages import stage_of
+from torchdata_ais.pipes.base.upstream import parents, upstream
+from torchdata_ais.pipes.checkpoint.ledger import Obstacle, obstacle_of
 
 _WIDTH = 64
 

@@ -1,21 +1,19 @@
-"""``.batched()`` and ``.unbatched()``: n samples to one batch of columns, and back."""
+""".batched(), .unbatched(), .listed() and .unlisted()."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais._util.arguments import check_function, check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.collate import Batch, DictBatch, Ragged, collate_columns
-from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.lists import lists_of
-from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.rows import BatchRows, Memory
-from torchdata_ais.stage.slots import SlotBatcher, maker_of_rows, planned_above, say_no_steps
+from torchdata_ais.pipes.base.collate import Batch, BatchRows, DictBatch, Memory, Ragged, collate_columns
+from torchdata_ais.pipes.base.contract import Effect, MemoryBound
+from torchdata_ais.pipes.base.each_item import lists_of
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.policy import note_place
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.planned.batches import SlotBatcher, maker_of_rows, planned_above, say_no_steps
 
 _KINDS: dict[type, Callable[[Any], Any]] = {tuple: Batch, dict: DictBatch}
 """What columns of ours are made to, so that a `DataLoader` knows them."""
@@ -210,3 +208,99 @@ def _row(column: Any, index: int) -> Any:
     if isinstance(column, dict):
         return {name: _row(inner, index) for name, inner in column.items()}
     return column[index]
+
+
+@stage("listed")
+class ListBatcher(Pipe[list[Any]]):
+    """Put `batchsize` items into a list (``.listed(64)``), without making columns of them.
+
+    Args:
+        source: Pipe of anything.
+        batchsize: Items a list.
+        partial: Whether to yield the last list when it is shorter; each worker has one.
+
+    Yields:
+        Lists of items.
+
+    Order:
+        That of the source.
+
+    Memory:
+        `batchsize` items.
+
+        >>> ListBatcher([], 64).memory_bound().text
+        '64 items'
+
+    Example:
+        >>> list(ListBatcher(range(5), 2))
+        [[0, 1], [2, 3], [4]]
+    """
+
+    resumable = True
+
+    def __init__(self, source: Any, batchsize: int = 20, partial: bool = True) -> None:
+        super().__init__(source)
+        if batchsize < 1:
+            raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+        self._batchsize = batchsize
+        self._partial = partial
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds at most in one process; see "Memory" above."""
+        return MemoryBound(f"{self._batchsize} items")
+
+    def effect(self) -> Effect:
+        return Effect("batches", self._batchsize, self._partial, keeps_place=False)
+
+    def arguments(self) -> str:
+        return f"{self._batchsize}" if self._partial else f"{self._batchsize}, partial=False"
+
+    def _items(self) -> Iterator[list[Any]]:
+        yield from lists_of(self._source, self._batchsize, self._partial)
+
+
+def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:
+    """Yield lists of `batchsize` items; the last one may be shorter, or is left out if `partial` is False."""
+    if batchsize < 1:
+        raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
+    yield from lists_of(items, batchsize, partial)
+
+
+@stage("unlisted")
+class Unlister(Pipe[Any]):
+    """Yield the items of lists (``.unlisted()``): the reverse of ``.listed(n)``.
+
+    Args:
+        source: Pipe of lists.
+
+    Yields:
+        The items.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One list.
+
+    Raises:
+        UsageError: An item is no list.
+
+    Example:
+        >>> list(Unlister([[0, 1], [], [2]]))
+        [0, 1, 2]
+    """
+
+    gives = "more"
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        say_no_steps(self._source, "unlisted")
+
+    def _items(self) -> Iterator[Any]:
+        for items in self._source:
+            if not isinstance(items, list):
+                raise UsageError.at(
+                    f"unlisted() was given an item of type {type(items).__name__}, not a list",
+                    todo="for batches of columns use .unbatched()",
+                )
+            yield from items

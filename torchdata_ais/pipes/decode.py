@@ -1,30 +1,31 @@
-"""``.decode()``: bytes of fields to values."""
+""".decode() and .xdecode()."""
 
 from __future__ import annotations
 
+import io
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from typing_extensions import Unpack
 
+from torchdata_ais._util.arguments import check_function
 from torchdata_ais.codecs import Decoder, DecoderNames
-from torchdata_ais.codecs.place import Row
-from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.each_item import shown_function
-from torchdata_ais.stage.pipe import Pipe, as_pipe
-from torchdata_ais.stage.place import place_in
-from torchdata_ais.stage.planned import SlotStage
-from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.rows import BatchRows
-from torchdata_ais.stage.seed import mix_seed
-from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
-from torchdata_ais.stage.slots import slots_above
+from torchdata_ais.codecs.handlers import Row
+from torchdata_ais.errors import NEVER_SKIPPED, DecodeError, SampleError, UsageError
+from torchdata_ais.pipes.base.collate import BatchRows
+from torchdata_ais.pipes.base.contract import Effect, MemoryBound
+from torchdata_ais.pipes.base.each_item import EachItem, shown_function
+from torchdata_ais.pipes.base.pipe import Pipe, as_pipe
+from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError, keep_place, place_in, place_of, require_dict
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.seed import mix_seed
+from torchdata_ais.pipes.planned.batches import slots_above
+from torchdata_ais.pipes.planned.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.pipes.planned.stage import SlotStage
 
 _AT_ONCE = 8
 """Samples a thread takes at a time: taken one by one, a twentieth of the time goes into handing them over."""
@@ -239,3 +240,116 @@ def _outcome(codec: Decoder, sample: Any, seed: int | None, row: Row | None) -> 
 
 def _outcomes(codec: Decoder, tasks: list[_Task]) -> list[_Outcome]:
     return [_outcome(codec, *task) for task in tasks]
+
+
+_Function = Callable[[Any], Any] | Literal[False]
+_Rule = tuple[str, _Function]
+
+
+def _read(stream: Any) -> Any:
+    return stream.read()
+
+
+def _read_text(stream: Any) -> str:
+    return str(stream.read(), "utf-8")
+
+
+_DEFAULTS: tuple[_Rule, ...] = (("*.bin", _read), ("*.txt", _read_text))
+
+
+@stage("xdecode")
+class StreamDecoder(EachItem[Any]):
+    """Decode fields with functions that take a stream (``.xdecode(("*.npy", numpy.load), raw=False)``).
+
+    A pattern (of `fnmatch`, in lower case) is compared with the field's name in lower case, without what stands
+    before the last slash, as it is and with a dot before it: ``*.txt`` matches ``txt`` and ``left.txt``. Nothing is
+    unpickled unless a function of yours does it.
+
+    Args:
+        source: Pipe of samples.
+        *rules: ``(pattern, function)``; later ones are tried first. False instead of a function leaves the bytes.
+        must_decode: Whether a field that no pattern matches is an error; else it stays as it is.
+        defaults: Rules tried last; default ``*.bin`` (bytes) and ``*.txt`` (UTF-8).
+        on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
+        max_errors: How many samples to give up: a count, or a share of all.
+        **functions: Extension -> function: ``npy=f`` is ``("*.npy", f)``.
+
+    Yields:
+        New samples of the same class. Fields that begin with ``__`` stay. A function is given `io.BytesIO` for
+        bytes, other values as they are.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One sample.
+
+    Raises:
+        DecodeError: No rule for a field, or its function failed; names key, field, URL and cause.
+        UsageError: An item is no dict; a rule is no pattern with a function of one value.
+
+    Example:
+        >>> list(StreamDecoder([{"__key__": "a", "txt": b"cat", "n": b"7"}], n=lambda stream: int(stream.read())))
+        [{'__key__': 'a', 'txt': 'cat', 'n': 7}]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *rules: tuple[str, Callable[[Any], Any] | Literal[False]],
+        must_decode: bool = True,
+        defaults: Sequence[tuple[str, Callable[[Any], Any] | Literal[False]]] | None = None,
+        on_error: OnError = "raise",
+        max_errors: float | None = None,
+        **functions: Callable[[Any], Any] | Literal[False],
+    ) -> None:
+        super().__init__(source, on_error, max_errors)
+        by_extension = [(f"*.{extension}", function) for extension, function in functions.items()]
+        self._rules = [*(_DEFAULTS if defaults is None else defaults), *rules, *by_extension]
+        for rule in self._rules:
+            if not isinstance(rule, (tuple, list)) or len(rule) != 2 or not isinstance(rule[0], str):
+                raise UsageError.at(
+                    f"xdecode() was given {rule!r:.80}", todo='write xdecode(("*.npy", numpy.load))'
+                )
+            if rule[1] is not False:
+                check_function(rule[1], 1, f"xdecode({rule[0]!r})")
+        self._must_decode = must_decode
+
+    def _shown(self) -> list[str]:
+        return [repr(pattern) for pattern, _ in self._rules]
+
+    def _one(self, item: Any) -> dict[str, Any]:
+        sample = require_dict(item, "xdecode")
+        return keep_place({field: self._value(sample, field) for field in sample}, sample)
+
+    def _value(self, sample: dict[str, Any], field: str) -> Any:
+        value = sample[field]
+        if field.startswith("__"):
+            return value
+        function = self._function(field, sample)
+        if not function:
+            return value
+        try:
+            return function(io.BytesIO(value) if isinstance(value, bytes) else value)
+        except Exception as error:
+            if isinstance(error, (SampleError, *NEVER_SKIPPED)):
+                raise
+            raise DecodeError.at(
+                f"the field {field!r} of the sample {sample.get('__key__')!r} cannot be decoded:"
+                f" {type(error).__name__}: {error}",
+                todo="mend the data, or skip such samples with xdecode(on_error='skip')",
+                **place_of(sample, field),
+            ) from error
+
+    def _function(self, field: str, sample: dict[str, Any]) -> Any:
+        name = field.rpartition("/")[2].lower()
+        for pattern, function in reversed(self._rules):
+            if fnmatchcase(name, pattern) or fnmatchcase("." + name, pattern):
+                return function
+        if self._must_decode and not name.startswith("__"):
+            raise DecodeError.at(
+                f"no rule of xdecode is for the field {field!r}",
+                todo=f'give one: xdecode(("*.{name}", function)), or keep such fields with must_decode=False',
+                **place_of(sample, field),
+            )
+        return False

@@ -6,20 +6,18 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from torchdata_ais.arguments import check_text
-from torchdata_ais.error_text import Remedy, in_programs
+from torchdata_ais._util.arguments import check_text
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, NonAdjacentKeyError, UsageError
+from torchdata_ais.errors.text import Remedy, in_programs
+from torchdata_ais.pipes.base.contract import MemoryBound
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.torch_stages import stage_of
+from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.pipes.load_tar import AISFileLoader
-from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.reading.runs import Run, RunMember
-from torchdata_ais.reading.samples import sample_of
+from torchdata_ais.reading.runs import KeySet, Run, RunMember, sample_of
 from torchdata_ais.samples import Sample, shown_fields, split_name
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.urls import MemberPath
 
 _OPEN_SHARDS = 64  # what is taken where no load_tar stands above

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.named_sources import describe, key_of, options_of, place_named
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.transport import StageTransport
+from torchdata_ais.pipes.base.contract import MemoryBound
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.sources import StageTransport, describe, key_of, options_of, place_named
 from torchdata_ais.store import Cluster, PackedURLs, list_objects
 from torchdata_ais.urls import ObjectURL, expand_template, redact
 

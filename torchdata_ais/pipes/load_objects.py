@@ -6,17 +6,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais._util.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
-from torchdata_ais.stage.above import ensure_sharded
-from torchdata_ais.stage.bound import MemoryBound, mib
-from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.load_state import place_of
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.stats import StageStats
-from torchdata_ais.stage.transport import StageTransport
+from torchdata_ais.pipes.base.contract import Effect, MemoryBound, mib
+from torchdata_ais.pipes.base.graph_rewrite import ensure_sharded
+from torchdata_ais.pipes.base.meter import StageStats
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.sources import StageTransport
+from torchdata_ais.pipes.checkpoint.load_state import place_of
 from torchdata_ais.store import BlockSource, Cluster, Retry, given_options, open_blocks
 
 

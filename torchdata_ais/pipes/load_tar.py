@@ -8,24 +8,21 @@ from typing import Any
 
 from typing_extensions import Self
 
-from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais._util.arguments import check_function, check_number
 from torchdata_ais.errors import NotFoundError
+from torchdata_ais.pipes.base.contract import MemoryBound, Reader, mib
+from torchdata_ais.pipes.base.graph_rewrite import ensure_sharded
+from torchdata_ais.pipes.base.meter import StageStats, meter_of, metered
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError, note_place
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.seed import EpochSeed, seed_shufflers
+from torchdata_ais.pipes.base.sources import StageTransport
+from torchdata_ais.pipes.base.torch_stages import stage_of
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.checkpoint.load_state import LoadState, Resume
 from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions, Watch
 from torchdata_ais.reading.runs import Run
-from torchdata_ais.stage.above import ensure_sharded
-from torchdata_ais.stage.bound import MemoryBound, mib
-from torchdata_ais.stage.contract import Reader
-from torchdata_ais.stage.core import stage_of
-from torchdata_ais.stage.load_state import LoadState, Resume
-from torchdata_ais.stage.meter import meter_of, metered
-from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import EpochSeed, seed_shufflers
-from torchdata_ais.stage.stats import StageStats
-from torchdata_ais.stage.transport import StageTransport
-from torchdata_ais.stage.upstream import upstream
 from torchdata_ais.state import Part, ReaderState
 from torchdata_ais.store import Cluster, ObjectCache, Retry, given_options, with_neighbours
 from torchdata_ais.urls import MemberPath

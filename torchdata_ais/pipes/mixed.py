@@ -8,12 +8,12 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais._util.arguments import check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.below_plan import below_plan
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe, check_source
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import EpochSeed, Seeded
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe, as_pipe, check_source
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.seed import EpochSeed, Seeded
+from torchdata_ais.pipes.base.upstream_check import below_plan
 
 _END = object()
 

@@ -7,16 +7,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal
 
-from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais._util.arguments import check_function, check_number
 from torchdata_ais.errors import UsageError
+from torchdata_ais.pipes.base.collate import collate_columns
+from torchdata_ais.pipes.base.contract import Effect, MemoryBound
+from torchdata_ais.pipes.base.policy import note_place
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.planned.batches import SlotBatcher, planned_above
+from torchdata_ais.pipes.planned.stage import PlannedStage, SlotStage
 from torchdata_ais.reading.packing import Grouping
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.collate import collate_columns
-from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.planned import PlannedStage, SlotStage
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.slots import SlotBatcher, planned_above
 
 Packs = list[list[Any]]
 

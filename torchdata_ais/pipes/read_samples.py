@@ -8,26 +8,24 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
-from torchdata_ais.arguments import check_number, check_seed
+from torchdata_ais._util.arguments import check_number, check_seed
 from torchdata_ais.errors import AISError, TransportError
 from torchdata_ais.index import IndexedSamples, Mixture, ShardsFrom
+from torchdata_ais.index.listing_check import compare_with_listing
+from torchdata_ais.pipes.base.contract import Effect, MemoryBound, mib
+from torchdata_ais.pipes.base.meter import StageStats
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.seed import NextEpoch
+from torchdata_ais.pipes.base.sources import StageTransport
 from torchdata_ais.pipes.list_ais import AISSourceLister
+from torchdata_ais.pipes.planned.stage import PlannedStage
 from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.by_index import IndexedReader
-from torchdata_ais.reading.listed import compare_with_listing
 from torchdata_ais.reading.open_shard import Safety
-from torchdata_ais.reading.planned import PlannedReading
-from torchdata_ais.reading.planned_data import PlannedData
+from torchdata_ais.reading.planned import PlannedData, PlannedReading
 from torchdata_ais.samples import PlannedSample
-from torchdata_ais.stage.bound import MemoryBound, mib
-from torchdata_ais.stage.contract import Effect
-from torchdata_ais.stage.next_epoch import NextEpoch
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.planned import PlannedStage
-from torchdata_ais.stage.policy import ErrorPolicy, OnError
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.stats import StageStats
-from torchdata_ais.stage.transport import StageTransport
 from torchdata_ais.store import Cluster, ObjectCache, Retry, StoreOptions, given_options
 
 

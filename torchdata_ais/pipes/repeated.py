@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.arguments import check_number
+from torchdata_ais._util.arguments import check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.above import ensure_sharded
-from torchdata_ais.stage.pipe import IterDataPipe, Pipe, as_pipe
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import mix_seed
-from torchdata_ais.stage.shared_seed import (
+from torchdata_ais.pipes.base.graph_rewrite import ensure_sharded
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe, as_pipe
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.seed import mix_seed
+from torchdata_ais.pipes.planned.batches import say_no_steps
+from torchdata_ais.pipes.planned.shared_seed import (
     SharedEpochSeed,
     instances_of,
     reseed,
     sharder_above,
     with_shared_seed,
 )
-from torchdata_ais.stage.slots import say_no_steps
 
 
 class Passes:

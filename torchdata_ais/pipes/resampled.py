@@ -1,4 +1,4 @@
-"""``.resampled()``: shards drawn at random, with replacement, without end."""
+""".resampled(), .split_by_node() and .split_by_worker()."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from itertools import count
 from typing import Any
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import EpochSeed, Seeded, mix_seed
-from torchdata_ais.stage.shared_seed import sharder_above
+from torchdata_ais.pipes.base.contract import MemoryBound
+from torchdata_ais.pipes.base.graph_rewrite import ensure_sharded
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe, as_pipe
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.seed import EpochSeed, Seeded, mix_seed
+from torchdata_ais.pipes.planned.shared_seed import sharder_above
 
 
 @stage("resampled")
@@ -81,3 +82,58 @@ class Resampler(Pipe[Any], Seeded):
             return
         for _ in count() if self._n is None else range(self._n):
             yield items[int(rng.random() * len(items))]
+
+
+@stage("split_by_node")
+class SplitByNode(Pipe[Any]):
+    """Split shards over ranks and workers (``.split_by_node()``); makes torch's ``.sharding_filter()``.
+
+    Ranks and workers are split in one step, the only one for which loaders keep the shuffle before it the same
+    everywhere. So ``.split_by_node()``, ``.split_by_worker()``, one after the other, or none at all before
+    ``.load_tar()``, come to the same: every shard is read by exactly one worker of one rank.
+
+    Args:
+        source: Pipe of shards.
+
+    Yields:
+        The items of this worker: every `n`-th, for `n` ranks times workers.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One item.
+
+    Example:
+        >>> pipe = SplitByNode(range(6))
+        >>> pipe.apply_sharding(3, 1)
+        >>> list(pipe)
+        [1, 4]
+    """
+
+    def __new__(cls, source: Any) -> IterDataPipe[Any]:  # type: ignore[misc]
+        """Return a sharding filter over `source`, or `source` itself if it has one."""
+        return ensure_sharded(as_pipe(source))
+
+
+@stage("split_by_worker")
+class SplitByWorker(SplitByNode):
+    """Split shards over ranks and workers (``.split_by_worker()``): another name of `SplitByNode`.
+
+    Args:
+        source: Pipe of shards.
+
+    Yields:
+        The items of this worker.
+
+    Order:
+        That of the source.
+
+    Memory:
+        One item.
+
+    Example:
+        >>> pipe = SplitByWorker(range(6))
+        >>> SplitByWorker(pipe) is pipe
+        True
+    """

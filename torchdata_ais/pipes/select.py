@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.arguments import check_function
+from torchdata_ais._util.arguments import check_function
 from torchdata_ais.errors import UsageError
-from torchdata_ais.stage.each_item import DROPPED, EachItem, shown_function
-from torchdata_ais.stage.pipe import Pipe, as_pipe
-from torchdata_ais.stage.policy import OnError
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.pipes.base.each_item import DROPPED, EachItem, shown_function
+from torchdata_ais.pipes.base.pipe import Pipe, as_pipe
+from torchdata_ais.pipes.base.policy import OnError
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.planned.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 
 
 @stage("select")

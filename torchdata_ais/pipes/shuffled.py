@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchdata_ais.arguments import check_number
-from torchdata_ais.stage.bound import MemoryBound
-from torchdata_ais.stage.pipe import Pipe
-from torchdata_ais.stage.registry import stage
-from torchdata_ais.stage.seed import EpochSeed, Seeded
+from torchdata_ais._util.arguments import check_number
+from torchdata_ais.pipes.base.contract import MemoryBound
+from torchdata_ais.pipes.base.pipe import Pipe
+from torchdata_ais.pipes.base.registry import stage
+from torchdata_ais.pipes.base.seed import EpochSeed, Seeded
 from torchdata_ais.state import GeneratorState, StageState, damaged
 
 _END = object()

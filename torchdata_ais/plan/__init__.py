@@ -7,7 +7,7 @@ from torchdata_ais.plan.mixture import DENOMINATOR, Quota, round_weights
 from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop
 from torchdata_ais.plan.permutation import Permutation
 from torchdata_ais.plan.run import PLAN_VERSION, Epoch, Run, RunSegment, Shuffle, Sources
-from torchdata_ais.plan.slots import Slots, Tail
+from torchdata_ais.plan.steps import Slots, Tail
 
 __all__ = [
     "DENOMINATOR",

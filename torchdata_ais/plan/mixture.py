@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.plan.hashing import Integers
+from torchdata_ais.plan.permutation import Integers
 
 DENOMINATOR = 1 << 16
 

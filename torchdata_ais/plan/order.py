@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.plan.hashing import Integers, derived_key
 from torchdata_ais.plan.mixture import Quota
-from torchdata_ais.plan.permutation import Permutation
+from torchdata_ais.plan.permutation import Integers, Permutation, derived_key
 
 Stop = Literal["first", "all", "never"]
 _ENDLESS = 1 << 62

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from torchdata_ais.plan.hashing import Integers, derived_key
-from torchdata_ais.plan.permutation import Permutation
+from torchdata_ais.plan.permutation import Integers, Permutation, derived_key
 
 _WINDOW = 1 << 16  # samples that are packed together
 _EMPTY = 0.0003  # of the budget: a pack with more room than that is packed anew with the next window

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.plan.hashing import Integers
 from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop, cut_to_round
-from torchdata_ais.plan.slots import Slots, Tail, too_large
+from torchdata_ais.plan.permutation import Integers
+from torchdata_ais.plan.steps import Slots, Tail, too_large
 
 PLAN_VERSION = 2
 """Which function of the position the order is; kept in states."""

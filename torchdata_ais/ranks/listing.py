@@ -1,8 +1,10 @@
-"""What a pipe reads, listed once in the main process: handed to the workers, and compared between ranks."""
+"""Listing and sharding over ranks."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,18 +12,20 @@ from typing import Any, cast
 import msgspec
 import xxhash
 
+from torchdata_ais._util.world import instance_of
 from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.pipes.base.contract import Reader
+from torchdata_ais.pipes.base.pipe import IterDataPipe, ShardingFilter
+from torchdata_ais.pipes.base.torch_pipes import SHARDING_PRIORITIES, IterableWrapper, apply_sharding
+from torchdata_ais.pipes.base.torch_pipes import Shuffler as CoreShuffler
+from torchdata_ais.pipes.base.upstream import parents, upstream
 from torchdata_ais.pipes.list_ais import AISSourceLister
+from torchdata_ais.pipes.planned.batches import SlotBatcher
+from torchdata_ais.pipes.planned.shared_seed import SharedSeed
+from torchdata_ais.pipes.planned.stage import PlannedStage
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.stage.contract import Reader
-from torchdata_ais.stage.datapipes import IterableWrapper
-from torchdata_ais.stage.datapipes import Shuffler as CoreShuffler
-from torchdata_ais.stage.pipe import IterDataPipe, ShardingFilter
-from torchdata_ais.stage.shared_seed import SharedSeed
-from torchdata_ais.stage.slots import SlotBatcher
-from torchdata_ais.stage.upstream import parents, upstream
 from torchdata_ais.store import PackedURLs
-from torchdata_ais.store.packed_urls import OURS, Row
+from torchdata_ais.store.objects.packed_urls import OURS, Row
 from torchdata_ais.urls import ObjectURL, parse_url, redact, shown_url
 
 _OBJECTS = "/v1/objects/"
@@ -261,3 +265,40 @@ def shown(name: str) -> str:
         return parse_url("http://h" + name).uri if name.startswith(_OBJECTS) else redact(name)
     except UsageError:
         return redact(name)
+
+
+_TRAVERSING = threading.Lock()
+"""torch looks at one graph at a time, and raises in a second thread that tries."""
+
+os.register_at_fork(
+    before=_TRAVERSING.acquire, after_in_parent=_TRAVERSING.release, after_in_child=_TRAVERSING.release
+)
+
+
+def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
+    """Make `pipe` the `instance`-th of `number` in this process.
+
+    What another loader left in its sharding filters is taken out first: torch refuses to mix kinds of splits.
+    """
+    for stage in upstream(pipe):
+        if isinstance(stage, ShardingFilter):
+            stage.groups.clear()
+            stage._update_num_of_instances()
+        elif isinstance(stage, PlannedStage):
+            stage.forget_split()
+    if number > 1:
+        with _TRAVERSING:
+            apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
+
+
+def number_ranks_first(stages: Iterable[Any]) -> None:
+    """Number the instances of the filters that were split over ranks and workers: ranks first.
+
+    torch numbers the workers of rank 0 first: with 6 shards over 2 ranks of 2 workers rank 0 would get 4 of them.
+    """
+    for stage in stages:
+        if isinstance(stage, ShardingFilter) and stage.sharding_group_filter is None:
+            ranks, rank = stage.groups.get(SHARDING_PRIORITIES.DISTRIBUTED, (1, 0))
+            workers, worker = stage.groups.get(SHARDING_PRIORITIES.MULTIPROCESSING, (1, 0))
+            if ranks * workers == stage.num_of_instances:
+                stage.instance_id = instance_of(rank, ranks, worker)

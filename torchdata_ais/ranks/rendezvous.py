@@ -1,4 +1,4 @@
-"""How a loader begins: the ranks list once, see the same data, or all end with an error that names the difference.
+"""Rendezvous of ranks at the start of a loader.
 
 Over the store of torch.distributed alone. Rank 0 lists, and says what it was told and has found; the others compare
 that with what they were told, take its listing (or, where that is large, make their own and compare), and answer;
@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
 import xxhash
 
+from torchdata_ais._util.world import World
 from torchdata_ais.errors import AISError, ObjectChangedError, UsageError
-from torchdata_ais.ranks.alive import Ranks, join_ranks
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.planned.batches import check_planned
+from torchdata_ais.ranks.group import Ranks, join_ranks
+from torchdata_ais.ranks.heartbeat import share_on_machine
 from torchdata_ais.ranks.listing import (
     Listing,
     Table,
@@ -29,12 +36,7 @@ from torchdata_ais.ranks.listing import (
     rows_of,
     shown,
 )
-from torchdata_ais.ranks.machine import share_on_machine
-from torchdata_ais.stage.pipe import IterDataPipe
-from torchdata_ais.stage.slots import check_planned
-from torchdata_ais.stage.upstream import upstream
-from torchdata_ais.store.packed_urls import Row
-from torchdata_ais.world import World
+from torchdata_ais.store.objects.packed_urls import Row
 
 SHARED_BYTES = 4 << 20
 """The largest listing, compressed, that is handed on; a larger one every rank makes for itself."""
@@ -288,3 +290,45 @@ def _summary(table: Table) -> _Summary:
 
 def _packed(value: msgspec.Struct) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(value), 1)
+
+
+_TOGETHER = 64  # so many ranks may begin at once
+_STARTS_A_SECOND = 500.0  # workers whose first requests a cluster takes beside its other work
+_LONGEST_S = 30.0
+
+
+def spread_of(processes: int, workers: int, given_s: float | None = None) -> float:
+    """Return over how many seconds the ranks of a job begin.
+
+    Args:
+        processes: How many begin.
+        workers: Workers of each.
+        given_s: What the program says; None: nothing for up to 64 ranks, else as long as 500 workers begin a second,
+            30 s at most.
+
+    Example:
+        >>> spread_of(64, 8), spread_of(1000, 8), spread_of(10_000, 8), spread_of(10_000, 8, given_s=2.0)
+        (0.0, 16.0, 30.0, 2.0)
+    """
+    if given_s is not None:
+        return given_s
+    return 0.0 if processes <= _TOGETHER else min(_LONGEST_S, processes * workers / _STARTS_A_SECOND)
+
+
+def delay_of(process: int, processes: int, spread_s: float) -> float:
+    """Return how many seconds the process waits: the first none, the last nearly all.
+
+    Example:
+        >>> [delay_of(process, 4, 10.0) for process in range(4)]
+        [0.0, 2.5, 5.0, 7.5]
+    """
+    return spread_s * process / processes
+
+
+def wait_for_turn(world: World, workers: int, given_s: float | None, ranks: Ranks | None) -> None:
+    """Wait until this process may begin; the others hear meanwhile that it lives."""
+    process, processes = world.members
+    delay_s = delay_of(process, processes, spread_of(processes, workers, given_s))
+    if delay_s > 0:
+        with nullcontext() if ranks is None else ranks.alive():
+            time.sleep(delay_s)

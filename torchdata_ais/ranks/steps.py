@@ -18,10 +18,9 @@ from typing import Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.ranks.alive import Ranks
-from torchdata_ais.ranks.beats import LifeSigns
-from torchdata_ais.ranks.connection import BLOCKS_S, own_connection
-from torchdata_ais.ranks.intervals import interval_of
+from torchdata_ais.ranks.group import BLOCKS_S, Ranks, own_connection
+from torchdata_ais.ranks.heartbeat import LifeSigns
+from torchdata_ais.ranks.start_heartbeat import interval_of
 
 _ENDED = 1 << 40
 """Added once by each rank that has no step any more, on top of a one for each question."""

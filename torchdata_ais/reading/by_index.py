@@ -1,22 +1,384 @@
-"""Samples read by their references: in the order asked for, with a window of bytes ahead.
+"""Samples by index, fetched ahead.
 
 Neighbours in a shard come as one range; scattered samples as a batch of ranges, where the cluster has that and answers
 it rightly (`Fetching`). A request is sent only when its bytes fit into the window. What came is looked at in the
 consumer's thread: bytes that are not those of the sample are asked for once more, alone, before that is an error.
+
+Threads fetch what is to come, and read every answer to its end without waiting for the consumer: storage cuts readers
+that are slow. Files are read in the consumer's thread.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from torchdata_ais.errors import AISError, SampleIndexError
-from torchdata_ais.reading.fetching import Chunk, Fetching, Piece, place_of
-from torchdata_ais.reading.pieces import run_in
-from torchdata_ais.reading.requests import Wanted, chunks_in, window_at_first
-from torchdata_ais.reading.runs import Run
-from torchdata_ais.store import ObjectCache, Stats, StoreOptions, keep_memory
+import xxhash
+
+from torchdata_ais._util.files import open_regular
+from torchdata_ais.errors import AISError, ReadError, SampleIndexError, ShardError, TruncatedShardError
+from torchdata_ais.index import SampleReference, stored_text
+from torchdata_ais.reading.requests import (
+    THREADS,
+    Request,
+    Wanted,
+    chunks_in,
+    requests_for,
+    together,
+    window_at_first,
+)
+from torchdata_ais.reading.runs import Run, whole_runs
+from torchdata_ais.samples import is_apple_double, split_name
+from torchdata_ais.store import (
+    Cancel,
+    Cancelled,
+    Facts,
+    ObjectCache,
+    Pace,
+    Stats,
+    StoreOptions,
+    batch_group,
+    keep_memory,
+    pace_of,
+    read_batch,
+    read_range,
+)
+from torchdata_ais.tar import Link, Member, TarReader
+from torchdata_ais.urls import ObjectURL, parse_url
+
+_LIVENESS_S = 1.0
+_CLOSE_S = 1.0
+_SHARDS = 4096  # of which is kept where they lie
+
+logger = logging.getLogger("torchdata_ais")
+
+Piece = bytes | memoryview | AISError
+place_of = lru_cache(_SHARDS)(parse_url)
+
+
+class Chunk:
+    """Samples that are asked for together, and what has come of them."""
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self.wanted = wanted
+        self.requests = requests_for(wanted)
+        self.size = sum(request.length for request in self.requests)
+        self.pieces: list[Piece | None] = [None] * len(wanted)
+        self.in_files: dict[
+            int, Request
+        ] = {}  # read in the consumer's thread, by each place a request is for
+
+    def fill(self, request: Request, came: bytes | AISError) -> None:
+        """Note what came of a request: of several samples views, their members are copied."""
+        data = memoryview(came) if isinstance(came, bytes) and len(request.wanted) > 1 else came
+        for place in request.wanted:
+            reference = self.wanted[place].reference
+            if isinstance(data, memoryview):
+                start = reference.start - request.start
+                self.pieces[place] = data[start : start + reference.size]
+            else:
+                self.pieces[place] = _with_key(data, reference) if isinstance(data, AISError) else data
+
+
+class Fetching:
+    """Fetches what is asked for, in the order in which it was.
+
+    Args:
+        options: Transport settings of each source.
+        cache: Where whole shards are kept, if they are to be.
+        stats: Counts bytes, retries, and what the consumer waited for.
+
+    Memory: what is asked for; 512 KiB a batch under way (`ChunkedBody`).
+    """
+
+    def __init__(self, options: Sequence[StoreOptions], cache: ObjectCache | None, stats: Stats) -> None:
+        self._options, self._cache, self._stats = options, cache, stats
+        self._ready = threading.Condition()  # there is something to fetch
+        self._there = threading.Condition()  # what the consumer waits for has come
+        self._awaited: Chunk | None = None
+        self._tasks: deque[tuple[Chunk, list[Request]]] = deque()  # of a chunk, those that are sent as one
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._cancels: set[Cancel] = set()
+        self._closed = False
+        self._groups: dict[tuple[int, str], tuple[tuple[str, ...], Pace | None]] = {}  # of the last shards
+
+    def ask(self, chunk: Chunk) -> None:
+        """Have the bytes of a chunk fetched; those in files are read when it is their turn."""
+        remote = []
+        for request in chunk.requests:
+            if place_of(request.shard.name).kind == "file":
+                _will_need(request)
+                chunk.in_files.update(dict.fromkeys(request.wanted, request))
+            else:
+                remote.append(request)
+        with self._ready:
+            tasks = [(chunk, requests) for requests in together(remote, self._group_of)]
+            self._tasks.extend(tasks)
+            missing = min(THREADS - len(self._threads), len(self._tasks) - self._idle)
+            for _ in range(missing):
+                thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._ready.notify(len(tasks))
+
+    def piece(self, chunk: Chunk, place: int) -> Piece:
+        """Return what came of a sample; wait for it, or read it, if it is in a file."""
+        piece = chunk.pieces[place]
+        if piece is not None:
+            return piece
+        if place in chunk.in_files:
+            request = chunk.in_files[place]
+            chunk.fill(request, self._fetched(request))
+            return chunk.pieces[place] or b""
+        begin = time.monotonic()
+        with self._there:
+            self._awaited = chunk
+            while (piece := chunk.pieces[place]) is None:
+                if not any(thread.is_alive() for thread in self._threads):
+                    raise ReadError.at("the fetching threads are gone", todo="iterate anew")
+                self._there.wait(_LIVENESS_S)
+            self._awaited = None
+        self._stats.wait_s += time.monotonic() - begin
+        return piece
+
+    def alone(self, wanted: Wanted) -> Piece:
+        """Return the bytes of one sample, asked for alone and in this thread."""
+        reference = wanted.reference
+        request = Request(wanted.source, reference.shard, reference.start, reference.size, [0])
+        came = self._fetched(request)
+        return _with_key(came, reference) if isinstance(came, AISError) else came
+
+    def close(self) -> None:
+        """End the requests under way."""
+        with self._ready:
+            self._closed = True
+            self._tasks.clear()
+            self._ready.notify_all()
+            for cancel in self._cancels:
+                cancel.cancel()
+        due = time.monotonic() + _CLOSE_S
+        for thread in self._threads:  # forking with threads is for none: they are gone in a moment
+            thread.join(max(0.0, due - time.monotonic()))
+
+    def _work(self) -> None:
+        """Fetch what is asked for, until the reader is closed."""
+        while True:
+            with self._ready:
+                self._idle += 1
+                while not self._tasks and not self._closed:
+                    self._ready.wait()
+                self._idle -= 1
+                if self._closed:
+                    return
+                chunk, requests = self._tasks.popleft()
+                cancel = Cancel()
+                self._cancels.add(cancel)
+            try:
+                if len(requests) > 1:
+                    requests = self._batch(requests, chunk, cancel)
+                else:
+                    self._came(chunk, requests[0], self._fetched(requests[0], cancel))
+                    requests = []
+            except Cancelled:
+                pass  # the reader was closed
+            except BaseException as caught:  # noqa: BLE001 - given to the consumer
+                error = caught if isinstance(caught, AISError) else ReadError(repr(caught))
+                for request in requests:
+                    self._came(chunk, request, error)
+                requests = []
+            with self._ready:
+                self._cancels.discard(cancel)
+                if requests:  # what the batch did not bring is needed soonest
+                    self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
+                    self._ready.notify(len(requests))
+
+    def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:
+        chunk.fill(request, came)
+        if self._awaited is chunk:  # waking somebody takes longer than all else here
+            with self._there:
+                self._there.notify()
+
+    def _batch(self, requests: Sequence[Request], chunk: Chunk, cancel: Cancel) -> list[Request]:
+        """Ask for many ranges at once; return those that did not come: they are asked for one by one."""
+        pace, options = self._pace(requests[0]), self._options[requests[0].source]
+        missing = dict(enumerate(requests))
+
+        def arrived(number: int, data: bytes) -> None:
+            request = missing.pop(number)
+            self._stats.bytes += len(data)
+            self._came(chunk, request, data)
+
+        ranges = [(one.shard.name, one.start, one.length) for one in requests]
+        try:
+            answer = read_batch(ranges, options, arrived, cancel=cancel, pace=pace)
+        except AISError as error:
+            logger.info("%d samples are asked for one by one: %s", len(missing), error.what)
+            return list(missing.values())
+        if not answer.answered_as_asked:
+            with self._ready:
+                first = pace.batches and not pace.wrong
+                pause = pace.pause_batches()
+                if not answer.supported:
+                    pace.batches = False
+            if pause:
+                level = logging.WARNING if answer.supported and first else logging.INFO
+                how_long = f"for {pause:g} s" if answer.supported else "from now on"
+                logger.log(level, "samples are asked for one by one %s: %s", how_long, answer.reason)
+        return list(missing.values())
+
+    def _fetched(self, request: Request, cancel: Cancel | None = None) -> bytes | AISError:
+        try:
+            return self._range(request, cancel)
+        except AISError as error:
+            return error
+
+    def _range(self, request: Request, cancel: Cancel | None) -> bytes:
+        source, shard, start, length, _ = request
+        place, options = place_of(shard.name), self._options[source]
+        if self._cache is not None:
+            known = ObjectURL(place.at(options.endpoint).url(), shard.size, shard.checksum, shard.version)
+            kept = self._cache.open(known, options)
+            if kept is not None:
+                with kept.file as file:
+                    return os.pread(file.fileno(), length, start)
+        # What proves itself by its bytes may have been stored again.
+        facts = Facts(shard.size) if shard.proven else Facts(shard.size, shard.version, shard.checksum)
+        stats = Stats()
+        pace = self._pace(request) if place.kind == "object" else None
+        data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel, pace=pace)
+        self._stats.bytes += stats.bytes or len(data)
+        self._stats.retries += stats.retries
+        return data
+
+    def _group_of(self, request: Request) -> tuple[str, ...] | None:
+        """Return which cluster answers a request in one batch with others; None: it is sent alone."""
+        shard = request.source, request.shard.name
+        known = self._groups.get(shard)
+        if known is None:
+            if len(self._groups) >= _SHARDS:
+                self._groups.clear()
+            known = self._groups[shard] = self._group_and_pace(request)
+        group, pace = known
+        return group if pace is not None and pace.batches else None
+
+    def _group_and_pace(self, request: Request) -> tuple[tuple[str, ...], Pace | None]:
+        options = self._options[request.source]
+        is_object = place_of(request.shard.name).kind == "object"
+        if self._cache is not None or not is_object or not options.get_batch:
+            return (), None
+        group = batch_group(request.shard.name, options)
+        return (str(request.source), *group), self._pace(request)
+
+    def _pace(self, request: Request) -> Pace:
+        options = self._options[request.source]
+        return pace_of(place_of(request.shard.name).endpoint or options.endpoint, options.node_requests)
+
+
+def _will_need(request: Request) -> None:
+    """Tell the system that a part of a file will be read: it may read it from now on."""
+    with suppress(OSError), open_regular(request.shard.name) as file:  # an error is raised when it is read
+        os.posix_fadvise(file.fileno(), request.start, request.length, os.POSIX_FADV_WILLNEED)
+
+
+def _with_key(error: AISError, reference: SampleReference) -> AISError:
+    """Return the error with the sample that was wanted."""
+    place = {"url": reference.shard.name, "offset": reference.start, **error.place, "key": reference.key}
+    return error.placed(place)
+
+
+def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: int | None = None) -> Run:
+    """Return the run of members that is the sample of `reference`.
+
+    An index made of headers alone knows regular members only, and of one name the first. What it calls a sample may
+    therefore begin with members of the sample before, and end with links and extension headers of the one after;
+    those are left out.
+
+    Args:
+        data: The bytes of the shard from ``reference.start`` on, ``reference.size`` of them.
+        reference: What the index knows.
+        max_bytes: As for `torchdata_ais.reading.runs.whole_runs`.
+
+    Raises:
+        SampleIndexError: The bytes are not those that were indexed.
+        ShardError, SampleError: What the stream, too, would say of the sample.
+    """
+    if len(data) != reference.size:
+        raise _stale(reference, f"{len(data)} bytes are there of {reference.size}")
+    if reference.xxh64 is not None and xxhash.xxh64_intdigest(data) != reference.xxh64:
+        raise _stale(reference, "its bytes are not those that were indexed")
+    name = reference.shard.name
+    reader = TarReader(
+        [data],
+        url=name,
+        start=reference.start,
+        require_end=False,
+        max_member_bytes=max_bytes,
+        skip_large=True,
+    )
+    try:
+        # Bytes that somebody has read begin and end with the sample.
+        members = _own(reader, reference) if reference.xxh64 is None else reader
+        for run in whole_runs(members, url=name, max_bytes=max_bytes):
+            if run.key is not None and stored_text(run.key) == reference.key:
+                break
+        else:
+            raise _stale(reference, "it is not there")
+    except ShardError as error:
+        raise _stale(reference, f"what is there is no sample ({error.what})") from error
+    if run.error is not None:
+        raise run.error
+    if reference.xxh64 is None:
+        _check_fields(run, reference)
+    return run
+
+
+def _own(reader: TarReader, reference: SampleReference) -> Iterator[Member]:
+    """Yield the members, without those of the sample before; the last may be cut, it is the next sample's beginning."""
+    missing = len(reference.fields)
+    begun = False
+    try:
+        for member in reader:
+            if is_apple_double(member[0]):
+                continue
+            is_link = isinstance(member[1], Link)
+            parts = split_name(member[0])
+            key = None if parts is None else stored_text(parts[0])
+            if key == reference.key:
+                begun = True
+                missing -= not is_link
+            elif key is not None and not is_link and (begun or key != reference.before):
+                raise _stale(reference, f"the sample {key!r} is there")
+            elif not begun and reference.before is not None:
+                continue
+            yield member
+    except TruncatedShardError:
+        if missing > 0:
+            raise
+
+
+def _check_fields(run: Run, reference: SampleReference) -> None:
+    there = [(stored_text(one.field), len(one.data)) for one in run.members if one.field is not None]
+    wanted = list(zip(reference.fields, reference.sizes, strict=True))
+    found = iter(there)
+    if not all(one in found for one in wanted):  # in this order, links between them
+        raise _stale(reference, f"it has the fields {there}, not {wanted}")
+
+
+def _stale(reference: SampleReference, what: str) -> SampleIndexError:
+    shard = reference.shard
+    return SampleIndexError.at(
+        f"the index does not fit {shard.name}: the sample {reference.key!r} at byte {reference.start}: {what}",
+        todo="index the shards again (torchdata-ais index), or restore them as they were",
+        url=shard.name, offset=reference.start, key=reference.key,
+    )  # fmt: skip
 
 
 @dataclass

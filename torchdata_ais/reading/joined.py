@@ -8,8 +8,7 @@ from typing import NamedTuple
 from torchdata_ais.errors import AISError, DuplicateFieldError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.reading.runs import Run
-from torchdata_ais.reading.samples import naming_index
+from torchdata_ais.reading.runs import Run, naming_index
 from torchdata_ais.samples import Sample
 
 Found = Run | AISError

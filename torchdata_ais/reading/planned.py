@@ -1,22 +1,287 @@
-"""One iteration of what a plan has laid down for a worker: its batches, one after the other."""
+"""Planned reading, and a forecast of its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+import os
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import xxhash
 
-from torchdata_ais.errors import AISError, EmptyBatchError
-from torchdata_ais.plan import Run
-from torchdata_ais.plan.hashing import Integers
+from torchdata_ais._util.arguments import check_number
+from torchdata_ais.errors import AISError, EmptyBatchError, UsageError
+from torchdata_ais.index import IndexedSamples, Mixture, ShardsFrom, check_no_places, opened_index
+from torchdata_ais.plan import Draws, Epoch, Run, Shuffle, Sources, Tail
+from torchdata_ais.plan.packing import Groups
+from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.reading.by_index import IndexedReader
-from torchdata_ais.reading.joined import Whole, read_whole
-from torchdata_ais.reading.planned_data import PlannedData
-from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.reading.samples import naming_index, planned_sample, url_of_shard
+from torchdata_ais.reading.joined import JoinedIndexes, Whole, read_whole, with_partners
+from torchdata_ais.reading.packing import Grouping, digest_of
+from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
+from torchdata_ais.reading.runs import naming_index, planned_sample, url_of_shard
 from torchdata_ais.samples import PlannedSample, pack_place
 from torchdata_ais.store import ObjectCache, StoreOptions
+
+
+@dataclass(eq=False, repr=False)
+class PlannedSources:
+    """Indexes, and how samples are drawn from them.
+
+    Args:
+        source: An index, a `Mixture`, or the places of stored indexes, which are opened when they are needed.
+        positions: The numbers of the samples to read, instead of all.
+        cluster: How to reach places.
+        shuffle: See `AISSampleReader`, as `tail`, `epoch_steps` and `run_bytes`.
+        tail: Likewise.
+        epoch_steps: Likewise.
+        run_bytes: Likewise.
+        index_dir: Likewise.
+        shards_from: Likewise.
+    """
+
+    source: Any
+    positions: InitVar[npt.ArrayLike | None]
+    cluster: StoreOptions | None
+    _: KW_ONLY
+    shuffle: Shuffle
+    tail: Tail
+    epoch_steps: int | None
+    run_bytes: int
+    index_dir: str | os.PathLike[str] | None
+    shards_from: ShardsFrom = None
+
+    def __post_init__(self, positions: npt.ArrayLike | None) -> None:
+        self._numbers = None if positions is None else _numbers(positions)
+        self._grouping: Grouping | None = None
+        self._groups: list[Groups] | None = None
+        self.check(self.epoch_steps, self.tail)
+        if isinstance(self.source, (IndexedSamples, Mixture)):
+            check_no_places(self.shards_from)
+            self._samples()  # says what is wrong with it
+
+    def check(self, epoch_steps: int | None, tail: Tail | None) -> None:
+        """Raise `UsageError` where what is given instead of the own cannot be; nothing is opened for it."""
+        check_number(epoch_steps, 1, "epoch_steps", optional=True)
+        Sources((1,), **self._how_with(epoch_steps, tail))
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """What is read, as a mixture (of one)."""
+        if isinstance(self.source, Mixture):
+            return self.source.kept_in(self.index_dir)
+        if isinstance(self.source, IndexedSamples):
+            index = self.source
+        else:
+            places = self.source if isinstance(self.source, (list, tuple)) else [self.source]
+            index = IndexedSamples.concat(
+                [opened_index(place, self.shards_from, self.cluster) for place in places]
+            )
+        if not len(index):
+            raise UsageError.at(f"{index!r} has no sample", todo="index shards that have some")
+        return Mixture({index: 1}).kept_in(self.index_dir)
+
+    @cached_property
+    def joined(self) -> JoinedIndexes:
+        """The indexes, and those that are joined to them."""
+        return JoinedIndexes(self.mixture.sources)
+
+    def group_by(self, grouping: Grouping | None) -> None:
+        """Draw groups of samples instead of samples; None: samples again."""
+        if grouping is None or self._grouping is None or grouping.words != self._grouping.words:
+            self._groups = None
+        self._grouping = grouping
+
+    @property
+    def groups(self) -> list[Groups] | None:
+        """The groups that are drawn, of each source; None: samples are drawn."""
+        if self._grouping is not None and self._groups is None:
+            self._groups = [
+                self._grouping.groups(number, index, self._numbers, shuffle=self.shuffle == "samples")
+                for number, index in enumerate(self.mixture.sources)
+            ]
+        return self._groups
+
+    def sources_with(self, epoch_steps: int | None = None, tail: Tail | None = None) -> Sources:
+        """Return what is drawn from, and how, as the plan has it.
+
+        Args:
+            epoch_steps: Instead of what was given.
+            tail: Likewise.
+        """
+        mixture = self.mixture
+        return Sources(
+            self._samples(),
+            self._mean_bytes() if self.shuffle == "runs" else (),
+            mixture.schedule,
+            mixture.stop,
+            **self._how_with(epoch_steps, tail),
+        )
+
+    def _mean_bytes(self) -> tuple[float, ...]:
+        means = tuple(index.mean_bytes() for index in self.mixture.sources)
+        groups = self.groups
+        if groups is None:
+            return means
+        return tuple(mean * len(one.order) / len(one) for mean, one in zip(means, groups, strict=True))
+
+    def _how_with(self, epoch_steps: int | None, tail: Tail | None) -> dict[str, Any]:
+        return {
+            "shuffle": self.shuffle,
+            "tail": self.tail if tail is None else tail,
+            "epoch_steps": self.epoch_steps if epoch_steps is None else epoch_steps,
+            "run_bytes": self.run_bytes,
+        }
+
+    def _samples(self) -> tuple[int, ...]:
+        """Return how many samples each source has; raise where `positions=` cannot be."""
+        samples = tuple(len(index) for index in self.mixture.sources)
+        if self.groups is not None:
+            return tuple(map(len, self.groups))
+        numbers = self._numbers
+        if numbers is None:
+            return samples
+        if len(samples) > 1:
+            raise UsageError.at(
+                "positions= of a mixture", todo="select from its indexes: index.select(numbers)"
+            )
+        if int(numbers.min()) < 0 or int(numbers.max()) >= samples[0]:
+            raise UsageError.at(
+                f"positions= has {numbers.min()} to {numbers.max()}, the index {samples[0]} samples",
+                todo="numbers begin at 0",
+            )
+        return (len(numbers),)
+
+    def digests(self) -> list[str]:
+        """Return what tells each source from others, as 16 hexadecimal digits."""
+        chosen = b"" if self._numbers is None else self._numbers.tobytes()
+        own = [
+            xxhash.xxh64_hexdigest(index.digest.encode() + b"/" + chosen) for index in self.mixture.sources
+        ]
+        if self.groups is None:
+            return own
+        grouped = zip(own, map(digest_of, self.groups), strict=True)
+        return [xxhash.xxh64_hexdigest(f"{one}/{groups}".encode()) for one, groups in grouped]
+
+    def weights_digest(self) -> str:
+        """Return what tells the weights, and when they hold, from others, as 16 hexadecimal digits."""
+        digests = self.digests()
+        said = [
+            (start, sorted(pair for pair in zip(digests, weights, strict=True) if pair[1]))
+            for start, weights in self.mixture.schedule
+        ]
+        return xxhash.xxh64_hexdigest(repr(said).encode())
+
+    def order(self, epoch_steps: int | None = None, tail: Tail | None = None) -> str:
+        """Return in words how the order is made: a state fits only the same."""
+        usual = Sources((1,))
+        how = self._how_with(epoch_steps, tail)
+        shown = [f"{name}={value!r}" for name, value in how.items() if value != getattr(usual, name)]
+        grouped = [] if self._grouping is None else [self._grouping.words]
+        return ", ".join([*shown, f"stop={self.mixture.stop!r}", *grouped])
+
+    def told(self) -> list[str]:
+        """Return what all ranks must have been given alike."""
+        mixture = self.mixture
+        sources = [
+            f"{len(index)} samples with digest {digest}"
+            for index, digest in zip(mixture.sources, self.digests(), strict=True)
+        ]
+        weights = [f"weights {weights} from position {start}" for start, weights in mixture.schedule]
+        chosen = [] if self._numbers is None else [f"{len(self._numbers)} positions"]
+        return [*sources, *weights, self.order(), *chosen]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if isinstance(self.source, (IndexedSamples, Mixture)):
+            state.pop("mixture", None)  # made anew of what is kept anyway
+            state.pop("joined", None)
+        return state
+
+
+def _numbers(positions: npt.ArrayLike) -> Integers:
+    """Return `positions=` as numbers; what is none is not rounded to one."""
+    numbers = np.asarray(positions)
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or not len(numbers):
+        raise UsageError.at(
+            f"positions= of shape {numbers.shape} and type {numbers.dtype}",
+            todo="pass a list of whole numbers, at least one",
+        )
+    return numbers.astype(np.int64)
+
+
+class PlannedData(PlannedSources):
+    """Indexes, how samples are drawn from them, and which were drawn."""
+
+    def group_of(self, source: int, draw: int) -> int:
+        """Return the number of the drawn group that a draw of a sample belongs to."""
+        return draw if self.groups is None else draw // self.groups[source].most
+
+    def planned_samples(self, run: Run, positions: Integers, places: Sequence[int | None] | None) -> int:
+        """Return how many samples stand at positions of a run."""
+        groups = self.groups
+        if groups is None:
+            return len(positions)
+        draws = _drawn(run, positions, places)
+        pairs = zip(draws.source.tolist(), draws.index.tolist(), strict=True)
+        return sum(int(groups[source].sizes(number)) for source, number in pairs)
+
+    def look_up(
+        self,
+        run: Run,
+        positions: Integers,
+        slots: Integers | None = None,
+        places: Sequence[int | None] | None = None,
+    ) -> list[Wanted]:
+        """Return what stands at positions of a run, without reading any of it.
+
+        Args:
+            run: The run.
+            positions: The positions.
+            slots: The batch each is for.
+            places: Which of the indexes each source of the run is; default in their order.
+        """
+        draws = _drawn(run, positions, places)
+        slots = np.zeros_like(positions) if slots is None else slots
+        if self.groups is not None:
+            return self._look_up_groups(self.groups, draws, slots)
+        found: list[Wanted | None] = [None] * len(positions)
+        for source in np.unique(draws.source).tolist():
+            here = np.flatnonzero(draws.source == source)
+            numbers = self._numbers_of(draws.index[here])
+            wanted = self.joined.wanted(source, numbers, draws.draw[here].tolist(), slots[here].tolist())
+            for place, one in zip(here.tolist(), wanted, strict=True):
+                found[place] = one
+        return [one for one in found if one is not None]
+
+    def _look_up_groups(self, groups: Sequence[Groups], draws: Draws, slots: Integers) -> list[Wanted]:
+        """Return the samples of the groups that were drawn; the draws of those of a group follow each other."""
+        found: list[Wanted] = []
+        columns = (draws.source, draws.index, draws.draw, slots)
+        for source, group, draw, slot in zip(*(column.tolist() for column in columns), strict=True):
+            numbers = self._numbers_of(groups[source].samples(group))
+            count, first = len(numbers), draw * groups[source].most
+            found += self.joined.wanted(source, numbers, range(first, first + count), [slot] * count)
+        return found
+
+    def _numbers_of(self, chosen: Integers) -> list[int]:
+        """Return the numbers in the index of some of the samples to read."""
+        numbers: list[int] = (chosen if self._numbers is None else self._numbers[chosen]).tolist()
+        return numbers
+
+
+def _drawn(run: Run, positions: Integers, places: Sequence[int | None] | None) -> Draws:
+    """Return what stands at positions of a run; each source is the number of its index."""
+    draws = run.at(positions)
+    if places is None:
+        return draws
+    indexes = np.array([place or 0 for place in places], dtype=np.int64)  # what was removed is not drawn
+    return replace(draws, source=indexes[draws.source])
+
 
 _AT_ONCE = 1024  # positions that are looked up in the index at a time
 
@@ -117,3 +382,79 @@ class PlannedReading:
             f"{[one.reference.key for one in wanted]} were left out",
             todo="filter when the index is chosen (index.select), or give another batch in its place: empty='repeat'",
         )
+
+
+_MOST_SAMPLES = 1 << 16  # that are looked up; a larger epoch is estimated from those of some workers
+_WORKERS = 8  # of these
+
+LookUp = Callable[[Integers], Sequence[Wanted]]
+
+
+class Traffic(NamedTuple):
+    """What the workers of all ranks ask for in an epoch.
+
+    Attributes:
+        ranges: Ranges of shards.
+        requests: In so many requests, several ranges in one where the cluster takes that.
+        bytes: Of these ranges.
+        connections: How many of them a worker has under way at the same time, at most.
+        exact: Whether all of it was counted, or some workers' part, and the rest estimated from it.
+    """
+
+    ranges: int
+    requests: int
+    bytes: int
+    connections: int
+    exact: bool
+
+
+def traffic_of(
+    run: Run,
+    epoch: Epoch,
+    workers: int,
+    look_up: LookUp,
+    window_bytes: int,
+    group_of: Callable[[Request], Hashable | None],
+) -> Traffic:
+    """Return what the workers of all ranks will ask for.
+
+    Args:
+        run: The run.
+        epoch: Which of its epochs.
+        workers: Of each rank.
+        look_up: Returns what stands at some positions.
+        window_bytes: What a worker asks for ahead.
+        group_of: See `together`.
+    """
+    instances, planned = run.ranks * workers, epoch.slots.length
+    exact = planned <= _MOST_SAMPLES
+    chosen = range(instances) if exact else range(0, instances, -(-instances // _WORKERS))
+    ranges = requests = size = looked = connections = 0
+    for instance in chosen:
+        rank, worker = instance // workers, instance % workers
+        steps = range(epoch.step + worker, epoch.end, workers)
+        most = len(steps) if exact else 1 + _MOST_SAMPLES // _WORKERS * run.ranks // epoch.slots.global_batch
+        looked += sum(len(run.positions(step, rank)) for step in steps[:most])
+        ahead: deque[tuple[int, int]] = deque()
+        for chunk in chunks_in(with_partners(_looked_up(run, rank, steps[:most], look_up)), window_bytes):
+            asked = requests_for(chunk)
+            ranges += len(asked)
+            size += sum(request.length for request in asked)
+            sent = sum(1 for _ in together(asked, group_of))
+            requests += sent
+            ahead.append((sum(request.length for request in asked), sent))
+            while len(ahead) > 1 and sum(held for held, _ in ahead) > window_bytes:
+                ahead.popleft()
+            connections = max(connections, sum(sent for _, sent in ahead))
+    slots = epoch.slots
+    given = min(slots.length, len(slots) * slots.global_batch) + slots.repeated()
+    times = 1.0 if exact else given / looked
+    return Traffic(
+        round(ranges * times), round(requests * times), round(size * times), min(connections, THREADS), exact
+    )
+
+
+def _looked_up(run: Run, rank: int, steps: range, look_up: LookUp) -> Iterator[Sequence[Wanted]]:
+    """Yield what a worker wants, some steps at a time."""
+    for begin in range(0, len(steps), 64):
+        yield look_up(np.concatenate([run.positions(step, rank) for step in steps[begin : begin + 64]]))

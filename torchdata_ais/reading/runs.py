@@ -1,4 +1,4 @@
-"""Runs: the members of one key that follow each other, passed on when they are whole.
+"""Runs of members, the samples they form, and sets of keys.
 
 A run is known to be whole only when a member with another key follows, or when its shard has ended well.
 `whole_runs` therefore holds each run back until then: a shard that breaks off gives up its last, perhaps
@@ -7,13 +7,25 @@ incomplete, run instead of passing it on.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
-from torchdata_ais.errors import AISError, SampleError, UnsupportedMemberError
-from torchdata_ais.samples import is_apple_double, split_name
+from torchdata_ais.errors import (
+    AISError,
+    DuplicateFieldError,
+    NotFoundError,
+    ObjectChangedError,
+    SampleError,
+    SampleIndexError,
+    UnsupportedMemberError,
+)
+from torchdata_ais.index import IndexedSamples, SampleReference
+from torchdata_ais.samples import PlannedSample, Sample, is_apple_double, pack_place, split_name
 from torchdata_ais.tar import Link, LinkTargets, Member
+from torchdata_ais.urls import parse_url, shown_url
 
 # What a member takes in memory besides its data: its records here and in the sample, the dictionary that links are
 # looked up in; and its name, which is kept twice, as a whole and as its field, in up to 4 bytes a character.
@@ -202,3 +214,153 @@ def _too_large(
         todo="raise max_sample_bytes of Safety, or check that keys differ between samples",
         url=url, member=name, offset=offset, key=key,
     )  # fmt: skip
+
+
+_S = TypeVar("_S", bound=Sample)
+
+
+def sample_of(run: Run, url: str) -> Sample:
+    """Return the sample that a run with a key is.
+
+    Raises:
+        DuplicateFieldError: It has a field twice.
+    """
+    return _filled(Sample.__new__(Sample), run, url)  # __init__ takes longer than all that follows
+
+
+def planned_sample(run: Run, url: str, source: int, draw: int) -> PlannedSample:
+    """Return the sample that a run with a key is, as one that was read by index."""
+    sample = PlannedSample.__new__(PlannedSample)
+    sample.source, sample.draw = source, draw
+    return _filled(sample, run, url)
+
+
+def _filled(sample: _S, run: Run, url: str) -> _S:
+    sample.place = pack_place(run.shard, run.offset)
+    sample["__key__"] = run.key
+    sample["__url__"] = url
+    for name, data, offset, field in run.members:
+        if field is None:
+            continue
+        if field in sample:
+            raise DuplicateFieldError.at(
+                f"the sample {run.key!r} has the field {field!r} twice",
+                todo="write the shard anew with different names, or mend it with: torchdata-ais lint --fix",
+                url=url, member=name, offset=offset, key=run.key, field=field,
+            )  # fmt: skip
+        sample[field] = data
+    return sample
+
+
+def naming_index(error: AISError, index: IndexedSamples, reference: SampleReference) -> AISError:
+    """Return the error of a sample that was read by index with the index's place, if it may be the index's fault."""
+    if isinstance(error, (SampleIndexError, ObjectChangedError, NotFoundError)):
+        return error.noting(f"index: {index.place_of(reference)}")
+    return error
+
+
+@lru_cache(4096)
+def url_of_shard(name: str, endpoint: str) -> str:
+    """Return what samples of the stream have as their ``__url__``.
+
+    Args:
+        name: The shard as an index names it.
+        endpoint: Of the cluster, for names that have none.
+
+    Example:
+        >>> url_of_shard("ais://pets/1.tar", "http://h:51080")
+        'http://h:51080/v1/objects/pets/1.tar?provider=ais'
+    """
+    place = parse_url(name).at(endpoint)
+    return shown_url(place.url() if place.kind == "object" else name)
+
+
+def whole_samples(runs: Iterable[Run], url: str) -> Iterator[tuple[Run, Sample]]:
+    """Yield the samples of one shard that is read by itself, each with its run.
+
+    Raises:
+        AISError: The first thing that is wrong: nothing is passed over.
+    """
+    for run in runs:
+        run.shard = 0
+        if run.error is not None:
+            raise run.error
+        if run.key is not None:
+            yield run, sample_of(run, url)
+
+
+_FEW = 8192  # keys kept as they are,
+_FEW_CHARACTERS = 256 << 10  # and characters in them: together at most 2 MB, whatever the keys are
+_PARTS = 64
+_SLOTS = 16  # of a part at first; a power of two
+
+
+class KeySet:
+    """Remembers the first 8192 keys as they are, and those of a larger shard by their 64-bit hash in flat tables.
+
+    Long keys, of more than 256 Ki characters together, go into the tables earlier.
+
+    A Python set is eight times as fast, but a million keys take over 100 MB in it, in flat tables 22 MB. They are cut
+    into parts that grow one by one, so that growing never needs the memory of two whole tables, nor the time to fill
+    one. Two different keys are taken for the same with probability n²/2⁶⁵: one in 30 million for a shard of a
+    million samples.
+
+    Example:
+        >>> keys = KeySet()
+        >>> keys.add("a"), keys.add("b"), keys.add("a")
+        (True, True, False)
+    """
+
+    def __init__(self) -> None:
+        self._few: set[str] = set()
+        self._characters = 0
+        self._counts = [0] * _PARTS
+        self._tables: list[array[int]] = []  # empty as long as there are few
+
+    def __len__(self) -> int:
+        return len(self._few) + sum(self._counts)
+
+    def add(self, key: str) -> bool:
+        """Add `key`; return False if it was there before."""
+        if self._tables:
+            return self._add_hash(key)
+        few = self._few
+        if key in few:
+            return False
+        few.add(key)
+        self._characters += len(key)
+        if len(few) > _FEW or self._characters > _FEW_CHARACTERS:
+            self._tables = [array("Q", bytes(8 * _SLOTS)) for _ in range(_PARTS)]
+            self._few = set()
+            for known in few:
+                self._add_hash(known)
+        return True
+
+    def _add_hash(self, key: str) -> bool:
+        value = hash(key) & 0xFFFFFFFFFFFFFFFF or 1  # 0 is an empty slot
+        part = value % _PARTS
+        if not _put(self._tables[part], value):
+            return False
+        self._counts[part] += 1
+        if 4 * self._counts[part] > 3 * len(self._tables[part]):
+            self._tables[part] = _doubled(self._tables[part])
+        return True
+
+
+def _put(table: array[int], value: int) -> bool:
+    mask = len(table) - 1
+    slot = value // _PARTS & mask
+    while found := table[slot]:
+        if found == value:
+            return False
+        slot = (slot + 1) & mask
+    table[slot] = value
+    return True
+
+
+def _doubled(table: array[int]) -> array[int]:
+    larger = array("Q", bytes(16 * len(table)))
+    for value in table:
+        if value:
+            _put(larger, value)
+    return larger

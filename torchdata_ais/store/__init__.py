@@ -1,27 +1,29 @@
 """Objects in and out of AIStore: listing, reading in blocks, writing. No torch."""
 
-from torchdata_ais.store.attempts import Cancelled
-from torchdata_ais.store.batches import BatchAnswer, WantedRange, batch_group, read_batch
-from torchdata_ais.store.budget import held_now
-from torchdata_ais.store.cache import Kept, ObjectCache
-from torchdata_ais.store.cancel import Cancel
-from torchdata_ais.store.cluster import Cluster, cluster_options, given_options
-from torchdata_ais.store.endpoint import Endpoint
-from torchdata_ais.store.facts import Facts
-from torchdata_ais.store.files import file_url
-from torchdata_ais.store.heap import keep_memory
-from torchdata_ais.store.journal import RequestRecord, journal
-from torchdata_ais.store.listing import list_objects, options_with
-from torchdata_ais.store.nearby import with_neighbours
-from torchdata_ais.store.objects import delete_object, head_object, object_exists, put_object, target_of
-from torchdata_ais.store.options import Retry, StoreOptions
-from torchdata_ais.store.pace import Pace, pace_of
-from torchdata_ais.store.packed_urls import PackedURLs
-from torchdata_ais.store.pages import list_buckets
-from torchdata_ais.store.ranges import read_range
-from torchdata_ais.store.reader import Stats
-from torchdata_ais.store.resolving import resolve_options
-from torchdata_ais.store.source import BlockSource, open_blocks
+from torchdata_ais.store.objects.cache import Kept, ObjectCache
+from torchdata_ais.store.objects.files import file_url
+from torchdata_ais.store.objects.listing import list_objects, options_with
+from torchdata_ais.store.objects.packed_urls import PackedURLs
+from torchdata_ais.store.objects.pages import list_buckets
+from torchdata_ais.store.objects.single import (
+    delete_object,
+    head_object,
+    object_exists,
+    put_object,
+    read_range,
+    target_of,
+    with_neighbours,
+)
+from torchdata_ais.store.objects.source import BlockSource, open_blocks
+from torchdata_ais.store.transport.attempts import Cancelled
+from torchdata_ais.store.transport.batches import BatchAnswer, WantedRange, batch_group, read_batch
+from torchdata_ais.store.transport.cancel import Cancel
+from torchdata_ais.store.transport.cluster import Cluster, cluster_options, given_options, resolve_options
+from torchdata_ais.store.transport.concurrency_limit import Pace, pace_of
+from torchdata_ais.store.transport.metadata import Facts
+from torchdata_ais.store.transport.options import Endpoint, Retry, StoreOptions
+from torchdata_ais.store.transport.read_ahead import Stats, held_now, keep_memory
+from torchdata_ais.store.transport.request_log import RequestRecord, journal
 
 __all__ = [
     "BatchAnswer",

@@ -7,8 +7,8 @@ out as members, and an archive that is cut, damaged or followed by something els
 from __future__ import annotations
 
 from torchdata_ais.tar.compression import decompress, is_compressed
-from torchdata_ais.tar.kinds import kind_of
-from torchdata_ais.tar.link import Link, LinkTargets, TooLarge
+from torchdata_ais.tar.errors import kind_of
+from torchdata_ais.tar.header import Link, LinkTargets, TooLarge
 from torchdata_ais.tar.reader import Member, TarReader
 from torchdata_ais.tar.window import PassableBlocks
 from torchdata_ais.tar.writer import TarBuilder, archive_size

@@ -1,18 +1,46 @@
-"""Blocks of a gz, bz2, xz or zst stream in, blocks of what it holds out."""
+"""Decompression of shards."""
 
 from __future__ import annotations
 
 import bz2
 import functools
+import importlib
 import itertools
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from torchdata_ais.errors import BadHeaderError, ChecksumError, ShardError, TruncatedShardError
+from torchdata_ais.errors import (
+    BadHeaderError,
+    ChecksumError,
+    MissingLibraryError,
+    ShardError,
+    TruncatedShardError,
+)
 from torchdata_ais.tar.window import Window
-from torchdata_ais.tar.zstd import load_zstd
+
+ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+
+
+def load_zstd() -> Any:
+    """Return the module `ZSTD`.
+
+    Its decompressor takes one frame, makes no more at once than it is asked for, refuses windows above 128 MiB, and
+    does not take a frame that was cut for a whole one.
+
+    Raises:
+        MissingLibraryError: It is not installed.
+    """
+    try:
+        return importlib.import_module(ZSTD)
+    except ImportError:
+        raise MissingLibraryError.at(
+            "the shard is compressed with Zstandard, and no library for it is installed",
+            todo="install one: pip install backports.zstd",
+        ) from None
+
 
 DEFAULT_MAX_RATIO = 1000.0
 """A little less than gzip reaches on zeros alone (1030), some twenty times what text reaches."""

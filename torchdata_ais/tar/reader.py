@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from torchdata_ais.tar.faults import Faults
-from torchdata_ais.tar.header import NUL, is_ustar, link_target, pax_records, read_header, text_field
-from torchdata_ais.tar.link import Link, TooLarge
+from torchdata_ais.tar.errors import Faults
+from torchdata_ais.tar.header import (
+    NUL,
+    Link,
+    TooLarge,
+    is_ustar,
+    link_target,
+    pax_records,
+    read_header,
+    text_field,
+)
 from torchdata_ais.tar.window import BLOCK, Window
 from torchdata_ais.tar.writer import MAX_NAME_BYTES
 

@@ -1,6 +1,6 @@
 """Names of objects and members: what URLs and paths say, taken apart and put together."""
 
-from torchdata_ais.redaction import redact
+from torchdata_ais.errors.redaction import redact
 from torchdata_ais.urls.foreign_names import (
     ShardPlaces,
     below_fault,
@@ -13,10 +13,15 @@ from torchdata_ais.urls.foreign_names import (
     shown_name,
 )
 from torchdata_ais.urls.location import OBJECTS_PATH, PROVIDERS, Location, ObjectURL, no_cluster, shown_url
-from torchdata_ais.urls.member_path import MemberPath
-from torchdata_ais.urls.object_urls import etl_query, expand_object_urls, object_url
-from torchdata_ais.urls.parsing import bucket_place, parse_url
-from torchdata_ais.urls.templates import expand_template
+from torchdata_ais.urls.parsing import (
+    MemberPath,
+    bucket_place,
+    etl_query,
+    expand_object_urls,
+    expand_template,
+    object_url,
+    parse_url,
+)
 
 __all__ = [
     "OBJECTS_PATH",

@@ -1,4 +1,4 @@
-"""What URLs and paths name: an object, a file, a web page; and the URL of an object with what is known of it."""
+"""Locations that URLs and paths name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import redact, redact_text
+from torchdata_ais.errors.redaction import redact, redact_text
 
 PROVIDERS = {
     "ais": "ais",

@@ -1,4 +1,4 @@
-"""What URLs and paths name, taken apart.
+"""Parsing of URLs, paths, templates and member paths.
 
 Two kinds of names stand side by side. *Object URIs* (``ais://bucket/name``, ``s3://bucket/name``) say what an
 object is; the name after the bucket is taken letter by letter, nothing in it is an escape or a query.
@@ -10,13 +10,20 @@ is a file's name as well: it is written ``aws://bucket/name`` or ``./aws:bucket/
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
+from typing_extensions import Self
+
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import redact
-from torchdata_ais.urls.location import OBJECTS_PATH, PROVIDERS, Location, ObjectURL
+from torchdata_ais.errors.redaction import redact
+from torchdata_ais.urls.location import OBJECTS_PATH, PROVIDERS, Location, ObjectURL, no_cluster
 
 
 def parse_url(url: str | Location) -> Location:
@@ -145,3 +152,249 @@ def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Loc
         provider = str(getattr(bucket.provider, "value", bucket.provider))
         return Location("object", "", bucket.name, provider, space)
     raise UsageError.at(f"{bucket!r} is no bucket", todo="pass a name, ais://bucket, or an SDK bucket")
+
+
+_NUMBERS = re.compile(r"\d+")
+_SLIP = re.compile(r"\{\s*\d+(?:\s*(?:\.|\.{3,}|\u2026|-|:|,\s*\.+\s*,|to)\s*|\s+\.\.\s*|\.\.\s+)\d+\s*\}")
+"""A range of numbers as it is written elsewhere: ``{0...9}``, ``{0-9}``, ``{0:9}``, ``{0,...,9}``, ``{0 .. 9}``."""
+
+
+def expand_template(template: str) -> Iterator[str]:
+    """Yield the names of a brace template, in the order of a shell.
+
+    Args:
+        template: ``train-{000000..000146}.tar``, ``{a,b}-{0..3}.tar``; a text without braces yields itself.
+
+    Raises:
+        UsageError: The braces do not match, or enclose numbers and yet no range.
+
+    Example:
+        >>> list(expand_template("s-{008..010}.tar"))
+        ['s-008.tar', 's-009.tar', 's-010.tar']
+    """
+    if not isinstance(template, str):
+        raise UsageError.at(f"{template!r:.40} is no template", todo='pass text such as "s-{000..099}.tar"')
+    slip = _SLIP.search(template)
+    if slip:
+        begin, end = _NUMBERS.findall(slip[0])
+        raise UsageError.at(
+            f"{slip[0]} in the template {template!r} is no range",
+            todo=f"write {{{begin}..{end}}}, with two dots, and no other sign or blank",
+        )
+    try:
+        yield from braceexpand(template, escape=False)
+        return
+    except UnbalancedBracesError:
+        pass  # its own text says no more than the template, with all that stands in it
+    raise UsageError.at(
+        f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
+    )
+
+
+_MEMBER = re.compile(r"^(.*?(?:\.tar(?:\.\w+)?(?:\?[^/]*)?|\.tgz(?:\?[^/]*)?|\?provider=[^/]*))/", re.DOTALL)
+
+
+class MemberPath(str):
+    """The path of an archive member: ``<url>/<member>``.
+
+    Attributes:
+        url: The shard.
+        member: The member's name in it.
+        offset: Where the member's header begins, in bytes of the (decompressed) shard; -1 if not known.
+        ends: ``"run"`` if this is the last member of its sample, ``"shard"`` if it is also the last of its shard,
+            else ``""``.
+        shard: The position of the shard in the order of the epoch; -1 if not known.
+
+    Example:
+        >>> path = MemberPath.of("ais://b/s.tar", "cat/000.jpg", 512)
+        >>> path, path.member, path.offset
+        ('ais://b/s.tar/cat/000.jpg', 'cat/000.jpg', 512)
+        >>> MemberPath("http://h/v1/objects/b/s.tar?provider=ais/cat/000.jpg").member
+        'cat/000.jpg'
+    """
+
+    __slots__ = ("ends", "member", "offset", "shard", "url")
+
+    url: str
+    member: str
+    offset: int
+    ends: str
+    shard: int
+
+    def __new__(cls, path: str, offset: int = -1) -> Self:
+        """Split a plain path after the first ``.tar/``, ``.tgz/``, ``.tar.xx/`` or ``?provider=xx/``."""
+        self = super().__new__(cls, path)
+        # Up to the last slash: behind it the pattern would scan from each query to the end.
+        found = _MEMBER.match(path, 0, path.rfind("/") + 1)
+        self.url, self.member = (found[1], path[found.end() :]) if found else ("", path)
+        self.offset = offset
+        self.ends = ""
+        self.shard = -1
+        return self
+
+    @classmethod
+    def of(cls, url: str, member: str, offset: int, ends: str = "", shard: int = -1) -> Self:
+        """Return the path of `member` in the shard `url`; nothing is parsed."""
+        self = str.__new__(cls, f"{url}/{member}")
+        self.url = url
+        self.member = member
+        self.offset = offset
+        self.ends = ends
+        self.shard = shard
+        return self
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str, int, str, int]]:
+        return MemberPath.of, (self.url, self.member, self.offset, self.ends, self.shard)
+
+
+def object_url(
+    cluster: Any,
+    bucket: Any,
+    name: str,
+    *,
+    provider: str = "ais",
+    namespace: str = "",
+    etl_name: str | None = None,
+    etl_args: str | Mapping[str, Any] | None = None,
+) -> str:
+    """Return the http URL of an object, optionally as an inline transform gives it.
+
+    Args:
+        cluster: See `torchdata_ais.store.Cluster`.
+        bucket: The bucket's name, a bucket URI such as ``gcp://imagenet``, or an SDK bucket.
+        name: The object's name, as it is (not percent-encoded).
+        provider: Provider or URI scheme; ignored if `bucket` is a URI.
+        namespace: ``@uuid#name``.
+        etl_name: The transform to apply on the cluster.
+        etl_args: Arguments for it; a mapping is sent as JSON.
+
+    Raises:
+        UsageError: No cluster is named, or `bucket` is none.
+
+    Example:
+        >>> object_url("http://h:51080/", "gcp://imagenet", "a b.tar", etl_name="crop")
+        'http://h:51080/v1/objects/imagenet/a%20b.tar?provider=gcp&etl_name=crop'
+    """
+    if not isinstance(name, str):
+        raise UsageError.at(f"an object has a name, not {name!r:.40}", todo="pass text")
+    place = bucket_place(bucket, provider, namespace)
+    params = etl_query(etl_name, etl_args)
+    return replace(place, name=name, endpoint=_endpoint_of(cluster), params=params).url()
+
+
+def etl_query(
+    name: str | None, args: str | Mapping[str, Any] | None = None, pipeline: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Return what says in a request for an object which transform is to make what comes, and which ones after it.
+
+    Example:
+        >>> etl_query("crop", {"size": 8})
+        {'etl_name': 'crop', 'etl_args': '{"size":8}'}
+    """
+    query = {"etl_name": name} if name else {}
+    if pipeline:
+        query["etl_pipeline"] = ",".join(pipeline)
+    if args:
+        query["etl_args"] = args if isinstance(args, str) else json.dumps(args, separators=(",", ":"))
+    return query
+
+
+def expand_object_urls(
+    cluster: Any,
+    bucket: Any,
+    template: str,
+    etl_name: str | None = None,
+    *,
+    provider: str = "ais",
+    namespace: str = "",
+    etl_args: str | Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return the http URLs of the objects that a brace template names, in the order of a shell.
+
+    Nothing is asked of the cluster: names that do not exist are among them. The arguments are those of `object_url`.
+
+    Example:
+        >>> expand_object_urls("http://h:51080", "gcp://imagenet", "val-{08..09}.tar", etl_name="crop")
+        ['http://h:51080/v1/objects/imagenet/val-08.tar?provider=gcp&etl_name=crop', 'http://h:51080/v1/objects/imagenet/val-09.tar?provider=gcp&etl_name=crop']
+    """
+    more: dict[str, Any] = {"namespace": namespace, "etl_name": etl_name, "etl_args": etl_args}
+    return [
+        object_url(cluster, bucket, name, provider=provider, **more) for name in expand_template(template)
+    ]
+
+
+def _endpoint_of(cluster: Any) -> str:
+    """Return ``http://host:port`` of an address, of an SDK client, or of the environment."""
+    found = cluster
+    if cluster is None:  # whoever reads these URLs has its user name and password from there, too
+        scheme, mark, rest = os.environ.get("AIS_ENDPOINT", "").partition("://")
+        host, slash, path = rest.partition("/")
+        found = scheme + mark + host.rpartition("@")[2] + slash + path
+    if not isinstance(found, str):
+        request = getattr(cluster, "_request_client", cluster)
+        address = getattr(cluster, "endpoint", None) or getattr(request, "base_url", "")
+        found = str(address).rstrip("/").removesuffix("/v1")
+    if not found:
+        raise no_cluster()
+    return found.rstrip("/")
+
+
+COMPRESSIONS = ("gz", "bz2", "xz", "zst")
+"""What can be read and written; ``.tgz`` is ``.tar.gz``."""
+
+INDEX_FOLDER = ".index/"
+"""Where sample indexes lie beside the shards."""
+
+CLASSES_FILE = "classes.json"
+"""Where the names of the classes lie beside the shards."""
+
+_ARCHIVE_ENDINGS = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
+"""What AIStore's own jobs read and write."""
+
+_SHARD = rf"\.(tar(\.({'|'.join(COMPRESSIONS)}))?|tgz)$"
+_IS_SHARD = re.compile(_SHARD)
+
+VISIBLE_SHARD = r"(^|/)[^/.][^/]*" + _SHARD
+"""A shard that is not hidden, nor on its way."""
+
+
+def is_shard(name: str) -> bool:
+    """Return whether this is the name of a shard that can be read.
+
+    Example:
+        >>> is_shard("a/s.tar.zst"), is_shard("s.tgz"), is_shard("s.tar.part"), is_shard("s.zip")
+        (True, True, False, False)
+    """
+    return _IS_SHARD.search(name) is not None
+
+
+def is_plain_tar(name: str) -> bool:
+    """Return whether the shard of this name can be entered at an offset: it is not compressed.
+
+    Example:
+        >>> is_plain_tar("s.tar"), is_plain_tar("s.tar.gz")
+        (True, False)
+    """
+    return name.endswith(".tar")
+
+
+def archive_ending(name: str) -> str:
+    """Return the ending of an archive that AIStore's jobs know, or ``""``.
+
+    Example:
+        >>> archive_ending("s.tar.lz4"), archive_ending("s.txt")
+        ('.tar.lz4', '')
+    """
+    return next((ending for ending in _ARCHIVE_ENDINGS if name.endswith(ending)), "")
+
+
+def common_beginning(names: list[str]) -> str:
+    """Return what all of `names` begin with.
+
+    Example:
+        >>> common_beginning(["a/s-01.tar", "a/s-02.tar"])
+        'a/s-0'
+    """
+    low, high = min(names), max(names)
+    end = next((at for at, (one, two) in enumerate(zip(low, high, strict=False)) if one != two), len(low))
+    return low[:end]

@@ -17,7 +17,7 @@ from torchdata_ais.codecs import handle_extension as handle_extension
 from torchdata_ais.codecs import imagehandler as imagehandler
 from torchdata_ais.codecs import torch_audio as torch_audio
 from torchdata_ais.codecs import torch_video as torch_video
-from torchdata_ais.codecs.fields import FIELD_KINDS
+from torchdata_ais.codecs.handlers import FIELD_KINDS
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage

@@ -1,4 +1,4 @@
-"""Shards as files: webdataset's classes for programs that put the steps together by themselves.
+"""Shards as files.
 
 `WebDataset(cache_dir=)` needs none of them.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from torchdata_ais._util.files import open_regular
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import (
     Cluster,
@@ -25,14 +26,13 @@ from torchdata_ais.store import (
     given_options,
     open_blocks,
 )
-from torchdata_ais.store.cache import delete_oldest
-from torchdata_ais.store.files import open_error
+from torchdata_ais.store.objects.cache import delete_oldest
+from torchdata_ais.store.objects.files import open_error
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.gopen import gopen
 from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
 from torchdata_ais.webdataset.left_out import explaining
-from torchdata_ais.whole_file import open_regular
 
 logger = logging.getLogger("torchdata_ais")
 

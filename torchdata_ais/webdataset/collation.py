@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchdata_ais.arguments import check_function, check_number
+from torchdata_ais._util.arguments import check_function, check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes.listed import listed
+from torchdata_ais.pipes.batched import listed
 from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
 
 

@@ -14,8 +14,8 @@ from typing import IO, Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import ReadError, UsageError
-from torchdata_ais.redaction import redact_command, without_words
-from torchdata_ais.stage.load_state import url_of
+from torchdata_ais.errors.redaction import redact_command, without_words
+from torchdata_ais.pipes.checkpoint.load_state import url_of
 from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset import utils
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
@@ -39,7 +39,7 @@ class Command(str):
     """A shard that a command prints: what takes the place of ``pipe:`` URLs, for programs, not for data.
 
     The command is given as a list of words and run without a shell. The text of a ``pipe:`` URL is never run, since it
-    may come from data. Samples, errors and logs show the command by `torchdata_ais.redaction.redact_command`: without
+    may come from data. Samples, errors and logs show it by `torchdata_ais.errors.redaction.redact_command`: without
     queries of URLs, values of options and secrets. What it prints goes to a temporary file
     (``TMPDIR``) first: of a command that fails no sample is passed on. It runs in a process group of its own, which is
     ended with the command, after `timeout`, on Ctrl-C, and when the process that wants the shard is gone.

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torchdata_ais.arguments import check_call
-from torchdata_ais.stage.pipe import as_pipe
-from torchdata_ais.stage.sending import check_sendable
+from torchdata_ais._util.arguments import check_call
+from torchdata_ais.pipes.base.pickle_check import check_sendable
+from torchdata_ais.pipes.base.pipe import as_pipe
 from torchdata_ais.webdataset.utils import run_seed
 
 

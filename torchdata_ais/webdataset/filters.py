@@ -12,8 +12,8 @@ from typing import Any
 
 from torchdata_ais import pipes
 from torchdata_ais.errors import MissingFieldError, UsageError
-from torchdata_ais.pipes.listed import listed as lists_of
-from torchdata_ais.pipes.to_tuple import first_field
+from torchdata_ais.pipes.batched import listed as lists_of
+from torchdata_ais.pipes.fields import first_field
 from torchdata_ais.webdataset import collation
 from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage, through
 from torchdata_ais.webdataset.currying import FilterFunction as FilterFunction

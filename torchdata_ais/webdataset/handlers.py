@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from torchdata_ais.errors import NEVER_SKIPPED
-from torchdata_ais.redaction import clean
-from torchdata_ais.stage.policy import ErrorPolicy
-from torchdata_ais.stage.stats import StageStats
+from torchdata_ais.errors.redaction import clean
+from torchdata_ais.pipes.base.meter import StageStats
+from torchdata_ais.pipes.base.policy import ErrorPolicy
 
 Handler = Callable[[Exception], bool]
 

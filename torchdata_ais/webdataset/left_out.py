@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from torchdata_ais.argument_names import did_you_mean
+from torchdata_ais._util.arguments import did_you_mean
 
 _SCHEMES = (
     "a table that any import can change decides what a URL runs;"

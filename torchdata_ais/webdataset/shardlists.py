@@ -1,4 +1,4 @@
-"""Where shards come from, and how ranks and workers share them."""
+"""Lists of shards."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any, Literal
 from torch.utils.data import IterableDataset
 
 from torchdata_ais import pipes
-from torchdata_ais.arguments import check_number
+from torchdata_ais._util.arguments import check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.shard_names import VISIBLE_SHARD
-from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais.pipes.base.seed import mix_seed
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
+from torchdata_ais.urls.parsing import VISIBLE_SHARD
 from torchdata_ais.webdataset.commands import Command, named_by
 from torchdata_ais.webdataset.currying import Through
 from torchdata_ais.webdataset.filters import resampled as resampled

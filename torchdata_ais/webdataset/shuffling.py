@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torchdata_ais.arguments import checked
+from torchdata_ais._util.arguments import checked
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.shuffled import Reservoir, shuffled_through
 from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 
-from torchdata_ais.stage.seed import mix_seed
+from torchdata_ais._util.world import known_ranks
+from torchdata_ais.pipes.base.seed import mix_seed
 from torchdata_ais.webdataset.left_out import explaining
-from torchdata_ais.world import known_ranks
 
 enforce_security = os.environ.get("WDS_SECURE", "0") not in ("", "0")
 """Whether `gopen` and `tarfile_samples` refuse local files, as in webdataset; shells and pickles are always refused."""

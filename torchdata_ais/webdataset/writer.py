@@ -8,7 +8,7 @@ from typing import Any, cast
 from torchdata_ais.codecs import build_encoder
 from torchdata_ais.codecs.encoder import Encoder
 from torchdata_ais.errors import UsageError
-from torchdata_ais.redaction import redact
+from torchdata_ais.errors.redaction import redact
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.writing import ShardWriter as _ShardWriter
 from torchdata_ais.writing import TarWriter as _TarWriter

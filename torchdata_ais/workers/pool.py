@@ -1,10 +1,12 @@
-"""The main process's hold on its worker processes: start, reset, take items, pause, stop."""
+"""Pool of worker processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
+import threading
 import time
 import weakref
 from collections import deque
@@ -12,19 +14,149 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from torchdata_ais._util.process_pool import holding_signals
 from torchdata_ais.errors import LoaderError, WorkerDiedError
-from torchdata_ais.observe.asking import Asked
-from torchdata_ais.ranks.alive import Ranks
+from torchdata_ais.observe.collect import Report
+from torchdata_ais.observe.diagnosis.batch_records import Recorded
+from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
+from torchdata_ais.observe.diagnosis.worker_queries import Asked, ask_all, ask_records
+from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
-from torchdata_ais.workers.job import DISPATCHER, Job
+from torchdata_ais.workers.heartbeat import Pulse
 from torchdata_ais.workers.memory import forget_all, give_back_done
 from torchdata_ais.workers.pickling import Packed, pack
-from torchdata_ais.workers.process import Peer, stop
-from torchdata_ais.workers.pulse import Pulse
-from torchdata_ais.workers.signals import holding_signals
-from torchdata_ais.workers.telling import Telling
-from torchdata_ais.workers.worker import run_job
-from torchdata_ais.workers.yielding_lock import YieldingLock
+from torchdata_ais.workers.process import DISPATCHER, Job, Peer, stop
+from torchdata_ais.workers.producer import run_job
+
+
+class YieldingLock:
+    """A lock of one who waits for others, for threads that must not wait as long.
+
+    Attributes:
+        lock: What is held: at once by who waits, by `asked_for` for everybody else.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._let_go = threading.Condition(self.lock)
+        self._claims: set[int] = set()
+        """Threads that want the lock of one that waits."""
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+
+    def watch(self, fd: int) -> None:
+        """End every `wait` when this can be read."""
+        self._poll.register(fd, select.POLLIN)
+
+    @contextlib.contextmanager
+    def asked_for(self) -> Iterator[None]:
+        """Hold the lock; wake a thread that waits with it, so that it lets go."""
+        if not self.lock.acquire(blocking=False):
+            try:
+                self._claims.add(threading.get_ident())
+                with contextlib.suppress(OSError):
+                    self._wake_write.send(b"!")
+                self.lock.acquire()
+            finally:
+                self._claims.discard(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._let_go.notify_all()
+            self.lock.release()
+
+    def wait(self, fd: int, most_ms: int) -> list[int]:
+        """Return what can be read, as soon as `fd` or anything watched can be, or another thread has had the lock."""
+        self._poll.register(fd, select.POLLIN)
+        try:
+            ready = [ready_fd for ready_fd, _ in self._poll.poll(most_ms)]
+        finally:
+            self._poll.unregister(fd)
+        if self._wake_read.fileno() in ready:  # it is -1 if a signal handler has closed this meanwhile
+            self._wake_read.recv(64)
+            while not self._let_go.wait_for(lambda: not self._claims, most_ms / 1000):
+                pass  # one that was interrupted takes its claim back without a word
+        return ready
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        self._wake_read.close()
+        self._wake_write.close()
+
+
+class Telling:
+    """Takes in what workers tell, and asks them; from any thread.
+
+    Args:
+        workers: The workers; more may come.
+        turn: Held by who takes their items.
+
+    Attributes:
+        reports: The last counts of each worker.
+        over: Whether there are no workers any more.
+    """
+
+    def __init__(self, workers: Sequence[Peer], turn: YieldingLock) -> None:
+        self._workers = workers
+        self._turn = turn
+        self._asking = threading.Lock()  # one at a time asks the workers what they are doing
+        self._last_doing: list[ProcessPart] = []
+        self.over = False
+        self.reports: dict[int, Report] = {}
+
+    def takes(self, worker: Peer, message: Message) -> bool:
+        """Take the message, if it is a report of counts. Who calls holds the lock."""
+        if message.kind is not Kind.STATS:
+            return False
+        report: Report = message.load()
+        self.reports[worker.worker_id] = report.after(self.reports.get(worker.worker_id))
+        return True
+
+    def doing(self) -> list[ProcessPart]:
+        """Return what the workers are doing, of those that were started with `Job.records`.
+
+        Once they have ended: what they were doing when an error came.
+        """
+        if self.over:
+            return self._last_doing
+        with self._asking:
+            return ask_all(map(_asked, self._with_records()))
+
+    def note_doing(self) -> None:
+        """Keep what the workers are doing: whoever hears of an error finds them ended."""
+        self._last_doing = self.doing()
+
+    def records(self) -> list[tuple[int, Recorded]]:
+        """Return what the workers have noted since this was last asked for."""
+        # Where somebody waits for items, reports are taken in as they come.
+        if self._turn.lock.acquire(blocking=False):
+            try:
+                for worker in self._workers:
+                    worker.read_all()
+                    rest = deque(message for message in worker.inbox if not self.takes(worker, message))
+                    worker.inbox = rest
+            finally:
+                self._turn.lock.release()
+        with self._asking:
+            asked = self._with_records()
+            fresh = ask_records(map(_asked, asked))
+        told = {number: report.take() for number, report in list(self.reports.items())}
+        parts = (
+            (peer.worker_id, Recorded.joined([told.get(peer.worker_id), new]))
+            for peer, new in zip(asked, fresh, strict=True)
+        )
+        return [(worker, recorded) for worker, recorded in parts if recorded is not None]
+
+    def _with_records(self) -> list[Peer]:
+        return [worker for worker in self._workers if worker.flight is not None]
+
+
+def _asked(worker: Peer) -> tuple[str, int, Asked]:
+    assert worker.flight is not None
+    return worker.name, worker.pid or 0, worker.flight
+
 
 _LOOK_ROUND_S = 0.25
 """How often, at most, a busy consumer looks whether all processes are alive."""

@@ -1,22 +1,25 @@
-"""A process of the loader as the main process sees it: what it sent, whether it lives, how it ended."""
+"""A process of the loader."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol
 
-from torchdata_ais.errors import StallError, WorkerDiedError
-from torchdata_ais.lifetime import safe_context
-from torchdata_ais.observe.asking import Asked
-from torchdata_ais.workers.channel import Channel, Kind, Message
-from torchdata_ais.workers.pulse import Patience, Pulse
+from torchdata_ais._util.process_end import safe_context
+from torchdata_ais.errors import LoaderError, StallError, UsageError, WorkerDiedError
+from torchdata_ais.observe.diagnosis.worker_queries import Asked
+from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
+from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
+from torchdata_ais.workers.heartbeat import Patience, Pulse
 
 _GRACE_S = 2.0
 """How long a process may take to end by itself when it is told to: for the item under way."""
@@ -201,3 +204,160 @@ def start_context(method: str | None, preload: str) -> Any:
     if context.get_start_method() == "forkserver" and has_had_no_say:
         context.set_forkserver_preload(["__main__", preload])
     return context
+
+
+DISPATCHER = -1
+"""The number of the dispatching process among the workers."""
+
+
+class Part(Protocol):
+    """The part of a pipe that one process runs, and what the loader does with it there. It travels by pickle."""
+
+    def open(self) -> Any:
+        """Return the pipe."""
+
+    def prepare(self, pipe: Any) -> Any:
+        """Make the pipe that of this process, once; return the one to run."""
+
+    def begin(self, pipe: Any, reset: Any) -> Any:
+        """Begin an epoch as `reset` says, which came by `Pool.reset`; return the pipe to iterate."""
+
+    def pause(self, pipe: Any) -> None:
+        """Have its threads make nothing more."""
+
+    def resume(self, pipe: Any) -> None:
+        """Let them go on."""
+
+
+@dataclass
+class Job:
+    """What a process is started with.
+
+    Attributes:
+        part: What it runs.
+        worker_id: Its number, or `DISPATCHER`.
+        source: A worker's connection to the dispatching process, if there is one.
+        outlets: The dispatching process's connections to the workers, in order.
+        stall_after: Seconds an item, or a function of the user, may take; None is for ever.
+        records: Whether to note a record a batch.
+        flight: With `records`, where the process answers who asks what it is doing; made at launch.
+        pulse: What tells the main process that this one still runs, made at launch if `stall_after` is given.
+        control: The connection to the main process, made at launch.
+        main_pid: The process to live and die with.
+    """
+
+    part: Part
+    worker_id: int
+    source: socket.socket | None = None
+    outlets: list[socket.socket] = field(default_factory=list)
+    stall_after: float | None = None
+    records: bool = False
+    flight: socket.socket | None = None
+    pulse: Pulse | None = None
+    control: socket.socket | None = None
+    main_pid: int = field(default_factory=os.getpid)
+
+    @property
+    def name(self) -> str:
+        """How errors name this process."""
+        return "dispatching process" if self.worker_id == DISPATCHER else f"worker process {self.worker_id}"
+
+
+DISPATCH_CREDIT = 4
+"""Items under way from the dispatching process to one worker.
+
+Small on purpose: with messages of at most 32 KB they always fit into the socket, so that the dispatching process,
+which serves all workers in turn, never has to wait for one of them to read.
+"""
+
+
+_DISPATCHER_GONE = "the dispatching process ended"
+
+
+class _Live(IterDataPipe[Any]):
+    """A pipe whose connection belongs to this process and never travels."""
+
+    _live: Any = None
+
+    def __getstate__(self) -> Any:
+        state = {name: value for name, value in self.__dict__.items() if name != "_live"}
+        hook = IterDataPipe.getstate_hook
+        return state if hook is None else hook(state)
+
+
+class WorkerItems(_Live):
+    """Yields the items of the worker processes: what `items` returns for each epoch."""
+
+    def __init__(self, items: Callable[[], Iterator[Any]]) -> None:
+        super().__init__()
+        self._live = items
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._live()
+
+
+class Dispatched(_Live):
+    """Yields, in a worker process, this worker's share of what the dispatching process sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._epoch = 0
+        self._ended = False
+
+    def connect(self, channel: Channel) -> None:
+        """Read from this channel."""
+        self._live = channel
+
+    def begin(self, epoch: int) -> None:
+        """Expect the items of this epoch from now on."""
+        self._epoch, self._ended = epoch, False
+
+    def finish(self) -> None:
+        """Tell the dispatching process that this worker wants no more of this epoch."""
+        if not self._ended:
+            _post(self._live, Kind.DONE, self._epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, channel = self._epoch, self._live
+        if self._ended:
+            raise UsageError.at(
+                "a pipe after sharding_round_robin_dispatch reads its source a second time in one epoch, but the "
+                "dispatching process gives every item once",
+                todo="put `.cycle()` and the like before sharding_round_robin_dispatch",
+            )
+        _post(channel, Kind.CREDIT, epoch, DISPATCH_CREDIT)
+        while True:
+            message = self._next(channel, epoch)
+            if message.kind is Kind.END:
+                message.drop()
+                self._ended = True
+                return
+            _post(channel, Kind.CREDIT, epoch, 1)
+            yield message.load()
+
+    def _next(self, channel: Channel, epoch: int) -> Message:
+        while True:
+            try:
+                message = channel.receive()
+            except EOFError as error:
+                raise WorkerDiedError(_DISPATCHER_GONE) from error
+            if message is None:
+                wait([channel.fileno()])
+            elif message.kind is Kind.BROKEN:
+                raise message.load().rebuild()
+            elif message.epoch > epoch:
+                message.drop()
+                raise LoaderError("this epoch was given up for a newer one")
+            elif message.epoch < epoch or message.kind is Kind.BEGIN:
+                message.drop()
+            elif message.kind is Kind.FAILED:
+                raise message.load().rebuild()
+            else:
+                return message
+
+
+def _post(channel: Channel, kind: Kind, epoch: int, value: int = 0) -> None:
+    try:
+        channel.post(kind, epoch, value)
+    except HungUpError as error:
+        raise WorkerDiedError(_DISPATCHER_GONE) from error

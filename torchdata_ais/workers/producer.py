@@ -1,28 +1,181 @@
-"""The loop of a process that produces: iterate the pipe, send items in turn, as far as there is credit."""
+"""Producing processes: workers and the dispatching process."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import select
-from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
-from typing import Any
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from time import monotonic, perf_counter
+from typing import Any, Protocol, runtime_checkable
 
+import torch
+
+from torchdata_ais._util.process_end import end_with
+from torchdata_ais._util.process_pool import take_no_part_in_signals
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.stage.contract import Stage
-from torchdata_ais.stage.meter import iterate
-from torchdata_ais.stage.origin import note_place
-from torchdata_ais.stage.rows import Memory
-from torchdata_ais.stage.upstream import at_work, parents
-from torchdata_ais.workers.channel import Channel, Kind, Message
-from torchdata_ais.workers.counts import Counts
-from torchdata_ais.workers.failure import Failure
-from torchdata_ais.workers.hooks import EnvelopeSender
-from torchdata_ais.workers.job import Job
+from torchdata_ais.observe.collect import Report, report_of, restart
+from torchdata_ais.observe.diagnosis.batch_records import BatchRecorder
+from torchdata_ais.observe.diagnosis.worker_queries import Answering
+from torchdata_ais.pipes.base.collate import Memory
+from torchdata_ais.pipes.base.contract import Stage
+from torchdata_ais.pipes.base.meter import iterate
+from torchdata_ais.pipes.base.policy import note_place
+from torchdata_ais.pipes.base.torch_pipes import all_pipes
+from torchdata_ais.pipes.base.upstream import at_work, parents
+from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
+from torchdata_ais.workers.heartbeat import Watchdog
 from torchdata_ais.workers.memory import Lender
-from torchdata_ais.workers.outlet import Outlet
-from torchdata_ais.workers.pickling import Packed, pack
-from torchdata_ais.workers.receivers import Dispatched
-from torchdata_ais.workers.stall import Watchdog
+from torchdata_ais.workers.pickling import Failure, Packed, pack
+from torchdata_ais.workers.process import DISPATCHER, Dispatched, Job
+
+
+class Outlet:
+    """A consumer of the produced items, and how many it can take."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.open = True
+        self._queue: deque[tuple[Kind, Packed]] = deque()
+        self._epoch = 0
+        self._credit = 0
+        self._done = False
+        self._early: list[Message] = []
+
+    @property
+    def hungry(self) -> bool:
+        """Whether the next item that is made for it could be sent at once."""
+        return self.open and not self._done and self._credit > 0 and not self._queue
+
+    @property
+    def held(self) -> int:
+        """Items made for it and not yet sent."""
+        return len(self._queue)
+
+    def begin(self, epoch: int, credit: int = 0) -> None:
+        """Forget the last epoch."""
+        while self._queue:
+            self._queue.popleft()[1].drop()
+        self._epoch, self._credit, self._done = epoch, credit, False
+        early, self._early = self._early, []
+        for message in early:
+            self.hear(message)
+
+    def hear(self, message: Message) -> None:
+        """Take credit, or notice that no more items are wanted."""
+        if message.epoch > self._epoch:  # the worker has heard of the new epoch before us
+            self._early.append(message)
+        elif message.epoch == self._epoch:
+            if message.kind is Kind.CREDIT:
+                self._credit += message.value
+            elif message.kind is Kind.DONE:
+                self._done = True
+                while self._queue:
+                    self._queue.popleft()[1].drop()
+        self.flush()
+
+    def put(self, kind: Kind, packed: Packed) -> None:
+        """Send the message when its turn comes and there is credit; items cost one."""
+        if self._done or not self.open:
+            packed.drop()
+            return
+        self._queue.append((kind, packed))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what can be sent."""
+        while self._queue:
+            kind, packed = self._queue[0]
+            costs = kind in (Kind.ITEM, Kind.TAGGED)
+            if costs and not self._credit:
+                return
+            self._queue.popleft()
+            self._credit -= costs
+            try:
+                self.channel.send(kind, self._epoch, 0, packed)
+            except HungUpError:
+                self.close()
+
+    def close(self) -> None:
+        """Expect nothing of this consumer any more."""
+        self.open = False
+        while self._queue:
+            self._queue.popleft()[1].drop()
+
+
+_FIRST_S = 0.1
+_EVERY_S = 1.0
+
+
+class Counts:
+    """Takes reports of a pipe, at most one a second.
+
+    Args:
+        pipe: The pipe of this process; its stages begin to count from zero.
+        records: Whether to note a record a batch, which goes along.
+
+    Attributes:
+        sending_s: Seconds spent on handing items over.
+        recorder: Who notes them.
+    """
+
+    def __init__(self, pipe: Any, *, records: bool = False) -> None:
+        restart(pipe)
+        self.recorder = BatchRecorder(pipe) if records else None
+        self.sending_s = 0.0
+        self._pause_s = _FIRST_S
+        self._next = monotonic() + self._pause_s
+
+    def take(self, pipe: Any, *, now: bool = False) -> Report | None:
+        """Return the counts of all epochs so far; None if it is not time."""
+        time = monotonic()
+        if time < self._next and not now:
+            return None
+        self._pause_s = min(_EVERY_S, 2 * self._pause_s)
+        self._next = time + self._pause_s
+        report = report_of(pipe)
+        report.sending_s, report.in_workers = self.sending_s, True
+        if self.recorder is not None:
+            report.recorded = self.recorder.take()
+        return report
+
+
+def ended(report: Report) -> Report:
+    """Return the last report of a process that is no more: its work counts, its place among the processes does not."""
+    for stage in report.stages:
+        stage.stats.held = stage.stats.held_max = 0
+    report.processes = 0
+    return report
+
+
+@runtime_checkable
+class EpochListener(Protocol):
+    """A pipe that is told of each epoch before its first item."""
+
+    def _ais_reset(self, *, epoch: int, extras: Any) -> None:
+        """Take the number of the epoch, and what was sent to this worker for it."""
+
+
+@runtime_checkable
+class EnvelopeSender(Protocol):
+    """A pipe that, as the last one of a worker, sends something along with its items."""
+
+    def _ais_envelope(self) -> Any:
+        """Return what goes with the item just made, or after the last one; None for nothing."""
+
+
+def tell_pipes(pipes: Iterable[Any], epoch: int, extras: Any) -> None:
+    """Tell the pipes that listen."""
+    for pipe in pipes:
+        if isinstance(pipe, EpochListener):
+            pipe._ais_reset(epoch=epoch, extras=extras)
+
 
 _MAX_HELD = 1000
 """Items the dispatching process keeps for workers that do not take them while others ask for more."""
@@ -219,3 +372,83 @@ def _drain(channel: Channel, hear: Callable[[Message], None]) -> bool:
     except EOFError:
         return False
     return True
+
+
+_LINGER_S = 1.0
+"""How long threads that the pipe left behind may keep an ended process alive."""
+
+
+def run_job(job: Job) -> None:
+    """Run a process to its end: the target of `multiprocessing.Process`."""
+    take_no_part_in_signals()
+    end_with(job.main_pid)
+    if job.pulse is not None:
+        job.pulse.begin()
+    torch.set_num_threads(1)
+    gc.freeze()  # what was inherited is not garbage: looking at it would copy the main process's memory page by page
+    assert job.control is not None
+    control = Channel(job.control)
+    exit_code = 1
+    try:
+        _produce(job, control)
+        exit_code = 0
+    except SystemExit as error:
+        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    except HungUpError:
+        exit_code = 0  # the main process has gone on without us
+    except BaseException as error:  # noqa: BLE001 - reported, and then this process ends
+        _tell([control], job, error)
+    finally:
+        _end_soon(exit_code)
+
+
+def _produce(job: Job, control: Channel) -> None:
+    pipe = job.part.open()
+    outlets = [Outlet(Channel(sock)) for sock in job.outlets] or [Outlet(control)]
+    answering = None if job.flight is None else Answering(job.flight, job.name)
+    channels = {control, *(outlet.channel for outlet in outlets)}
+    worker = None if job.worker_id == DISPATCHER else job.worker_id
+    watchdog = Watchdog(job.stall_after, job.name, worker, partial(_tell, channels, job), pipe)
+    try:
+        with watchdog.running():
+            sources = _connect(pipe, job.source)
+            with watchdog:
+                watchdog.pipe = pipe = job.part.prepare(pipe)
+            producer = Producer(pipe, job, control, outlets, sources, watchdog)
+            if answering is not None:
+                answering.recorder = producer.recorder
+            producer.run()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _tell(channels - {control}, job, error)
+        raise
+
+
+def _tell(channels: Iterable[Channel], job: Job, error: BaseException) -> None:
+    """Send the last word of this process, where anybody still reads it."""
+    for channel in channels:
+        with contextlib.suppress(HungUpError):
+            channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
+
+
+def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
+    """Connect the pipe to the dispatching process, where the graph was cut."""
+    if sock is None:
+        return []
+    channel = Channel(sock)
+    sources = [part for part in all_pipes(pipe) if isinstance(part, Dispatched)]
+    for source in sources:
+        source.connect(channel)
+    return sources
+
+
+def _end_soon(exit_code: int) -> None:
+    """Let the interpreter end in good order, but not wait for ever for threads that the pipe left behind."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    timer = threading.Timer(_LINGER_S, os._exit, (exit_code,))
+    timer.daemon = True
+    timer.start()

@@ -1,8 +1,8 @@
 from .conversion import Conversion as Conversion
+from .conversion import ConversionJob as ConversionJob
 from .conversion import Edit as Edit
 from .conversion import SourceOptions as SourceOptions
 from .conversion import convert as convert
-from .job import ConversionJob as ConversionJob
 from .manifest import Manifest as Manifest
 from .manifest import ShardInfo as ShardInfo
 from .shard_writer import ShardWriter as ShardWriter

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchdata_ais.error_text import Remedy
+from torchdata_ais._util.files import naming, whole_file
 from torchdata_ais.errors import NotFoundError, TransportError, UsageError
-from torchdata_ais.shard_names import CLASSES_FILE
+from torchdata_ais.errors.text import Remedy
 from torchdata_ais.store import StoreOptions, open_blocks, put_object
-from torchdata_ais.store.naming import naming
 from torchdata_ais.urls import parse_url, redact
-from torchdata_ais.whole_file import whole_file
+from torchdata_ais.urls.parsing import CLASSES_FILE
 
 _APART = "write to a folder or prefix of its own"
 _TODO = Remedy(_APART, "pass overwrite=True")

@@ -1,27 +1,358 @@
-"""`convert`: folders of pictures and sound, tables and existing shards to a series of shards."""
+"""convert: folders, tables and shards to shards."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack, closing
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 from typing_extensions import Unpack
 
-from torchdata_ais.arguments import checked, option
-from torchdata_ais.shown import count_text
-from torchdata_ais.store import Cluster
-from torchdata_ais.urls import redact
-from torchdata_ais.writing._outcomes import OnError
-from torchdata_ais.writing._transform import Edit, EditNames
-from torchdata_ais.writing.job import Conversion, ConversionJob, Progress
-from torchdata_ais.writing.shard_writer import PackedInto
-from torchdata_ais.writing.sources.options import SourceNames, SourceOptions
+from torchdata_ais._util.arguments import check_function, check_number, check_seed, checked, option
+from torchdata_ais._util.formatting import count_text
+from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
+from torchdata_ais.errors.text import Remedy
+from torchdata_ais.store import Cluster, cluster_options, given_options
+from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls.parsing import is_shard
+from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
+from torchdata_ais.writing.manifest import ShardInfo, check_pattern, shards_there
+from torchdata_ais.writing.prepare import check_apart, check_not_read, folder_of, prepare
+from torchdata_ais.writing.shard_writer import PackedInto, ShardWriter
+from torchdata_ais.writing.sources.opened import open_source
+from torchdata_ais.writing.sources.shards import ShardSource
+from torchdata_ais.writing.sources.source import (
+    LeftOut,
+    Source,
+    SourceNames,
+    SourceOptions,
+    Tally,
+    left_out,
+    positions_of,
+)
+from torchdata_ais.writing.transform import Counts, Edit, EditNames, Lacking, OnError, Transform, outcomes
 
 __all__ = ["Conversion", "Edit", "SourceOptions", "convert"]
 
+
+Progress = Callable[[int, int, str], object]
+
+_POOL = 1000  # samples, of `shuffled` as most write it
+
 logger = logging.getLogger("torchdata_ais")
+
+SPLIT = "{split}"
+"""The place of a split in the names of its shards."""
+
+
+class Series(NamedTuple):
+    """One series of shards: that of a split, or the only one."""
+
+    name: str
+    pattern: str
+    source: Source
+    writer: ShardWriter
+
+
+def patterns_of(target: str, how: SourceOptions) -> dict[str, str]:
+    """Return the pattern of each series by its name."""
+    splits = how.splits
+    if bool(splits) != (SPLIT in target):
+        what = "split= needs a place in the names" if splits else f"{SPLIT} in the names needs split="
+        raise UsageError.at(what, todo="write split='0.9/0.1' and out/{split}-%06d.tar", url=target)
+    patterns = {name: target.replace(SPLIT, name) for name in splits} or {"": target}
+    for pattern in patterns.values():
+        check_pattern(pattern)
+        if not is_shard(parse_url(pattern).name):
+            raise UsageError.at(
+                f"no reader would know {redact(pattern)} for shards by their names",
+                todo="end the pattern in .tar, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tgz",
+            )
+    return patterns
+
+
+def manifest_of(manifest: str | None, split: str, how: SourceOptions) -> str | None:
+    """Return the manifest of one series of one part: each has its own.
+
+    Example:
+        >>> manifest_of("m.json", "val", SourceOptions(part="3/16")), manifest_of("m.json", "", SourceOptions())
+        ('m-val-3-of-16.json', 'm.json')
+    """
+    if manifest is None:
+        return None
+    words = [split] if split else []
+    if how.part is not None:
+        words.append("{}-of-{}".format(*how.part_of))
+    stem, dot, ending = manifest.rpartition(".")
+    if "/" in ending or not dot:
+        stem, ending = manifest, ""
+    return "-".join([stem, *words]) + dot * bool(ending) + ending
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion wrote.
+
+    Attributes:
+        shards: The shards, in order; those of each split after one another.
+        samples: How many they hold.
+        size: Their bytes.
+        dropped: Samples that `select` or `map` did not want.
+        skipped: Samples given up, by the class of the error.
+        notes: What the manifest says besides, such as ``{"classes": [...]}`` of a folder of images.
+        left_out: What is not in the shards, and why: files that are no pictures, samples given up.
+        splits: How many samples each split has.
+        classes: Where the names of the classes were noted; None without any.
+        stale: Older shards of the pattern that stay, with numbers beyond those of the new ones.
+        lacking: Fields that only some samples have, such as captions; of a resumed conversion, what it wrote since.
+        by_class: Whether more samples than `shuffled` usually holds stand class after class, as their folders do.
+    """
+
+    shards: list[ShardInfo]
+    samples: int
+    size: int
+    dropped: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+    splits: dict[str, int] = field(default_factory=dict)
+    classes: str | None = None
+    stale: list[str] = field(default_factory=list)
+    lacking: list[Lacking] = field(default_factory=list)
+    by_class: bool = False
+
+
+@dataclass(repr=False, eq=False)
+class ConversionJob:
+    """A conversion that can begin: its source was listed, its arguments were looked at, and nothing was made.
+
+    See `torchdata_ais.writing.convert` for the arguments, and for the errors.
+
+    Attributes:
+        left_out: What lies in the source and is no sample.
+    """
+
+    source: Any
+    target: str
+    _: KW_ONLY
+    how: SourceOptions
+    edit: Edit
+    seed: int = 0
+    processes: int = 1
+    start_method: str | None = None
+    resume: bool = False
+    overwrite: bool = False
+    on_error: OnError = "raise"
+    progress: Progress | None = None
+    cluster: Cluster = None
+    writer: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        check_number(self.processes, 1, "processes")
+        check_seed(self.seed)
+        if self.progress is not None:
+            check_function(self.progress, 3, "convert(progress=)")
+        how, writer = self.how, self.writer
+        self._kept = self.edit.kept or frozenset()
+        self._new = not (self.resume or self.overwrite)
+        given = given_options(self.cluster)
+        self._store = partial(cluster_options, given)
+        patterns = patterns_of(self.target, how)
+        if how.part is not None and writer.get("index"):
+            raise UsageError.at(
+                "index= is made of all parts",
+                todo="leave it out, and run torchdata-ais index after the last of them",
+            )
+        found = open_source(self.source, how, self._store)
+        self.left_out = found.left_out
+        self._is_copy = isinstance(found, ShardSource) and self.edit.is_copy
+        self._classes = self._agreed(found)
+        number, count = how.part_of
+        start = writer.pop("start_shard", 0)
+        manifest = writer.pop("manifest", None)
+        self._all: list[Series] = []
+        for name, pattern in patterns.items():
+            between = how.splits.get(name, (0.0, 1.0))
+            some = found.chosen(partial(positions_of, options=how, seed=self.seed, between=between))
+            if self.on_error == "raise":
+                some.check_files()
+            shards = ShardWriter(
+                pattern,
+                resume=self.resume,
+                cluster=given,
+                encoder=False,
+                manifest=manifest_of(manifest, name, how),
+                start_shard=start + number - 1,
+                shard_step=count,
+                **writer,
+            )
+            self._all.append(Series(name, pattern, some, shards))
+            if isinstance(found, ShardSource):
+                check_not_read(pattern, found.shards, self._store, start)
+                check_apart(pattern, self.source, self._store, start)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far, before compression."""
+        return sum(sum(shard.size for shard in one.writer.shards) + one.writer.size for one in self._all)
+
+    def run(self) -> Conversion:
+        """Write."""
+        counted = Counts(unmet=self._kept)
+        with ExitStack() as folders:
+            for one in self._all:
+                folders.enter_context(folder_of(one.pattern))
+            for one in self._all:
+                prepare(one.pattern, self._store, new=self._new, is_mine=self._is_mine)
+                counted = self._written(one, counted)
+        first = self._all[0]
+        shards = [shard for one in self._all for shard in one.writer.shards]
+        splits = {one.name: one.writer.total for one in self._all}
+        samples = sum(splits.values())
+        noted = None
+        if self._classes and shards:
+            noted = write_classes(first.pattern, self._classes, self._store)
+        stale = [] if self._new else [shard for one in self._all for shard in self._stale(one)]
+        return Conversion(
+            shards,
+            samples,
+            sum(shard.size for shard in shards),
+            counted.dropped,
+            counted.by_class(),
+            self._notes(first.source),
+            [*self.left_out, *left_out(counted.skipped)],
+            splits if self.how.splits else {},
+            noted,
+            stale,
+            counted.lacking(),
+            first.source.by_class and not self.how.shuffle and samples > _POOL,
+        )
+
+    def _notes(self, found: Source) -> dict[str, Any]:
+        return {**found.notes, "classes": self._classes} if self._classes else found.notes
+
+    def _check_some(self, counted: Counts) -> None:
+        """Raise the error of a conversion that wrote no sample. A part of a small source may have none."""
+        if any(one.writer.total for one in self._all) or (self.how.part is not None and not counted.skipped):
+            return
+        where = os.fspath(self.source) if isinstance(self.source, str | os.PathLike) else None
+        if counted.skipped:
+            reasons = ", ".join(f"{count} by {kind}" for kind, count in counted.by_class().items())
+            first = next((what for _, what in counted.skipped.values() if what), "see above")
+            raise SampleError.at(
+                f"no sample could be made: {reasons}, the first: {first}",
+                todo="mend what all of them fail by; nothing was written",
+                url=where,
+            )
+        if counted.dropped:
+            raise UsageError.at(
+                f"all {counted.dropped} samples were left out by the function, and nothing was written",
+                todo="look at what select= and map= return",
+                url=where,
+            )
+        raise NotFoundError.at(
+            "the source has no sample", todo="check what it names; nothing was written", url=where
+        )
+
+    def _check_fields(self, counted: Counts) -> None:
+        """Raise if no sample had a field that is to be kept; the samples of one part need not have all."""
+        if not counted.unmet:
+            return
+        names = ", ".join(map(repr, sorted(counted.unmet)))
+        what = f"no sample has the field {names}, which fields= names"
+        if self.how.part is not None:
+            logger.warning("%s: in this part", what)
+            return
+        finished = sum(len(one.writer.shards) for one in self._all)
+        stay = f"; {count_text(finished, 'shard')} written before stay" if finished else ""
+        raise MissingFieldError.at(what, todo=f"correct fields={stay}")
+
+    def _written(self, one: Series, before: Counts) -> Counts:
+        """Write one series, and return what was left out so far."""
+        found, shards = one.source, one.writer
+        how = self.how
+        order = {"source": found.digest, "shuffle": how.shuffle, "seed": self.seed}
+        order |= {name: value for name in ("part", "split") if (value := getattr(how, name)) is not None}
+        number, count = how.part_of
+        transform = Transform(found.load, self.edit, self.seed)
+        processes = 1 if self._is_copy else self.processes
+        with shards:
+            counts = _take_up(shards, order, self._notes(found), self._kept)
+            at = (shards.resume_at() or {}).get("at")
+            with closing(outcomes(found, at, transform, processes, self.start_method)) as made:
+                for cursor, outcome in made:
+                    sample = counts.judged(outcome, self.on_error)
+                    if sample is not None:
+                        if self.edit.keys == "number":
+                            sample["__key__"] = f"{shards.total * count + number - 1:09d}"
+                        shards.write(sample)
+                        shards.cursor = {
+                            "at": cursor,
+                            "dropped": counts.dropped,
+                            "skipped": counts.by_class(),
+                            **({"unmet": sorted(counts.unmet)} if counts.unmet else {}),
+                        }
+                    if self.progress is not None:
+                        self.progress(found.done(cursor), found.total, found.unit)
+            if one is self._all[-1]:
+                self._check_some(before + counts)
+                self._check_fields(before + counts)
+        return before + counts
+
+    def _is_mine(self, shard: int) -> bool:
+        """Return whether this part writes shards of such numbers."""
+        number, count = self.how.part_of
+        return shard % count == (number - 1) % count
+
+    def _stale(self, one: Series) -> list[str]:
+        """Return the shards of another time that follow the new ones."""
+        # By its whole name: s-1.tar is none of s-%06d.tar.
+        return [
+            one.pattern % number
+            for number, name in sorted(shards_there(one.pattern, self._store))
+            if number >= one.writer.shard and self._is_mine(number) and (one.pattern % number).endswith(name)
+        ]
+
+    def _agreed(self, found: Source) -> list[str]:
+        """Return the names of the classes, and have the source number by those that lie beside the shards already."""
+        own = found.notes.get("classes", [])
+        has_files = "opener" not in self.writer
+        if isinstance(found, ShardSource) and self.edit.map is None and has_files:
+            own = read_classes(found.shards[0], self._store) or []
+        if not own or not has_files:
+            return list(own)
+        agreed = agreed_classes(
+            self.target.replace(SPLIT, "split"), own, self._store, overwrite=self.overwrite
+        )
+        if agreed != own:
+            found.number_by(agreed)
+        return agreed
+
+
+def _take_up(
+    shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any], kept: frozenset[str]
+) -> Counts:
+    """Note source and order in the manifest; in a resumed one, check that they are the same."""
+    before = shards.notes.get("order")
+    if before is None and shards.shards:
+        raise StateError.at(
+            "the manifest to resume is not that of a conversion",
+            todo=Remedy("name another manifest=", "begin anew"),
+        )
+    if before is not None and before != order:
+        changed = ", ".join(name for name in order if before.get(name) != order[name])
+        raise StateError.at(
+            f"another {changed} than that of the conversion to resume",
+            todo=Remedy("use the same", "begin anew without resume=True"),
+        )
+    shards.notes.update(notes, order=order)
+    cursor = shards.cursor or {"unmet": kept}
+    skipped = Tally({name: (count, "") for name, count in cursor.get("skipped", {}).items()})
+    return Counts(cursor.get("dropped", 0), skipped, frozenset(cursor.get("unmet", ())))
 
 
 class ConvertNames(SourceNames, EditNames, PackedInto, total=False):

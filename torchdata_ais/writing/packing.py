@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from torchdata_ais.codecs import EncodeError, build_encoder
-from torchdata_ais.error_text import Remedy, in_programs
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
+from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.samples import split_name
 from torchdata_ais.tar import TarBuilder
 from torchdata_ais.tar.writer import Buffer

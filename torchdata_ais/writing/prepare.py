@@ -1,20 +1,25 @@
-"""Before shards are written: is there a place for them, and are there others of the same names?"""
+"""Checks before shards are written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
-from torchdata_ais.error_text import Remedy
+from torchdata_ais._util.files import make_folder, naming, no_empty_folders
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
+from torchdata_ais.errors.text import Remedy
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.store.naming import make_folder, naming, no_empty_folders
-from torchdata_ais.store.options import ONE_TRY
-from torchdata_ais.store.pages import list_bucket
-from torchdata_ais.urls import parse_url, redact
-from torchdata_ais.writing.pattern import NUMBER, check_pattern, shards_there
+from torchdata_ais.store.objects.pages import list_bucket
+from torchdata_ais.store.transport.options import ONE_TRY
+from torchdata_ais.store.transport.tokens import origin
+from torchdata_ais.urls import Location, parse_url, redact
+from torchdata_ais.urls.parsing import is_shard
+from torchdata_ais.writing.manifest import NUMBER, check_pattern, gives, is_web, shards_there
 
 _GO_ON = Remedy("remove them, write elsewhere", "pass resume=True with manifest=", "overwrite=True")
 
@@ -107,3 +112,89 @@ def check_place(name: str) -> None:
         raise NotFoundError.at(
             f"there is no folder {folder}", todo="make it first, or write elsewhere", url=name
         )
+
+
+_TODO = "write to a folder or prefix that is not read"
+
+
+def check_not_read(
+    pattern: str, shards: Iterable[str], store: Callable[[], StoreOptions], first: int = 0
+) -> None:
+    """Refuse to write over shards that are read.
+
+    Args:
+        pattern: Where the new shards go.
+        shards: Those that are read.
+        store: Gives the transport settings.
+        first: The number of the first new shard.
+
+    Raises:
+        UsageError: The pattern gives the name of one of them.
+    """
+    place = parse_url(pattern)
+    if is_web(pattern):
+        return
+    files: set[str] = set()
+    if place.kind == "file":  # links are followed when a shard is written, too
+        path = str(Path(place.name))  # as glob returns it
+        names = glob.glob(NUMBER.sub("*", glob.escape(path.replace("%%", "%"))))  # noqa: PTH207 - text in
+        files = {os.path.realpath(name) for name in names if gives(path, name, first)}
+    for url in shards:
+        source = parse_url(url)
+        if source.kind != place.kind:
+            continue
+        if source.kind == "file":
+            same = os.path.realpath(source.name) in files
+        else:
+            same = gives(place.name, source.name, first)
+            same = same and _bucket(source, store) == _bucket(place, store)
+        if same:
+            raise UsageError.at(
+                f"the shard {source.uri} is read, and would be written over",
+                todo=_TODO,
+                url=redact(pattern),
+            )
+
+
+def check_apart(pattern: str, sources: Any, store: Callable[[], StoreOptions], first: int = 0) -> None:
+    """Refuse new shards that the same source would find beside the old ones: each sample would be there twice.
+
+    Args:
+        pattern: Where the new shards go.
+        sources: What is read, as the user named it: one or a list. What is no text or path is not looked at.
+        store: Gives the transport settings.
+        first: The number of the first new shard.
+
+    Raises:
+        UsageError: They lie in the folder, prefix or pattern that is read.
+    """
+    place = parse_url(pattern)
+    new = NUMBER.sub(lambda found: found[0] % first, place.name.replace("%%", "%"))
+    if is_web(pattern):
+        return
+    for one in sources if isinstance(sources, list | tuple) else [sources]:
+        if not isinstance(one, str | os.PathLike):
+            continue
+        text = os.fsdecode(one)
+        source = parse_url(text)
+        if source.kind != place.kind or "{" in source.name:
+            continue
+        if source.kind == "object":
+            found = not is_shard(source.name) and new.startswith(source.name)
+            found = found and _bucket(source, store) == _bucket(place, store)
+        elif Path(source.name).is_dir():
+            found = os.path.realpath(source.name) == os.path.realpath(Path(new).parent)
+        else:
+            found = PurePath(os.path.abspath(new)).match(os.path.abspath(source.name))  # noqa: PTH100 - text in
+        if found:
+            raise UsageError.at(
+                f"the new shards would lie among those that are read, {redact(text)}: each sample would be there twice",
+                todo=_TODO,
+                url=redact(pattern),
+            )
+
+
+def _bucket(place: Location, store: Callable[[], StoreOptions]) -> tuple[object, ...]:
+    """Return what tells the bucket of an object from all others."""
+    endpoint = place.endpoint or store().endpoint
+    return place.bucket, place.provider, place.namespace, origin(endpoint) if endpoint else ""

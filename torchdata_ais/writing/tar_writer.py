@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from torchdata_ais.arguments import checked
+from torchdata_ais._util.arguments import checked
 from torchdata_ais.store import Cluster, cluster_options, given_options
-from torchdata_ais.writing._writer import Writer, check_format
-from torchdata_ais.writing.archive import OpenArchive
-from torchdata_ais.writing.compressors import compression_for
+from torchdata_ais.writing.archive import OpenArchive, Writer, check_format
 from torchdata_ais.writing.packing import SamplePacker
-from torchdata_ais.writing.targets import open_target
+from torchdata_ais.writing.targets import compression_for, open_target
 
 
 class TarWriter(Writer):

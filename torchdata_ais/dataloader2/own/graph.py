@@ -1,16 +1,17 @@
-"""The graph of a pipe as programs see it: looked through, listed and changed in place.
+"""Graph of a pipe: traverse, copy, split and seed.
 
 A graph is what `traverse_dps` gives: ``{id(pipe): (pipe, graph of its sources)}``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.stage.datapipes import traverse_dps
-from torchdata_ais.stage.graph import pipes_in
+from torchdata_ais.pipes.base.pickle_check import Pickled, dumped, loaded
+from torchdata_ais.pipes.base.torch_pipes import IterDataPipe, ShardingFilter, pipes_in, traverse_dps
 
 Graph = dict[int, tuple[Any, Any]]
 
@@ -149,3 +150,137 @@ def _exchanged(value: Any, old: Any, new: Any) -> Any:
         if any(one is not other for one, other in zip(value, others, strict=True)):
             return type(value)(*others) if hasattr(value, "_fields") else tuple(others)
     return value
+
+
+def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[int, Any, Graph]]:
+    """Yield every pipe of `graph` with its number and the graph of its sources, each pipe once, behind its sources."""
+    seen = set() if seen is None else seen
+    for number, (pipe, sources) in graph.items():
+        if number not in seen:
+            seen.add(number)
+            yield from _sources_first(sources, seen)
+            yield number, pipe, sources
+
+
+def find_replicable_branches(graph: Graph) -> list[Any]:
+    """Return the last pipes of the branches that every worker can run a copy of.
+
+    A pipe says that it cannot be copied by ``is_replicable() == False``; nor can what reads from it. Of branches
+    that stand one in another the one nearest to the source is returned.
+    """
+    can: dict[int, bool] = {}
+    for number, pipe, sources in _sources_first(graph):
+        itself = not hasattr(pipe, "is_replicable") or pipe.is_replicable()
+        can[number] = itself and all(can.get(key, True) for key in sources)
+    ends: dict[int, tuple[Any, Graph]] = {key: entry for key, entry in graph.items() if can[key]}
+    for pipe, sources in each_pipe(graph):
+        if not can[id(pipe)]:
+            ends |= {key: entry for key, entry in sources.items() if can[key]}
+    return [
+        pipe
+        for pipe, sources in ends.values()
+        if not any(id(above) in ends for above, _ in each_pipe(sources) if above is not pipe)
+    ]
+
+
+def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
+    """Return the last pipe of what one process runs for all workers: it covers every `dispatcher` of `graph`.
+
+    None where there is no such pipe. Where several paths have one, it is the pipe at which these meet.
+    """
+    dispatchers = [pipe for pipe in list_dps(graph) if isinstance(pipe, dispatcher)]
+    inside = {id(above) for pipe in dispatchers for above in list_dps(traverse_dps(pipe))}
+    ends: dict[int, Any | None] = {}
+    for number, pipe, sources in _sources_first(graph):
+        above = [pipe] if number in inside else [ends.get(key) for key in sources]
+        met = {id(end): end for end in above if end is not None}
+        ends[number] = pipe if len(met) > 1 else next(iter(met.values()), None)
+    return ends[id(last_pipe(graph))]
+
+
+def find_branches_without(graph: Graph, kind: type) -> list[Any]:
+    """Return the last pipes of the largest branches that have no pipe of class `kind`."""
+    having: set[int] = set()
+    found: dict[int, Any] = {}
+    for number, pipe, sources in _sources_first(graph):
+        if isinstance(pipe, kind) or not having.isdisjoint(sources):
+            having.add(number)
+            found.update((key, source) for key, (source, _) in sources.items() if key not in having)
+    return list(found.values()) if having else [last_pipe(graph)]
+
+
+class _Carrier(IterDataPipe[Any]):
+    """Carries a pipe to another process, or into a state; iterated, it gives the pipe's items."""
+
+    def __init__(self, pipe: Any) -> None:
+        super().__init__()
+        self._pipe = pipe
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._pipe
+
+    def __len__(self) -> int:
+        return len(self._pipe)
+
+    def __getstate__(self) -> Any:
+        return dumped(self._pipe)
+
+    def __setstate__(self, state: Pickled) -> None:
+        self._pipe = loaded(state)
+
+
+def attach_wrapper(pipe: Any) -> Any:
+    """Return `pipe` in a carrier, which pickles if it can be done at all."""
+    return pipe if isinstance(pipe, _Carrier) else _Carrier(pipe)
+
+
+def extract_wrapper(pipe: Any) -> Any:
+    """Return the pipe out of its carrier."""
+    return pipe._pipe if isinstance(pipe, _Carrier) else pipe
+
+
+def clone(item: Any) -> Any:
+    """Return a copy of a pipe or a service.
+
+    Raises:
+        UsageError: It holds what cannot be pickled, such as a lambda where dill is not installed.
+    """
+    return loaded(dumped(item))
+
+
+def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: Any, distributed_shared: bool) -> None:
+    """Give each of these pipes that has a method ``set_seed`` a seed: of all processes, or of this worker.
+
+    Example:
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from torchdata_ais.dataloader2.random import SeedGenerator
+        >>> one, two = (IterableWrapper(range(9)).shuffle() for _ in range(2))
+        >>> for pipe in (one, two):
+        ...     set_datapipes_seed([pipe], SeedGenerator(7), distributed_shared=True)
+        >>> list(one) == list(two)
+        True
+    """
+    draw = seed_generator.generate_shared_seed if distributed_shared else seed_generator.generate_seed
+    for pipe in datapipes:
+        if hasattr(pipe, "set_seed") and inspect.ismethod(pipe.set_seed):
+            pipe.set_seed(draw())
+
+
+def set_graph_random_seed(datapipe: Any, seed_generator: Any) -> Any:
+    """Seed all pipes of the graph: what stands before a sharding filter as in all processes, the rest as this worker.
+
+    So all workers shuffle alike what they share out among them, and each by itself what is its own.
+
+    Example:
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from torchdata_ais.dataloader2.random import SeedGenerator
+        >>> pipe = IterableWrapper(range(9)).shuffle()
+        >>> set_graph_random_seed(pipe, SeedGenerator(7)) is pipe
+        True
+    """
+    graph = traverse_dps(datapipe)
+    filters = find_dps(graph, ShardingFilter)
+    before = {id(pipe): pipe for end in filters for pipe in list_dps(graph_of(end, graph))}
+    set_datapipes_seed(before.values(), seed_generator, distributed_shared=True)
+    set_datapipes_seed(list_dps(graph, filters), seed_generator, distributed_shared=False)
+    return datapipe

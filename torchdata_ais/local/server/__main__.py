@@ -25,7 +25,7 @@ def load() -> object:
     package = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = package
     spec.loader.exec_module(package)
-    return importlib.import_module(f"{NAME}.process")
+    return importlib.import_module(f"{NAME}.serving")
 
 
 if __name__ == "__main__":

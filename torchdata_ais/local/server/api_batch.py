@@ -16,15 +16,13 @@ from typing import Any
 
 import msgspec
 
-from .actions import Action, EmptyEntry, EndBatch, Placeholder, SwapEntries, WholeObject
-from .api_archived import member_missing
-from .api_objects import redirect_to
+from .api_objects import member_missing, redirect_to
 from .archive import File, opened, packed
-from .fields import Int
+from .faults import Action, EmptyEntry, EndBatch, Placeholder, SwapEntries, WholeObject
 from .files import FileSlice
+from .http import Reply
 from .names import new_id
-from .problem import ReplyError, not_implemented, object_missing
-from .reply import Reply
+from .problem import Int, ReplyError, not_implemented, object_missing
 from .routes import Call, route
 from .store import Object, Store
 

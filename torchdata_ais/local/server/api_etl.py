@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .access import check_secret
 from .api_groups import COPY_FIELDS, GROUP_FIELDS, BucketRef, existing_bucket, run_on_group
-from .etl import Etl, Etls
-from .etl_message import parse_seconds, read_message
+from .etl import Etl, Etls, parse_seconds, read_message
+from .http import Reply
 from .jobs import Job
 from .names import check_object_name, new_id, parse_uname
-from .problem import ReplyError, object_missing
-from .reply import Reply
+from .problem import ReplyError, check_secret, object_missing
 from .routes import Call, route
 from .store import Object
 

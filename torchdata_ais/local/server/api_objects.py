@@ -1,21 +1,63 @@
-"""Objects: redirect at the proxy; head, get, put, patch, delete and copy at the target that owns them."""
+"""Objects."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
-from .actions import Cut, NewVersion
-from .api_archived import get_archived
+import msgspec
+
 from .api_etl import get_transformed
-from .faults import Plan
+from .archive import Archive, File, Member, archive_of, matching, packed
+from .faults import Cut, NewVersion, Plan
 from .files import DIGESTS, FileSlice, append_blocks, checksum_of, file_blocks
-from .names import check_bucket_name, check_object_name, parse_uname
-from .problem import ReplyError, not_implemented, not_recovered, object_missing, parts_lost
-from .reply import Reply
+from .http import Reply
+from .names import check_bucket_name, check_object_name, new_id, parse_uname
+from .problem import Int, ReplyError, not_implemented, not_recovered, number, object_missing, parts_lost
 from .routes import Call, route
 from .store import Object
+
+
+def get_archived(call: Call, entry: Object, file: FileSlice) -> Reply:
+    """Answer a GET with `archpath` or `archregx`. `file` stays open."""
+    path, regex, mode = (call.query.get(name, "") for name in ("archpath", "archregx", "archmode"))
+    if "range" in call.request.headers:
+        asked = f"archpath={path}" if path else f"archregx={regex}"
+        ranges = call.request.headers["range"]
+        message = f"cannot range-read archived content range: {ranges}, arch query: ({asked})"
+        raise ReplyError(400, f"{message} - operation not supported", "ErrUnsupp")
+    if path and regex:
+        both = 'archpath="archpath" (match one) and archregx="archregx" (match many) are mutually exclusive'
+        raise ReplyError(400, f"dpq: 'archpath={path}', err: dpq: {both}")
+    archive = archive_of(file, entry, call.query.get("archmime", ""))
+    if path:
+        found = archive.find(path)
+        if found is None:
+            raise member_missing(call, call.bucket, entry.name, path)
+        return Reply(200, {"Content-Type": "application/octet-stream"}, archive.body(found))
+    positions = matching([member.name for member in archive.files], regex, mode)
+    if not positions:
+        asked = f"(archregx={regex}, archmode={mode})"
+        raise member_missing(call, call.bucket, entry.name, asked)
+    wanted = [archive.files[position] for position in positions]
+    own = archive_of(file.part(0, file.size), entry, call.query.get("archmime", ""))
+    return Reply(200, {"Content-Type": "application/x-tar"}, packed(".tar", _files(own, wanted)))
+
+
+def member_missing(call: Call, bucket: str, name: str, path: str) -> ReplyError:
+    """No such file in the archive."""
+    return ReplyError(404, f"{call.node.tag}: {path} in ais://{bucket}/{name} does not exist", "ErrNotFound")
+
+
+def _files(archive: Archive, wanted: list[Member]) -> Iterator[File]:
+    with archive.file:
+        yield from archive.copied(wanted)
+
 
 _EVERYTHING = ["checksum", "atime", "version", "custom", "location", "copies"]
 _TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, as there is nothing to tell
@@ -254,3 +296,127 @@ def copy(call: Call) -> Reply:
     call.store.bucket(bucket)
     call.store.copy(entry, bucket, name)
     return Reply()
+
+
+class _Listed(msgspec.Struct):
+    """One part, as the request that completes an upload names it."""
+
+    number: Int = msgspec.field(name="part-number")
+
+
+@route(
+    "target",
+    "PUT",
+    "object",
+    "append_type",
+    query="append_type append_handle",
+    sdk="ObjectWriter.append_content",
+)
+def append(call: Call) -> Reply:
+    """Add the body to an object in the making; ``append_type=flush`` makes it the object."""
+    kind, handle = call.query["append_type"], call.query.get("append_handle", "")
+    if kind not in ("append", "flush"):
+        message = (
+            f'invalid operation "{kind}" (expecting either "append" or "flush") - check "append_type" query'
+        )
+        raise ReplyError(400, message)
+    appends = call.cluster.appends
+    existing = call.source.objects.get(call.name)
+    key = handle.rpartition("|")[2]
+    if kind == "flush":
+        path = _begun(call, key)
+        call.store.put(call.bucket, call.name, file_blocks(path))
+        appends.pop(key, None)
+        path.unlink(missing_ok=True)
+        return Reply()
+    blocks = call.request.body.blocks()
+    if not handle:
+        before = file_blocks(call.store.path(existing)) if existing is not None else ()
+        with call.store.new_file() as (_, path):
+            append_blocks(path, itertools.chain(before, blocks))
+        key = new_id(16)
+        appends[key] = path
+    else:
+        path = _begun(call, handle)
+        size = path.stat().st_size
+        try:
+            append_blocks(path, blocks)
+        except BaseException:  # as if this piece had never come
+            os.truncate(path, size)
+            raise
+    return Reply(200, {"Ais-Append-Handle": f"{call.node.id}|{path}|xxhash2|{key}"})
+
+
+def _begun(call: Call, handle: str) -> Path:
+    """The hidden file that the handle, or its key alone, stands for."""
+    path = call.cluster.appends.get(handle.rpartition("|")[2])
+    if path is None:
+        why = f"empty source in the {{{handle}}} handle"
+        raise ReplyError(400, f"failed to finalize append-file operation: {why}")
+    return path
+
+
+@route("target", "POST", "object", "mpt-upload", sdk="MultipartUpload.create")
+def begin_parts(call: Call) -> Reply:
+    """Begin an upload in parts."""
+    upload_id = new_id(10)
+    call.cluster.parts[upload_id] = {}
+    return Reply.text(upload_id)
+
+
+@route("target", "PUT", "object", "uploadId", query="uploadId partNumber", sdk="MultipartUpload.add_part")
+def put_part(call: Call) -> Reply:
+    """Store one part; the same number again replaces it."""
+    parts = _parts(call)
+    asked = call.query.get("partNumber", "")
+    what = f"o[{call.bucket}/{call.name}(-)]: uploadID {call.query['uploadId']!r}: the part number"
+    place = number(asked, what)
+    with call.store.new_file() as (_, path):
+        append_blocks(path, call.request.body.blocks())
+    old = parts.pop(place, None)
+    parts[place] = path  # in the order of arrival
+    if old is not None:
+        old.unlink(missing_ok=True)
+    return Reply()
+
+
+@route("target", "POST", "object", "mpt-complete", query="uploadId", sdk="MultipartUpload.complete")
+def complete_parts(call: Call) -> Reply:
+    """Put the listed parts together, in the order of their numbers.
+
+    The object is chunked. Its checksum is a CRC32C if they came in another order, as on a real cluster.
+    """
+    parts = _parts(call)
+    numbers = sorted(part.number for part in call.value(list[_Listed]) or [])
+    if numbers != sorted(parts):
+        asked = f"requested {len(numbers)} parts, have {len(parts)}"
+        raise ReplyError(400, f"partial completion is not allowed: {asked}")
+    blocks = (block for number in numbers for block in file_blocks(parts[number]))
+    kind = call.source.checksum if list(parts) == numbers else "crc32c"
+    sizes = [parts[number].stat().st_size for number in numbers]
+    with call.store.new_file() as (number, path):
+        size, checksum = append_blocks(path, blocks, kind)
+        call.store.commit(call.bucket, call.name, number, size, checksum, kind=kind, parts=sizes)
+    _forget(call)
+    return Reply()
+
+
+@route("target", "DELETE", "object", "mpt-abort", query="uploadId", sdk="MultipartUpload.abort")
+def abort_parts(call: Call) -> Reply:
+    """Give an upload up."""
+    _parts(call)
+    _forget(call)
+    return Reply()
+
+
+def _parts(call: Call) -> dict[int, Path]:
+    upload_id = call.query.get("uploadId", "")
+    parts = call.cluster.parts.get(upload_id)
+    if parts is None:
+        raise ReplyError(404, f"o[{call.bucket}/{call.name}(-)]: {upload_id} does not exist", "ErrNotFound")
+    return parts
+
+
+def _forget(call: Call) -> None:
+    for path in call.cluster.parts.pop(call.query["uploadId"], {}).values():
+        path.unlink(missing_ok=True)

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from math import inf
 from operator import itemgetter
 
-from .actions import Bandwidth, Cut, CutSlow, FlipBit, Reset, Stall, WrongChecksum
-from .faults import Plan
+from .faults import Bandwidth, Cut, CutSlow, FlipBit, Plan, Reset, Stall, WrongChecksum
 from .files import BLOCK_BYTES
-from .reply import Reply, chunk, head_of
+from .http import Reply, chunk, head_of
 
 TICK_S = 0.005
 _SIOCOUTQ = 0x5411

@@ -14,14 +14,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .access import check_sender
-from .actions import Busy, DeadRedirect, Delay, Status
 from .api_objects import redirect
-from .messages import BLOCK_BYTES, BadRequestError, HangupError
-from .names import check_bucket_name, check_object_name
-from .nodes import HOST
-from .problem import ReplyError, of_the_machine
-from .reply import Reply
+from .faults import Busy, DeadRedirect, Delay, Status
+from .http import BLOCK_BYTES, BadRequestError, HangupError, Reply
+from .names import HOST, check_bucket_name, check_object_name
+from .problem import ReplyError, check_sender, of_the_machine
 from .routes import Call, find
 
 # Which query parameter decides what a PUT of an object means.

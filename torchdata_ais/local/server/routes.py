@@ -1,8 +1,9 @@
-"""The table of what this cluster answers; the nodes dispatch by it and the coverage page is written from it."""
+"""Route table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from configparser import ConfigParser
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -12,15 +13,35 @@ from typing import Any, TypeVar
 import msgspec
 
 from .faults import Plan
-from .fields import decode, typed
-from .messages import Request
-from .names import check_bucket_name, parse_uname
-from .nodes import Node
-from .problem import ReplyError, bad_bucket_name, not_implemented
-from .reply import Reply
+from .http import Reply, Request
+from .names import Node, check_bucket_name, parse_uname
+from .problem import ReplyError, bad_bucket_name, decode, not_implemented, typed
 from .state import Cluster
 from .store import Bucket, Store
-from .vocabulary import ACTIONS, is_known_path
+
+_KNOWN = ConfigParser()
+_KNOWN.read_string(Path(__file__).with_name("vocabulary.ini").read_text())
+_PATHS = {name: frozenset(follow.split()) for name, follow in _KNOWN["paths"].items()}
+_BESIDE_V1 = frozenset(_KNOWN["words"]["beside_v1"].split())
+
+ACTIONS = frozenset(_KNOWN["words"]["actions"].split())
+"""Actions and questions that AIStore knows: those without a route are 501, others 400 as on a real node."""
+
+
+def is_known_path(path: str) -> bool:
+    """Whether a path is one of AIStore's API, served here or not.
+
+    >>> is_known_path("/v1/download/abort"), is_known_path("/v1/nonsense"), is_known_path("/v2/buckets")
+    (True, False, False)
+    """
+    first, *rest = path.strip("/").split("/")
+    if first != "v1":
+        return first in _BESIDE_V1
+    if not rest or rest[0] not in _PATHS:
+        return False
+    follow = _PATHS[rest[0]]
+    return not follow or len(rest) == 1 or rest[1] in follow
+
 
 ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))
 """Query parameters that any request may carry: the bucket's, and what a redirect adds."""

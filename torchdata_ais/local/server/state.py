@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .access import hide_secret
 from .etl import Etls
 from .faults import FaultTable
+from .http import Request
 from .jobs import Jobs
-from .messages import Request
-from .names import SHARD_INDEXES, new_id, object_uname, shard_of
-from .nodes import HOST, Node, owner_of
+from .names import HOST, SHARD_INDEXES, Node, new_id, object_uname, owner_of, shard_of
+from .problem import hide_secret
 from .store import Store
 
 REQUESTS_KEPT = 100_000

@@ -1,4 +1,4 @@
-"""Folders of pictures, sound or video, and what stands beside each: captions, JSON, other files of the same name."""
+"""Folders of files as sources."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from typing import Any
 import xxhash
 
 from torchdata_ais.codecs import EncodeError
-from torchdata_ais.codecs.fields import FIELD_KINDS
-from torchdata_ais.error_text import Remedy
+from torchdata_ais.codecs.handlers import FIELD_KINDS
 from torchdata_ais.errors import DuplicateFieldError, NotFoundError, SampleError, UsageError
-from torchdata_ais.writing.sources.files import MEDIA, PICTURES, SOUNDS, FoundFile, Omitted, split_ending
-from torchdata_ais.writing.sources.folders import BucketFolder, DiskFolder, FileFolder
-from torchdata_ais.writing.sources.options import SourceOptions
-from torchdata_ais.writing.sources.source import ListSource, left_out
-from torchdata_ais.writing.sources.text_rows import likely_encoding
+from torchdata_ais.errors.text import Remedy
+from torchdata_ais.writing.sources.files import (
+    MEDIA,
+    PICTURES,
+    SOUNDS,
+    BucketFolder,
+    DiskFolder,
+    FileFolder,
+    FoundFile,
+    Omitted,
+    split_ending,
+)
+from torchdata_ais.writing.sources.rows import likely_encoding
+from torchdata_ais.writing.sources.source import ListSource, SourceOptions, left_out
 
 _MAIN = {"auto": MEDIA, "images": PICTURES, "audio": SOUNDS}
 _WHAT = {"auto": "picture, sound or video", "images": "picture", "audio": "sound"}

@@ -9,16 +9,14 @@ from typing import Any
 
 import xxhash
 
+from torchdata_ais._util.files import naming
 from torchdata_ais.errors import NonAdjacentKeyError, NotFoundError
-from torchdata_ais.reading.keyset import KeySet
-from torchdata_ais.reading.runs import Run, whole_runs
-from torchdata_ais.reading.samples import whole_samples
+from torchdata_ais.reading.runs import KeySet, Run, whole_runs, whole_samples
 from torchdata_ais.samples import Sample
-from torchdata_ais.shard_names import is_shard
 from torchdata_ais.store import StoreOptions, list_objects, open_blocks
-from torchdata_ais.store.naming import naming
 from torchdata_ais.tar import TarReader, decompress
 from torchdata_ais.urls import ObjectURL, file_fault, parse_url, redact
+from torchdata_ais.urls.parsing import is_shard
 from torchdata_ais.writing.sources.files import NO_FILE, OUTSIDE_LINK, Omitted, leads_out
 from torchdata_ais.writing.sources.source import Source
 

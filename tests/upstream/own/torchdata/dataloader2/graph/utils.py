@@ -1,1 +1,1 @@
-from torchdata_ais.dataloader2.own.branches import find_replicable_branches as _find_replicable_branches
+from torchdata_ais.dataloader2.own.graph import find_replicable_branches as _find_replicable_branches

@@ -1,7 +1,7 @@
 from torch.utils.data import IterDataPipe
 
-from torchdata_ais.dataloader2.own.branches import find_branches_without, find_dispatched
-from torchdata_ais.dataloader2.own.dispatch import ShardingRoundRobinDispatcher
+from torchdata_ais.dataloader2.own.graph import find_branches_without, find_dispatched
+from torchdata_ais.dataloader2.own.distributed import ShardingRoundRobinDispatcher
 
 
 class _DummyIterDataPipe(IterDataPipe):

@@ -1,0 +1,1 @@
+"""Formatting, files, processes, argument checks, versions and devices."""

@@ -1,0 +1,473 @@
+"""Argument checks, with suggestions for unknown names.
+
+What an annotation leaves open, or names only to type checkers, is taken as it is.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import numbers
+import operator
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from typing_extensions import ParamSpec, get_type_hints, is_protocol, is_typeddict
+
+from torchdata_ais.errors import AISError, ArgumentError, UsageError
+
+__all__ = ["check_kinds"]
+
+
+_CALLABLE: Any = collections.abc.Callable
+
+_SHOWN = 60
+_NUMBERS: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
+_AS_GOOD: dict[type, tuple[type, ...]] = {
+    str: (os.PathLike,),
+    bytes: (bytearray, memoryview),
+    dict: (collections.abc.Mapping,),
+}
+"""What programs pass as well, and what is told only if the call fails by it."""
+_SERIES = frozenset([list, tuple, collections.abc.Sequence])
+
+
+def check_kinds(
+    function: Callable[..., Any],
+    bound: inspect.BoundArguments,
+    name: str,
+    collected: type | None = None,
+    *,
+    failed: bool = False,
+) -> None:
+    """Raise `ArgumentError` if an argument is of another kind than its annotation says.
+
+    Args:
+        function: Has the annotations.
+        bound: What it is called with.
+        name: What to call it.
+        collected: The `TypedDict` of the keyword arguments that it collects; None leaves these alone.
+        failed: Whether the call has failed: then None is no value for what does not name it.
+
+    Example:
+        >>> def load(url: str, retries: int | None = 1) -> None: ...
+        >>> check_kinds(load, inspect.signature(load).bind("ais://b", "7"), "load")
+        Traceback (most recent call last):
+        torchdata_ais.errors.ArgumentError: load(retries='7'): this is a str. Pass a whole number or None
+    """
+    kinds = _kinds_of(function)
+    given = dict(bound.arguments)
+    for one in bound.signature.parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            given |= given.pop(one.name, {})
+            kinds = {**kinds, **(_kinds_of(collected) if collected else {})}
+        elif one.kind is one.VAR_POSITIONAL:
+            given.pop(one.name, None)
+    for argument, value in given.items():
+        kind = kinds.get(argument, Any)
+        default = bound.signature.parameters.get(argument)
+        if _fits(value, kind, failed=failed) or (default is not None and value is default.default):
+            continue
+        if value is None and not failed:  # as good as left out, for whom it works
+            continue
+        what = f"{name}({argument}={_shown(value)})"
+        if not _is_choice(value, kind):
+            what += f": this is a {type(value).__name__}"
+        raise ArgumentError.at(what, todo=f"pass {_words(kind)}")
+
+
+@functools.lru_cache(512)
+def _kinds_of(owner: Any) -> Mapping[str, Any]:
+    """Return the annotations that can be looked up where the program runs."""
+    found: dict[str, Any] = {}
+    for name, written in getattr(owner, "__annotations__", {}).items():
+        holder = type("_", (), {"__annotations__": {name: written}, "__module__": owner.__module__})
+        try:
+            found |= get_type_hints(holder, getattr(owner, "__globals__", None))
+        except (NameError, TypeError, AttributeError):  # known to type checkers only
+            found[name] = Any
+    return found
+
+
+def _fits(value: Any, kind: Any, *, failed: bool) -> bool:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one, failed=failed) for one in get_args(kind))
+    if origin is Literal:
+        return any(value is one or (type(value) is type(one) and value == one) for one in get_args(kind))
+    if kind is None or kind is type(None):
+        return value is None
+    base = origin or kind
+    if not isinstance(base, type) or base is object or is_protocol(base):
+        return True
+    if base is bool:  # as numpy has it, and 0 and 1
+        return isinstance(value, numbers.Integral) or type(value).__name__ in ("bool_", "bool")
+    if base in _NUMBERS:
+        return isinstance(value, _NUMBERS[base]) or hasattr(
+            value, "__index__" if base is int else "__float__"
+        )
+    if base == _CALLABLE:
+        return callable(value)
+    if not failed and isinstance(value, _AS_GOOD.get(base, ())):
+        return True
+    if base in _SERIES and not failed and hasattr(value, "__len__") and hasattr(value, "__getitem__"):
+        return not isinstance(value, (str, bytes, collections.abc.Mapping))  # an array, a column of a table
+    try:
+        return isinstance(value, base)
+    except TypeError:
+        return True
+
+
+def _is_choice(value: Any, kind: Any) -> bool:
+    """Return whether a value is of the type of what can be chosen from, and only another one."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    return any(
+        isinstance(one, type(value))
+        for kind in kinds
+        if get_origin(kind) is Literal
+        for one in get_args(kind)
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _words(kind: Any) -> str:
+    r"""Return what to pass, in words.
+
+    Example:
+        >>> _words(str | os.PathLike | None), _words(Literal["warn", "skip"] | Callable[..., Any])
+        ('text, a path or None', '"warn", "skip" or a function')
+    """
+    words: list[str] = []
+    for one in get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,):
+        if get_origin(one) is Literal:
+            words += [f'"{value}"' if isinstance(value, str) else repr(value) for value in get_args(one)]
+        else:
+            words.append(_word(get_origin(one) or one))
+    words = [*dict.fromkeys(words)]
+    words.sort(key=lambda word: word == "None")
+    return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+_WORDS: Mapping[Any, str] = {
+    type(None): "None",
+    None: "None",
+    str: "text",
+    bytes: "bytes",
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    os.PathLike: "a path",
+    collections.abc.Callable: "a function",
+    collections.abc.Mapping: "a dict",
+    dict: "a dict",
+    collections.abc.Sequence: "a list",
+    collections.abc.Iterable: "a list",
+    list: "a list",
+    tuple: "a tuple",
+}
+
+
+def _word(kind: Any) -> str:
+    return _WORDS.get(kind) or f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
+
+
+_PART = 4  # letters of a name that may be a part of the one that is meant
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a question that offers what of `known` looks like `name`, whatever the case; "" if nothing does.
+
+    Args:
+        name: What was written.
+        known: What could have been.
+        otherwise: What to say where nothing looks like it, but it is a part of some.
+
+    Example:
+        >>> did_you_mean("sise", ["size", "threads"]), did_you_mean("PIL", ["l", "pil"]), did_you_mean("x", ["size"])
+        ('Did you mean size?', 'Did you mean pil?', '')
+        >>> did_you_mean("timeout", ["rank_timeout_s"]), did_you_mean("timeout", ["rank_timeout_s"], "see stall_after")
+        ('Did you mean rank_timeout_s?', 'see stall_after')
+    """
+    lower = {one.lower(): one for one in known}
+    exact = name.lower() in lower
+    near = [name.lower()] if exact else get_close_matches(name.lower(), lower, n=3, cutoff=0.7)
+    if not near and not otherwise and len(name) >= _PART:  # "size" for "batchsize"
+        near = [one for one in lower if name.lower() in one][:3]
+    return f"Did you mean {' or '.join(lower[one] for one in near)}?" if near else otherwise
+
+
+ELSEWHERE = {
+    "batch_size": "batches are made in the pipe: end it with .batched(32)",
+    "shuffle": "shuffle in the pipe: .shuffle() before .load_tar() for shards, .shuffled(1000) behind .group_samples()",
+    "collate_fn": "batches are made in the pipe: .batched(32, collation_fn=...)",
+    "drop_last": ".batched(32, partial=False) drops a last batch that is smaller",
+    "droplast": ".batched(32, partial=False) drops a last batch that is smaller",
+    "sampler": "the pipe says which samples come: split shards, or .select(...)",
+    "prefetch_factor": "it is called prefetch",
+    "timeout": "it is called stall_after",
+    "persistent_workers": "workers live on between epochs by themselves",
+    "engine": "the workers are of this package; for torch's use DataLoader(as_dataset(pipe), batch_size=None)",
+    "worker_init_fn": "put what a worker needs into a stage, or use MultiProcessingReadingService(worker_init_fn=)",
+    "handler": "it is called on_error",
+    "num_workers": "workers are the loader's: ais_loader(pipe, num_workers=4), or those of its reading service: "
+    "DataLoader2(pipe, reading_service=MultiProcessingReadingService(4))",
+    "transform": "write it behind decode: .map_dict(jpg=transform), or .map_tuple(transform, None) behind to_tuple",
+    "start": "write .slice_samples(start, stop)",
+    "stop": "write .slice_samples(start, stop)",
+    "weights": "they are called probs",
+    "device": "workers make batches on the CPU; ais_loader(device='cuda') copies each to the GPU",
+}
+"""What to write instead of options that torch's and webdataset's loaders have."""
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_OWNERS = frozenset(["self", "cls"])
+
+
+def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return `function`, which then refuses arguments that it does not take in words that help.
+
+    Keyword arguments that it collects are known where they are annotated as ``Unpack[...]`` of a `TypedDict`.
+
+    Args:
+        function: A function, or the ``__init__`` of a class. What users call the latter by is the ``functional_name``
+            of its class, or the class's name.
+
+    Example:
+        >>> def load(url: str, *, retries: int = 1) -> None: ...
+        >>> checked(load)("ais://b", retires=2)
+        Traceback (most recent call last):
+        torchdata_ais.errors.ArgumentError: load() has no option 'retires'. Did you mean retries?
+    """
+    signature = functools.lru_cache(1)(lambda: inspect.signature(function))  # made when it is asked for
+    is_made = function.__name__ == "__init__"
+
+    @functools.wraps(function)
+    def call(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        call = check_call(function, arguments, named, signature())
+        if not is_made:  # what it does cannot be taken back; what it collects is handed on to who checks it
+            call._replace(collected=None).check_kinds()
+        try:
+            result = function(*arguments, **named)
+        except Exception as error:
+            if not isinstance(error, AISError):  # the first two are what values of another kind make
+                call.check_kinds(failed=isinstance(error, (TypeError, AttributeError)))
+            raise
+        if is_made:  # an object says more of its own arguments than their kinds do
+            call.check_kinds()
+        return result
+
+    return call
+
+
+def checked_options(kind: type[_T]) -> type[_T]:
+    """Return a dataclass whose constructor is `checked`."""
+    kind.__init__ = checked(kind.__init__)  # type: ignore[method-assign]
+    return kind
+
+
+class Call(NamedTuple):
+    """A call that was looked at.
+
+    Attributes:
+        function: What is called.
+        bound: Its arguments.
+        name: What to call it.
+        collected: The `TypedDict` of the keyword arguments that it collects.
+    """
+
+    function: Callable[..., Any]
+    bound: inspect.BoundArguments
+    name: str
+    collected: type | None
+
+    def check_kinds(self, *, failed: bool = False) -> None:
+        """Raise `ArgumentError` if an argument is of another kind than its annotation says."""
+        check_kinds(*self, failed=failed)
+
+
+def check_call(
+    function: Any,
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+    signature: inspect.Signature | None = None,
+) -> Call:
+    """Raise `ArgumentError` unless `function` takes these arguments by their names and number; see `checked`."""
+    signature = signature or inspect.signature(function)
+    known, collects, name = [], "", function.__name__
+    for one in signature.parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            collects = str(one.annotation)
+        elif one.kind is not one.VAR_POSITIONAL and one.name not in _OWNERS:
+            known.append(one.name)
+    behind = 1 if not _OWNERS.isdisjoint(signature.parameters) else 0
+    if name == "__init__":
+        stage = getattr(arguments[0], "functional_name", "")
+        if stage and known[:1] == ["source"]:  # what users chain it to
+            del known[0]
+            behind = 2
+        name = stage or type(arguments[0]).__name__
+    # With postponed annotations a text, which names a class that the function's module knows.
+    kind = getattr(function, "__globals__", {}).get(collects.removeprefix("Unpack[").removesuffix("]"))
+    kind = kind if is_typeddict(kind) else None
+    known += getattr(kind, "__annotations__", ())
+    unknown = [] if collects and kind is None else [one for one in named if one not in known]
+    if unknown:
+        todo = did_you_mean(unknown[0], known, ELSEWHERE.get(unknown[0], ""))
+        options = (
+            f"its options are {', '.join(known)}" if known else "it takes values, and no options by name"
+        )
+        raise ArgumentError.at(f"{name}() has no option {unknown[0]!r}", todo=todo or options)
+    try:
+        return Call(function, signature.bind(*arguments, **named), name, kind)
+    except TypeError as error:
+        shown = [str(one).partition(":")[0].partition("=")[0] for one in signature.parameters.values()]
+        raise ArgumentError.at(
+            f"{name}() was called with arguments that it does not take: {error}",
+            todo=f"call {name}({', '.join(shown[behind:])})",
+        ) from None
+
+
+def check_function(function: Any, count: int, name: str) -> None:
+    """Raise `UsageError` unless `function` can be called with `count` values.
+
+    Functions that do not tell what they take, as many written in C, are taken as they are.
+
+    Args:
+        function: The argument.
+        count: How many values it will be called with.
+        name: What to call it, such as ``map_sample()``.
+
+    Example:
+        >>> check_function(len, 1, "select()")
+        >>> check_function(lambda image, label: image, 1, "map_sample()")
+        Traceback (most recent call last):
+        torchdata_ais.errors.UsageError: map_sample() calls <lambda>(image, label) with 1 value: missing a required \
+argument: 'label'. Pass a function of 1 value; functools.partial fixes others
+    """
+    wanted = f"{count} value{'' if count == 1 else 's'}"
+    if not callable(function):
+        raise UsageError.at(
+            f"{name} was given a {type(function).__name__}", todo=f"pass a function of {wanted}"
+        )
+    try:
+        # As it will be called: the function that a decorator wraps may take something else than what it returned.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        shown = getattr(function, "__name__", type(function).__name__)
+        names = ", ".join(str(one).partition(":")[0] for one in signature.parameters.values())
+        raise UsageError.at(
+            f"{name} calls {shown}({names}) with {wanted}: {error}",
+            todo=f"pass a function of {wanted}; functools.partial fixes others",
+        ) from None
+
+
+def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:
+    """Return the options object `given`; without one, make it of those of the keyword arguments that are its fields.
+
+    Args:
+        kind: A dataclass that checks its fields.
+        given: As the user passed it.
+        named: All further keyword arguments; those that are taken are taken out.
+
+    Raises:
+        UsageError: It is none of its kind, or is said twice.
+    """
+    own = taken(named, kind)
+    if given is None:
+        return kind(**own)
+    if own or not isinstance(given, kind):
+        beside = "".join(f" beside {name}=" for name in own)
+        raise UsageError.at(
+            f"{given!r:.60} was given{beside} where {kind.__name__}(...) says all",
+            todo=f"pass {kind.__name__}(...) alone",
+        )
+    return given
+
+
+def taken(named: dict[str, Any], known: type) -> dict[str, Any]:
+    """Take those keyword arguments that the `TypedDict` or dataclass `known` has out of `named`, and return them."""
+    return {name: named.pop(name) for name in known.__annotations__ if name in named}
+
+
+def check_number(value: Any, least: float, name: str, *, optional: bool = False, whole: bool = True) -> None:
+    """Raise `UsageError` unless `value` is a number of at least `least`.
+
+    Example:
+        >>> check_number("1", 1, "open_shards")
+        Traceback (most recent call last):
+        torchdata_ais.errors.UsageError: open_shards='1' is no whole number of at least 1
+    """
+    if value is None and optional:
+        return
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
+        kind = "whole number" if whole else "number"
+        raise UsageError.at(
+            f"{name}={value!r} is no {kind} of at least {least:g}{' or None' if optional else ''}"
+        )
+
+
+def whole_number(value: Any, name: str, least: int = 0, most: int = 2**62) -> int:
+    """Return a number of `least` to `most`, whichever type of whole numbers it has; else raise `UsageError`.
+
+    Example:
+        >>> import numpy
+        >>> whole_number(numpy.int64(3), "step")
+        3
+        >>> whole_number("a", "step")
+        Traceback (most recent call last):
+        torchdata_ais.errors.UsageError: step='a' is no whole number of at least 0
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise UsageError.at(f"{name}={value!r:.60} is no whole number of at least {least}")
+    if number > most:
+        raise UsageError.at(f"{name}={number} is more than can be counted: {most}")
+    return number
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that is no whole number, at once.
+
+    Example:
+        >>> check_seed(7)
+        >>> check_seed("7")
+        Traceback (most recent call last):
+        torchdata_ais.errors.UsageError: seed='7' is no whole number. Pass one such as 7
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise UsageError.at(f"seed={seed!r} is no whole number", todo="pass one such as 7")
+
+
+def check_text(values: Any, name: str) -> None:
+    """Raise `UsageError` unless all `values` are text.
+
+    Example:
+        >>> check_text([5], "to_tuple()")
+        Traceback (most recent call last):
+        torchdata_ais.errors.UsageError: to_tuple() was given 5, of type int. Pass names as text
+    """
+    for value in values:
+        if not isinstance(value, str):
+            raise UsageError.at(
+                f"{name} was given {value!r:.60}, of type {type(value).__name__}", todo="pass names as text"
+            )

@@ -1,0 +1,11 @@
+from .doctor import Check as Check
+from .doctor import diagnose as diagnose
+from .lint import LintReport as LintReport
+from .lint import Problem as Problem
+from .lint import ShardReport as ShardReport
+from .lint import lint_shards as lint_shards
+from .reshard import Resharded as Resharded
+from .reshard import reshard as reshard
+from .speed import Rate as Rate
+from .speed import Speed as Speed
+from .speed import measure as measure

@@ -1,0 +1,270 @@
+"""What a run by index of any size will do, and what the stream would: computed with the code that plans real runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.index import SampleReference, ShardRow
+from torchdata_ais.plan import DENOMINATOR, PLAN_VERSION, Run, RunSegment, Sources
+from torchdata_ais.plan.permutation import Integers
+from torchdata_ais.ranks.rendezvous import spread_of
+from torchdata_ais.ranks.start_heartbeat import usual_interval
+from torchdata_ais.reading.planned import Traffic, traffic_of
+from torchdata_ais.reading.requests import Wanted
+from torchdata_ais.state import PlanState, Segment, to_plain
+from torchdata_ais.store import StoreOptions
+
+_PAGE = 10_000  # objects in a page of a listing of AIStore's own buckets; behind it there are often 1,000
+_KEPT = 16 << 20  # bytes of an index that a process keeps, at most
+_URL = 190  # bytes of a URL in a process
+_WORKER_STATE = 300  # bytes a worker
+_HELD_STATE = 11  # bytes a sample held
+_HELD = 1000  # samples of .shuffled()
+_MOST = 10**8
+_ANSWER_S = 0.1  # of a request, about
+
+
+@dataclass(frozen=True)
+class StreamCost:
+    """What streaming the same shards would do, with one shard open a worker and ``.shuffled(1000)``.
+
+    Attributes:
+        steps: Of the ranks with the fewest and with the most.
+        requests: GETs an epoch.
+        listing_pages: Pages of the listing before the first of them.
+        connections: At the same time.
+        idle_workers: Workers without a shard.
+        worker_memory: Bytes a worker holds: fetched ahead, and the names of all shards.
+        state_bytes: Of all ranks together.
+        rank_shards: Distinct shards in a rank's batch, at most.
+    """
+
+    steps: tuple[int, int]
+    requests: int
+    listing_pages: int
+    connections: int
+    idle_workers: int
+    worker_memory: int
+    state_bytes: int
+    rank_shards: int
+
+
+@dataclass(frozen=True)
+class StartCost:
+    """What the job costs cluster and store when it begins, and the store while it trains.
+
+    Attributes:
+        spread_s: Seconds in which the ranks begin, one after the other.
+        requests_a_second: First requests of workers that come to the cluster; each is redirected once by the proxy.
+        peak_requests: Of them, under way at the same time, where an answer takes 0.1 s.
+        store_connections: To torch.distributed's store; twice as many with ``epoch_steps="shortest"`` or ``"pad"``.
+        store_requests_a_second: While training, of all ranks, beside the batches.
+        step_store_requests: Those of a stream with ``epoch_steps="shortest"`` or ``"pad"``, a step of all ranks.
+    """
+
+    spread_s: float
+    requests_a_second: float
+    peak_requests: int
+    store_connections: int
+    store_requests_a_second: float
+    step_store_requests: int
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run by index will do in its first epoch.
+
+    Attributes:
+        steps: Of each rank.
+        global_batch: Samples a step, over all ranks.
+        batch: Samples of a rank's whole batch: the fewest and the most.
+        repeated: Samples that come twice.
+        traffic: What is asked for.
+        connections: At the same time, at most.
+        listing_pages: Before the first of them, by rank 0.
+        index_bytes: What each process reads of the index to begin.
+        worker_memory: Bytes a worker holds, at most, beside the interpreter.
+        state_bytes: The same state for all ranks, as JSON.
+        plan_s: Seconds this machine took to plan the first batch, from nothing.
+        batch_shards: Distinct shards in a global batch.
+        rank_shards: Those in the first rank's batch.
+        idle_workers: Workers without a batch.
+        stream: What streaming would do.
+        start: What the job costs when it begins.
+    """
+
+    steps: int
+    global_batch: int
+    batch: tuple[int, int]
+    repeated: int
+    traffic: Traffic
+    connections: int
+    listing_pages: int
+    index_bytes: int
+    worker_memory: int
+    state_bytes: int
+    plan_s: float
+    batch_shards: int
+    rank_shards: int
+    idle_workers: int
+    stream: StreamCost
+    start: StartCost
+
+
+def simulated(
+    *,
+    ranks: int,
+    workers: int,
+    shards: int,
+    samples: int,
+    sample_bytes: int = 110_000,
+    global_batch: int | None = None,
+    shuffle: Literal["samples", "runs"] | None = "samples",
+    proof: Literal["bytes", "headers"] = "bytes",
+    window_bytes: int = StoreOptions().prefetch_bytes,
+    seed: int = 0,
+) -> Simulation:
+    """Return what a run over shards of one size would do; nothing is asked of a cluster.
+
+    Args:
+        ranks: How many.
+        workers: Of each; 0 counts as 1.
+        shards: How many.
+        samples: In all of them.
+        sample_bytes: Of each, headers of the tar included.
+        global_batch: Samples a step over all ranks; None: 256 a rank.
+        shuffle: As for `AISSampleReader`.
+        proof: Of the index.
+        window_bytes: What a worker asks for ahead.
+        seed: Of the run.
+
+    Raises:
+        UsageError: Numbers that cannot be.
+
+    Memory: 8 bytes a shard, and 40 bytes a sample of a global batch.
+
+    Example:
+        >>> run = simulated(ranks=4, workers=2, shards=10, samples=1000, global_batch=64)
+        >>> run.steps, run.batch, run.stream.steps
+        (16, (16, 16), (13, 19))
+    """
+    workers, batch = max(1, workers), global_batch or 256 * ranks
+    if ranks < 1 or not 1 <= shards <= min(samples, _MOST) or samples > 10**15 or sample_bytes < 1:
+        raise UsageError.at(
+            f"{ranks} ranks, {shards} shards of {samples} samples of {sample_bytes} bytes",
+            todo=f"use numbers from 1 on, no fewer samples than shards, and at most {_MOST} shards",
+        )
+    ends = np.arange(1, shards + 1, dtype=np.int64) * (samples // shards) + np.minimum(
+        np.arange(1, shards + 1, dtype=np.int64), samples % shards
+    )
+    begun = time.perf_counter()
+    sources = Sources((samples,), (float(sample_bytes),), shuffle=shuffle)
+    weights = (DENOMINATOR,)
+    run = Run(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,))], ranks=ranks).checked()
+    first = _shards_at(run, run.positions(0), ends)
+    plan_s = time.perf_counter() - begun
+    epoch = run.epoch(0)
+    steps = len(epoch.slots)
+    whole = Run(sources, seed, run.segments)
+    row = ShardRow("", None, None, None, 0, 0, proof == "bytes", 0, 0, 0, 0)
+
+    def look_up(positions: Integers) -> list[Wanted]:
+        numbers = run.at(positions).index
+        found = np.searchsorted(ends, numbers, side="right")
+        begins = np.where(found > 0, ends[found - 1], 0)
+        return [
+            Wanted(SampleReference(row, start, sample_bytes, "", (), (), None, shard))
+            for shard, start in zip(found.tolist(), ((numbers - begins) * sample_bytes).tolist(), strict=True)
+        ]
+
+    traffic = traffic_of(run, epoch, workers, look_up, window_bytes, lambda request: request.source)
+    pages = -(-shards // _PAGE)
+    return Simulation(
+        steps=steps,
+        global_batch=batch,
+        batch=(batch // ranks, -(-batch // ranks)),
+        repeated=epoch.slots.repeated(),
+        traffic=traffic,
+        connections=traffic.connections * ranks * min(workers, steps),
+        listing_pages=0 if proof == "bytes" else pages,
+        index_bytes=8 * shards,
+        worker_memory=max(window_bytes, sample_bytes) + sample_bytes + 8 * shards + _KEPT,
+        state_bytes=_state_bytes(run, samples),
+        plan_s=plan_s,
+        batch_shards=len(_shards_at(whole, whole.positions(0), ends)),
+        rank_shards=len(first),
+        idle_workers=ranks * max(0, workers - steps),
+        stream=_streamed(ranks, workers, shards, samples, batch, pages, window_bytes),
+        start=_started(ranks, workers),
+    )
+
+
+def _started(ranks: int, workers: int) -> StartCost:
+    """Return what the start costs, and the store while training: a rank alone needs none."""
+    spread_s, processes = spread_of(ranks, workers), ranks * workers
+    others = ranks if ranks > 1 else 0
+    return StartCost(
+        spread_s=spread_s,
+        requests_a_second=processes / max(spread_s, _ANSWER_S),
+        peak_requests=min(processes, math.ceil(processes * _ANSWER_S / max(spread_s, _ANSWER_S))),
+        store_connections=others,
+        store_requests_a_second=others / usual_interval(ranks),
+        step_store_requests=2 * others + 2 * bool(others),
+    )
+
+
+def _shards_at(run: Run, positions: Integers, ends: Integers) -> Integers:
+    """Return the shards of what stands at positions."""
+    return np.unique(np.searchsorted(ends, run.at(positions).index, side="right"))
+
+
+def _state_bytes(run: Run, samples: int) -> int:
+    """Return how long a state is as JSON, where its numbers are largest: at the end of the epoch."""
+    shuffle = run.sources.shuffle
+    segment = Segment(0, 0, 0, run.segments[0].global_batch, [DENOMINATOR], [0])
+    state = PlanState(
+        plan=PLAN_VERSION,
+        sources=["0" * 16],
+        removed=[],
+        weights="0" * 16,
+        order=("" if shuffle is None else f"shuffle={shuffle!r}, ") + "stop='first'",
+        seed=run.seed,
+        segments=[segment],
+        step=len(run.epoch(0).slots),
+        position=samples,
+        epoch=0,
+        draws=[samples],
+        epoch_step=0,
+        epoch_position=0,
+        given=[samples],
+        left=[samples],
+    )
+    return len(json.dumps(to_plain(state)))
+
+
+def _streamed(
+    ranks: int, workers: int, shards: int, samples: int, batch: int, pages: int, window_bytes: int
+) -> StreamCost:
+    """Return what streaming costs: shard p goes to rank ``p % ranks``, there to worker ``p // ranks % workers``."""
+    instances = ranks * workers
+    busy = min(instances, shards)
+    each = samples / shards
+    own = max(1, batch // ranks)
+    fewest, most = (-(-round(number * each) // own) for number in (shards // ranks, -(-shards // ranks)))
+    return StreamCost(
+        steps=(fewest, most),
+        requests=shards,
+        listing_pages=pages,
+        connections=busy,
+        idle_workers=instances - busy,
+        worker_memory=window_bytes + (2 << 20) + _URL * shards,
+        state_bytes=instances * (_WORKER_STATE + _HELD_STATE * _HELD),
+        rank_shards=min(shards, own, 1 + -(-_HELD // max(1, round(each)))),
+    )

@@ -1,0 +1,234 @@
+"""Reading services without workers."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from torchdata_ais.dataloader2.own.graph import set_graph_random_seed
+from torchdata_ais.dataloader2.own.prefetch import Prefetcher, pause, resume
+from torchdata_ais.pipes.base.torch_pipes import SHARDING_PRIORITIES, apply_sharding
+
+ResetFunction = Callable[[Any], Any]
+LimitFunction = Callable[[Any, "int | None"], Any]
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """Which worker this is.
+
+    Attributes:
+        num_workers: How many there are.
+        worker_id: This one, from 0.
+    """
+
+    num_workers: int
+    worker_id: int
+
+
+class ReadingServiceInterface(ABC):
+    """Base of reading services, which say where and how the pipe of a `DataLoader2` runs.
+
+    The loader works with a copy, so a service pickles until `initialize` is called.
+    """
+
+    @abstractmethod
+    def initialize(self, datapipe: Any) -> Any:
+        """Return the pipe that the main process is to iterate. Called once, before the first epoch."""
+
+    def finalize(self) -> None:  # noqa: B027 - who starts nothing has nothing to end
+        """Give back all that was taken. Called when the loader is shut down, and when the service is forgotten."""
+
+    def initialize_iteration(
+        self,
+        seed_generator: Any,  # noqa: ARG002 - for those who override it
+        iter_reset_fn: ResetFunction | None = None,  # noqa: ARG002
+    ) -> ResetFunction | None:
+        """Begin an epoch.
+
+        Args:
+            seed_generator: Where all seeds of the epoch come from.
+            iter_reset_fn: What a service before this one wants done to the pipe where it runs.
+
+        Returns:
+            What is to be done to the pipe further on; None for nothing.
+        """
+        return None
+
+    def finalize_iteration(self) -> None:  # noqa: B027
+        """End an epoch. Called when its last item was given."""
+
+    def __del__(self) -> None:
+        try:  # noqa: SIM105 - at the end of the program contextlib may be gone
+            self.finalize()
+        except AttributeError:  # it was never whole, or modules are gone
+            pass
+
+
+class CheckpointableReadingServiceInterface(ReadingServiceInterface):
+    """A reading service that has a state."""
+
+    @abstractmethod
+    def checkpoint(self) -> bytes:
+        """Return the state, for `DataLoader2.state_dict`."""
+
+    @abstractmethod
+    def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
+        """Return the pipe to iterate, standing where `serialized_state` was taken. Called in place of `initialize`."""
+
+
+class InProcessReadingService(ReadingServiceInterface):
+    """Runs the pipe in this process, and seeds it for each epoch.
+
+    Order:
+        That of the pipe; it depends on the loader's seed and the epoch.
+
+    Memory:
+        `prefetch_cnt` items, and what the pipe holds.
+
+    Args:
+        prefetch_cnt: Items that a thread makes ahead.
+        init_fn: Called once with the pipe and its `WorkerInfo`; returns the pipe.
+        reset_fn: Called for each epoch with the seeded pipe, `WorkerInfo` and the seed generator; returns the pipe.
+
+    Example:
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from torchdata_ais.dataloader2 import DataLoader2
+        >>> with DataLoader2(IterableWrapper(range(3)), reading_service=InProcessReadingService()) as loader:
+        ...     list(loader)
+        [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        prefetch_cnt: int = 0,
+        init_fn: Callable[[Any, WorkerInfo], Any] | None = None,
+        reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = None,
+    ) -> None:
+        self._prefetch_cnt = prefetch_cnt
+        self._init_fn = init_fn
+        self._reset_fn = reset_fn
+        self._end_datapipe: Any = None
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Return the pipe, made by `init_fn`, with a thread behind it if items are made ahead."""
+        info = WorkerInfo(1, 0)
+        apply_sharding(datapipe, info.num_workers, info.worker_id, SHARDING_PRIORITIES.MULTIPROCESSING)
+        if self._init_fn is not None:
+            datapipe = self._init_fn(datapipe, info)
+        if self._prefetch_cnt > 0:
+            datapipe = Prefetcher(datapipe, self._prefetch_cnt)
+        self._end_datapipe = datapipe
+        return datapipe
+
+    def initialize_iteration(
+        self, seed_generator: Any, iter_reset_fn: ResetFunction | None = None
+    ) -> ResetFunction | None:
+        """Seed the pipe."""
+        set_graph_random_seed(self._end_datapipe, seed_generator)
+        if iter_reset_fn is None and self._reset_fn is None:
+            return None
+
+        def reset(pipe: Any) -> Any:
+            if iter_reset_fn is not None:
+                pipe = iter_reset_fn(pipe)
+            if self._reset_fn is not None:
+                pipe = self._reset_fn(pipe, WorkerInfo(1, 0), seed_generator)
+            self._end_datapipe = pipe
+            return pipe
+
+        return reset
+
+    def _pause(self, pause_fn: ResetFunction | None = None) -> ResetFunction | None:
+        pause(self._end_datapipe)
+        return pause_fn
+
+    def _resume(self, resume_fn: ResetFunction | None = None) -> ResetFunction | None:
+        resume(self._end_datapipe)
+        return resume_fn
+
+    def _limit(self, num_batches: int | None, limit_fn: LimitFunction | None = None) -> None:
+        if limit_fn is not None:
+            limit_fn(self._end_datapipe, num_batches)
+
+
+class SequentialReadingService(CheckpointableReadingServiceInterface):
+    """Several services, one behind another: what one makes of the pipe the next one runs.
+
+    Args:
+        reading_services: First the one over ranks, then the one over processes.
+    """
+
+    def __init__(self, *reading_services: ReadingServiceInterface) -> None:
+        self.reading_services = reading_services
+
+    def initialize(self, datapipe: Any) -> Any:
+        """Return what the last service makes of the pipe."""
+        for service in self.reading_services:
+            datapipe = service.initialize(datapipe)
+        return datapipe
+
+    def finalize(self) -> None:
+        """End all services, the last first."""
+        for service in reversed(self.reading_services):
+            service.finalize()
+
+    def initialize_iteration(
+        self, seed_generator: Any, iter_reset_fn: ResetFunction | None = None
+    ) -> ResetFunction | None:
+        """Begin an epoch of each; what one returns the next is given."""
+        for service in self.reading_services:
+            iter_reset_fn = service.initialize_iteration(
+                seed_generator=seed_generator, iter_reset_fn=iter_reset_fn
+            )
+        return iter_reset_fn
+
+    def finalize_iteration(self) -> None:
+        """End an epoch of each, the last first."""
+        for service in reversed(self.reading_services):
+            service.finalize_iteration()
+
+    def checkpoint(self) -> bytes:
+        """Return the states of all that have one."""
+        states = []
+        for service in self.reading_services:
+            if isinstance(service, CheckpointableReadingServiceInterface):
+                states.append(service.checkpoint())
+            else:
+                states.append(b"")
+                warnings.warn(f"{type(service).__name__} has no checkpoint: it begins anew", stacklevel=2)
+        return msgspec.msgpack.encode(states)
+
+    def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
+        """Return the pipe, with each service standing where its state was taken."""
+        states = msgspec.msgpack.decode(serialized_state, type=list[bytes])
+        for service, state in zip(self.reading_services, states, strict=True):
+            if isinstance(service, CheckpointableReadingServiceInterface):
+                datapipe = service.restore(datapipe, state)
+            else:
+                datapipe = service.initialize(datapipe)
+                warnings.warn(f"{type(service).__name__} has no checkpoint: it begins anew", stacklevel=2)
+        return datapipe
+
+    def _pause(self, pause_fn: ResetFunction | None = None) -> ResetFunction | None:
+        return self._told("_pause", pause_fn)
+
+    def _resume(self, resume_fn: ResetFunction | None = None) -> ResetFunction | None:
+        return self._told("_resume", resume_fn)
+
+    def _limit(self, num_batches: int | None, limit_fn: LimitFunction | None = None) -> LimitFunction | None:
+        return self._told("_limit", limit_fn, num_batches)
+
+    def _told(
+        self, order: str, function: Callable[..., Any] | None, *arguments: Any
+    ) -> Callable[..., Any] | None:
+        """Give an order to each that knows it; what one returns the next is given."""
+        for service in self.reading_services:
+            if hasattr(service, order):
+                function = getattr(service, order)(*arguments, function)
+        return function

@@ -1,0 +1,178 @@
+"""Text of errors: composed, and parsed from another process.
+
+torch and torchdata bring an exception out of a worker as ``type(error)("Caught ... Original Traceback ...")``.
+Everywhere else the parts are attributes of the error, and nobody reads the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_WORD = re.compile(r"[a-z]+(?=[ ,']|$)")
+_PLACE = re.compile(r"^\[at\] (\{.*\})$", re.MULTILINE)
+_CAUGHT = re.compile(r"\ACaught (\w+) (in [^\n]*?)\.\nOriginal (Traceback .*)\Z", re.DOTALL)
+_TODO = re.compile(r"\. (?=[A-Z])")
+
+
+class Parts(NamedTuple):
+    """An error as read from its text.
+
+    Attributes:
+        what: The first sentence.
+        todo: The second, or ``""``.
+        place: What the ``[at]`` line holds, and ``in``: the process that sent the text.
+        notes: Notes of the exception, as the process that sent the text shows them.
+    """
+
+    what: str
+    todo: str
+    place: dict[str, Any]
+    notes: list[str]
+
+
+class Way(NamedTuple):
+    """One way out.
+
+    Attributes:
+        text: The clause. One that begins with a sign joins as it is, others by ", or".
+        programs, commands: Whether it can be taken in a program, and at a command line.
+    """
+
+    text: str
+    programs: bool = True
+    commands: bool = True
+
+
+def in_programs(text: str) -> Way:
+    """Return a way that nobody can type at a shell."""
+    return Way(text, commands=False)
+
+
+def in_commands(text: str) -> Way:
+    """Return a way that commands have, and functions say otherwise."""
+    return Way(text, programs=False)
+
+
+class Remedy(str):
+    """What to do, for errors that a command shows, too: as text what a program can do.
+
+    An argument is written ``name=`` or ``name=value``. A command shows its option instead, and leaves out the ways
+    with arguments that it does not have.
+
+    Args:
+        ways: The ways out, the best first.
+
+    Example:
+        >>> remedy = Remedy("write elsewhere", "pass overwrite=True", in_programs("catch the error"))
+        >>> remedy, len(remedy.ways)
+        ('write elsewhere, or pass overwrite=True, or catch the error', 3)
+    """
+
+    __slots__ = ("ways",)
+    ways: tuple[Way, ...]
+
+    def __new__(cls, *ways: str | Way) -> Remedy:  # noqa: D102
+        known = tuple(way if isinstance(way, Way) else Way(way) for way in ways if way)
+        remedy = super().__new__(cls, joined([way.text for way in known if way.programs]))
+        remedy.ways = known
+        return remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remedy, self.ways
+
+    @classmethod
+    def of(cls, text: str) -> Remedy:
+        """Return `text` as a remedy, of one way if it is none yet."""
+        return text if isinstance(text, Remedy) else cls(*filter(None, [text]))
+
+
+def joined(ways: list[str]) -> str:
+    """Return the ways as one sentence.
+
+    Example:
+        >>> joined(["write elsewhere", "wait", "; the log says more"])
+        'write elsewhere, or wait; the log says more'
+    """
+    text = "".join(way if way[0] in ",;:" else f", or {way}" for way in ways)
+    return text.removeprefix(", or ").lstrip(",;: ")
+
+
+class Sentences(str):
+    """What happened and what to do, as one text that still knows its parts.
+
+    Example:
+        >>> Sentences("It broke", Remedy("mend it")), Sentences("It broke", "mend it").todo
+        ('It broke. mend it', 'mend it')
+    """
+
+    __slots__ = ("todo", "what")
+    what: str
+    todo: str
+
+    def __new__(cls, what: str, todo: str = "") -> Sentences:  # noqa: D102
+        text = super().__new__(cls, composed(what, todo, {}))
+        text.what, text.todo = what, todo
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sentences, (self.what, self.todo)
+
+
+def sentence_case(text: str) -> str:
+    """Return `text` with a capital letter, unless it begins with a name, which has other signs than letters.
+
+    Example:
+        >>> sentence_case("the shard ends early"), sentence_case("rename() was given no name")
+        ('The shard ends early', 'rename() was given no name')
+        >>> sentence_case("'url' is no field"), sentence_case("n=3"), sentence_case("train-0.tar: gone")
+        ("'url' is no field", 'n=3', 'train-0.tar: gone')
+    """
+    return text[0].upper() + text[1:] if _WORD.match(text) else text
+
+
+def composed(what: str, todo: str, place: Mapping[str, Any]) -> str:
+    """Return what users see: the sentences, and the place in a line of its own.
+
+    Example:
+        >>> print(composed("It broke", "Mend it", {"offset": 512}))
+        It broke. Mend it
+        [at] {"offset": 512}
+    """
+    text = f"{what}. {todo}" if todo else what
+    return f"{text}\n[at] {json.dumps(place, default=str)}" if place else text
+
+
+def taken_apart(text: str) -> Parts:
+    r"""Return the parts of an error of which nothing but the text is left.
+
+    Example:
+        >>> taken_apart('It broke. Mend it\n[at] {"offset": 512}')
+        Parts(what='It broke', todo='Mend it', place={'offset': 512}, notes=[])
+    """
+    notes: list[str] = []
+    process = ""
+    caught = _CAUGHT.match(text)
+    if caught:
+        name, where, trace = caught.groups()
+        begins = list(re.finditer(rf"^(?:\w+\.)*{name}: ", trace, re.MULTILINE))
+        if begins:
+            text = trace[begins[-1].end() :].rstrip("\n")
+            process = where.removeprefix("in ")
+    places = list(_PLACE.finditer(text))
+    place: dict[str, Any] = {}
+    if places:
+        try:
+            place = json.loads(places[-1][1])
+        except (ValueError, RecursionError):
+            pass
+        else:
+            after = text[places[-1].end() :].strip("\n")
+            notes = [after] if after else []
+            text = text[: places[-1].start()].removesuffix("\n")
+    if process:
+        place["in"] = process
+    what, *todo = _TODO.split(text, maxsplit=1)
+    return Parts(what, todo[0] if todo else "", place, notes)

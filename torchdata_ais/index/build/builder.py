@@ -1,0 +1,197 @@
+"""Builder of indexes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Generator
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from torchdata_ais._util.formatting import bytes_text
+from torchdata_ais.errors import NotFoundError, SampleIndexError, UsageError
+from torchdata_ais.errors.text import Remedy, in_commands, in_programs
+from torchdata_ais.index import (
+    TABLE,
+    UNFINISHED,
+    Folder,
+    IndexedSamples,
+    IndexedShard,
+    IndexWriter,
+    MemoryFolder,
+    StoredIndex,
+    fixed_beginning,
+    folder_at,
+    index_place,
+    named_shards,
+)
+from torchdata_ais.index.build.by_cluster import indexed_by_cluster
+from torchdata_ais.index.build.by_reading import Indexing, indexed_by_reading, listed_shards
+from torchdata_ais.store import StoreOptions, list_objects
+from torchdata_ais.store.jobs import SizedProgress
+from torchdata_ais.urls import ObjectURL, parse_url, redact
+from torchdata_ais.urls.parsing import is_shard
+
+
+class Beside:
+    """The place beside the shards of a source: for the index of all that begin as a template or a pattern does.
+
+    Args:
+        sources: What is indexed; several sources have no such place.
+        options: How the shards are reached.
+    """
+
+    def __init__(self, sources: Any, options: StoreOptions) -> None:
+        only = sources[0] if isinstance(sources, list | tuple) and len(sources) == 1 else sources
+        self._source = os.fspath(only) if isinstance(only, str | os.PathLike) else None
+        self._options = options
+
+    @cached_property
+    def place(self) -> str | None:
+        """Where it is; None: there is none."""
+        with suppress(UsageError):
+            return None if self._source is None else index_place(self._source)
+        return None
+
+    @property
+    def home(self) -> str | None:
+        """Where the index lies by default; None for some of the shards there, whose index is another."""
+        return None if self.place is None or self._not_named else self.place
+
+    def refuse_part(self) -> None:
+        """Raise `UsageError` if there are more shards than are named: the place is for all of them."""
+        if self._source is not None and self._not_named:
+            raise UsageError.at(
+                f"there are more shards than {redact(self._source)} names, and the place beside them is for the index "
+                f"of all: {self._not_named[0]} would not be in it",
+                todo=Remedy(
+                    f"index {_all_beside(self._source)}: a template then opens the samples of the shards that it names",
+                    in_programs("pass where= for an index of these alone"),
+                    in_commands("make an index of these alone: torchdata-ais index --where"),
+                ),
+            )
+
+    @cached_property
+    def _not_named(self) -> list[str]:
+        """The shards that begin as those of a template or a pattern do, and are not named by it; listed once."""
+        if self._source is None or (named := named_shards(self._source)) is None:
+            return []
+        settings = replace(
+            self._options, endpoint=parse_url(self._source).at(self._options.endpoint).endpoint
+        )
+        there = list_objects(_all_beside(self._source), options=settings, allow_empty=True)
+        return sorted(name for name in {parse_url(url).uri for url in there} - set(named) if is_shard(name))
+
+
+def _all_beside(source: str) -> str:
+    place = parse_url(source)
+    beginning = fixed_beginning(place.name)
+    return replace(place, name=beginning, params={}).uri if place.kind == "object" else f"{beginning}*"
+
+
+_CHECKPOINT_S = 60.0
+
+logger = logging.getLogger("torchdata_ais")
+
+
+def build_stored(
+    sources: Any, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
+) -> tuple[StoredIndex, str | None]:
+    """Return the stored index of the samples of shards, and its home; `SampleIndex.build` has the arguments."""
+    if previous is not None and previous.is_selection:
+        raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
+    urls = listed_shards(sources, how.options)
+    beside = Beside(sources, how.options)
+    if where is not None and os.fspath(where) == beside.place:
+        beside.refuse_part()
+    folder = MemoryFolder() if where is None else folder_at(where, how.options)
+    before = [] if previous is None else [previous]
+    before += [] if where is None else _standing(folder)
+    known = _known(urls, before, proven=how.method == "read")
+    writer = IndexWriter(folder, list(dict.fromkeys(name for index in before for name in index.columns)))
+    saved = time.monotonic()
+    done = size = 0
+    to_make = [url for url in urls if url not in known]
+    _say_what_is_fetched(to_make)
+    try:
+        with closing(indexed_shards(to_make, how)) as made:
+            for url in urls:
+                writer.add(*(known[url][0].shard_samples(known[url][1]) if url in known else next(made)))
+                done += 1
+                size += url.size or 0
+                if how.progress is not None:
+                    how.progress(SizedProgress("index", done, len(urls), size))
+                if where is not None and time.monotonic() - saved > _CHECKPOINT_S:
+                    writer.checkpoint()
+                    saved = time.monotonic()
+    except BaseException:
+        if where is not None and done:
+            writer.checkpoint()
+        raise
+    writer.finish(source=str(sources))
+    return StoredIndex(folder), beside.home
+
+
+def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
+    """Tell of shards behind the cluster: to read them, it fetches what it has not yet, every byte."""
+    far = [url for url in urls if (place := parse_url(url)).kind == "object" and place.provider != "ais"]
+    if far:
+        logger.warning(
+            "%d shards with %s, %s first, are read whole, and fetched from behind the cluster as far as they are not in"
+            " it: a prefetch job before that (bucket.objects(obj_template=...).prefetch()) uses all targets at once",
+            len(far),
+            bytes_text(sum(url.size or 0 for url in far)),
+            parse_url(far[0]).uri,
+        )
+
+
+def _standing(folder: Folder) -> list[IndexedSamples]:
+    """Return what stands in a folder already: an index, a part of one, both or nothing."""
+    found = (_stored(folder, table) for table in (TABLE, UNFINISHED))
+    return [index for index in found if index is not None and not index.is_selection]
+
+
+def _stored(folder: Folder, table: str) -> IndexedSamples | None:
+    try:
+        stored = StoredIndex(folder, table)
+        for number in range(len(stored.head.pages)):
+            stored.page(number)  # one that is damaged or forged is not taken up
+        return IndexedSamples([stored])
+    except NotFoundError:
+        return None
+    except SampleIndexError as error:
+        logger.warning("%s; all of it is made anew", error.what)
+        return None
+
+
+def _known(
+    urls: list[ObjectURL], before: list[IndexedSamples], *, proven: bool
+) -> dict[ObjectURL, tuple[IndexedSamples, int]]:
+    """Return the shards that are as they were in an index of before, and where that has them."""
+    known: dict[ObjectURL, tuple[IndexedSamples, int]] = {}
+    for index in before:
+        rows = {row.name: (number, row) for number, row in enumerate(index.shards)}
+        for url in urls:
+            number, row = rows.get(parse_url(url).uri, (0, None))
+            if row is not None and (row.proven or not proven) and _is_same(url, row):
+                known[url] = index, number
+    return known
+
+
+def _is_same(url: ObjectURL, row: Any) -> bool:
+    if url.size is None or url.size != row.size:
+        return False
+    if url.checksum and row.checksum:
+        return bool(url.checksum == row.checksum)
+    return bool(url.version and url.version == row.version)
+
+
+def indexed_shards(urls: list[ObjectURL], how: Indexing) -> Generator[IndexedShard, None, None]:
+    """Yield what an index holds of each shard, in their order."""
+    if how.method == "cluster" and urls:
+        yield from indexed_by_cluster(urls, how)
+    else:
+        yield from indexed_by_reading(urls, how.options, how.processes)

@@ -1,0 +1,441 @@
+"""Samples of an index by number: references, keys and columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+from typing_extensions import Self
+
+from torchdata_ais._util.formatting import bytes_text, html_table, html_text
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.index.format import is_utf8
+from torchdata_ais.index.joining import Join, partners_of
+from torchdata_ais.index.parts import Parts
+from torchdata_ais.index.rows import SHOWN, IndexedShard, SampleReference, entry_of, shown_rows
+from torchdata_ais.index.stored import ShardRow, StoredIndex
+from torchdata_ais.plan.permutation import Integers
+from torchdata_ais.store import StoreOptions, resolve_options
+
+
+class Keys(Sequence[str]):
+    """The keys of an index's samples as a lazy Arrow column: nothing is read before it is asked for.
+
+    A sequence of `str`. Arrow takes it as it is (``pyarrow.chunked_array(index.keys)``,
+    ``polars.Series("key", index.keys)``), a chunk a shard.
+
+    Memory: the keys of one shard, while they are gone through.
+    """
+
+    def __init__(self, index: NumberedSamples) -> None:
+        self._index = index
+
+    def chunks(self) -> Iterator[pa.Array]:
+        """Yield the keys, an Arrow array a shard."""
+        for part, number, rows in self._index.selected():
+            column = part.samples(number).column("key")
+            yield column if rows is None else column.take(pa.array(rows))
+
+    def to_arrow(self) -> pa.ChunkedArray:
+        """Return all of them as one Arrow column, in memory."""
+        return pa.chunked_array(list(self.chunks()), type=pa.string())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return them by Arrow's interface for columns in pieces."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __iter__(self) -> Iterator[str]:
+        for chunk in self.chunks():
+            yield from chunk.to_pylist()
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self._index[position].key for position in range(*number.indices(len(self)))]
+        return self._index[number].key
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} keys>"
+
+
+MISSING = -1
+"""What stands where nothing is known: of shards that were indexed after the column was added."""
+
+
+class Columns:
+    """The columns of some samples of stored indexes: those stored with them, and such that are not stored yet.
+
+    Args:
+        parts: The samples.
+        added: What is not stored yet, of all samples of the indexes.
+    """
+
+    def __init__(self, parts: Parts, added: Mapping[str, Integers] | None) -> None:
+        self._parts = parts
+        self.added = dict(added or {})
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        stored = (name for part in self._parts.stored for name in part.head.columns)
+        return list(dict.fromkeys([*stored, *self.added]))
+
+    def of(self, name: str) -> Integers:
+        """Return a number of each sample that was chosen; `MISSING` where nothing is known.
+
+        Raises:
+            UsageError: There is no such column.
+        """
+        if name not in self.names:
+            known = ", ".join(self.names) or "none"
+            raise UsageError.at(
+                f"the index has no column {name!r}; it has {known}", todo="index.with_column(name, values)"
+            )
+        if name in self.added:
+            values, positions = self.added[name], self._parts.positions
+            return values if positions is None else values[positions]
+        return _stored_column(self._parts, name)
+
+    def whole(self, name: str) -> Integers:
+        """Return a number of each sample, chosen or not."""
+        return self.added[name] if name in self.added else _stored_column(Parts(self._parts.stored), name)
+
+    def spread(self, values: Integers) -> Integers:
+        """Return numbers of the chosen samples as numbers of all; `MISSING` of the others."""
+        if self._parts.positions is None:
+            return values
+        whole = np.full(self._parts.samples, MISSING, dtype=np.int64)
+        whole[self._parts.positions] = values
+        return whole
+
+    def arrays(self) -> dict[str, pa.Array]:
+        """Return all columns of the chosen samples as they are stored."""
+        return {name: column_array(self.of(name)) for name in self.names}
+
+
+def _stored_column(parts: Parts, name: str) -> Integers:
+    found = [np.zeros(0, dtype=np.int64)]
+    for part, number, rows in parts.selected():
+        batch = part.samples(number)
+        if name in part.head.columns:
+            values = batch.column(name).fill_null(MISSING).to_numpy()
+        else:
+            values = np.full(len(batch), MISSING, dtype=np.int64)
+        found.append(values if rows is None else values[rows])
+    return np.concatenate(found)
+
+
+def check_column(index: NumberedSamples, name: str) -> None:
+    """Raise `UsageError` unless a column may have this name."""
+    if not isinstance(name, str) or not name or not is_utf8(name):
+        raise UsageError.at(
+            f"a column was named {name!r:.40}", todo='pass its name as text, such as "tokens"'
+        )
+    if name in SHOWN.names:
+        raise UsageError.at(f"every index has a column {name!r}", todo="take another name")
+    if any(name in names for names in index.fields):
+        raise UsageError.at(
+            f"samples have a field {name!r}", todo="take another name: length= takes names of both"
+        )
+
+
+def values_of(index: NumberedSamples, name: str, values: Any) -> Integers:
+    """Return one whole number a sample, as `IndexedSamples.with_column` was given them.
+
+    Raises:
+        UsageError: They are of another number, not whole, or below 0; a key is not there.
+    """
+    if isinstance(values, Mapping):
+        try:
+            values = [values[key] for key in index.keys]
+        except KeyError as error:
+            raise UsageError.at(
+                f"the column {name!r} was given no value for the sample {error.args[0]!r}",
+                todo="pass one for each key; index.select(...) leaves samples out",
+                key=error.args[0],
+            ) from None
+    found = np.asarray(values)
+    if found.shape != (len(index),) or (found.dtype.kind not in "iu" and len(index)):
+        raise UsageError.at(
+            f"the column {name!r} was given values of shape {found.shape} and type {found.dtype} for "
+            f"{len(index)} samples",
+            todo="pass whole numbers: one a sample, in the order of the index, or a dict by keys",
+        )
+    if found.size and not 0 <= int(found.min()) <= int(found.max()) < 1 << 63:
+        raise UsageError.at(f"the column {name!r} was given {found.min()}", todo="pass numbers from 0 on")
+    result: Integers = found.astype(np.int64)
+    return result
+
+
+def column_array(values: Integers) -> pa.Array:
+    """Return values as they are stored: null where they are missing."""
+    return pa.array(values, mask=values == MISSING)
+
+
+_FIRST = 5
+_KINDS = 8  # combinations of fields
+
+
+def index_html(index: NumberedSamples) -> str:
+    """Return tables in HTML, escaped. No shard is read, and what of the index cannot be read is left out.
+
+    Example:
+        >>> from torchdata_ais import SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> "5 samples of 2 shards" in index_html(SampleIndex.build(example_shards(counts=(3, 2))))
+        True
+    """
+    try:
+        kinds = [" ".join(names) for names in index.fields]
+    except (AISError, OSError):
+        kinds = []
+    more = [f"and {len(kinds) - _KINDS} more"] if len(kinds) > _KINDS else []
+    facts = [
+        ("fields", "; ".join([*kinds[:_KINDS], *more]) or "none"),
+        ("proof", index.proof),
+        ("digest", index.digest),
+    ]
+    shards = sum(part.head.shards for part in index.stored)
+    title = f"{type(index).__name__}: {len(index)} samples of {shards} shard{'' if shards == 1 else 's'}"
+    try:
+        facts.insert(0, ("mean sample", bytes_text(index.mean_bytes())))
+        first = [
+            (str(number), one.key, one.shard.name, str(one.start), _sizes(one.fields, one.sizes))
+            for number, one in enumerate(index.take(range(min(_FIRST, len(index)))))
+        ]
+    except (AISError, OSError):  # the cluster is gone: a notebook shows what it has
+        first = []
+    samples = html_table(("", "key", "shard", "byte", "fields"), first, left=5) if first else ""
+    return f"<div><b>{html_text(title)}</b>{html_table((), facts, left=2)}{samples}</div>"
+
+
+def _sizes(names: Iterable[str], sizes: Iterable[int]) -> str:
+    return ", ".join(f"{name} {bytes_text(size)}" for name, size in zip(names, sizes, strict=True))
+
+
+class NumberedSamples:
+    """The samples of any number of stored indexes, in their order, or some of them: what can be asked of them."""
+
+    def __init__(
+        self,
+        stored: Sequence[StoredIndex],
+        positions: Integers | None = None,
+        *,
+        home: str | None = None,
+        options: StoreOptions | None = None,
+        joins: tuple[Join, ...] = (),
+        columns: Mapping[str, Integers] | None = None,
+    ) -> None:
+        self.parts = Parts(stored, positions)
+        self._columns = Columns(self.parts, columns)
+        self._home = home
+        self._options = options
+        self.joins = joins
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __repr__(self) -> str:
+        shards = sum(part.head.shards for part in self.parts.stored)
+        known = f"proof={self.proof!r}, digest={self.digest!r}"
+        return f"{type(self).__name__}({len(self)} samples of {shards} shards, {known})"
+
+    def _repr_html_(self) -> str:
+        return index_html(self)
+
+    @overload
+    def __getitem__(self, position: SupportsIndex) -> SampleReference: ...
+    @overload
+    def __getitem__(self, position: slice) -> Self: ...
+    def __getitem__(self, position: SupportsIndex | slice) -> SampleReference | Self:
+        if isinstance(position, slice):
+            if position.step not in (None, 1):
+                raise UsageError.at(f"a slice with step {position.step}", todo="pass the numbers to select()")
+            return self._chosen(np.arange(len(self), dtype=np.int64)[position])
+        if not isinstance(position, SupportsIndex):
+            raise UsageError.at(
+                f"an index was asked for {position!r:.40}, of type {type(position).__name__}",
+                todo="its samples have numbers from 0 on; .keys are their keys, .select(...) chooses by columns",
+            )
+        number = position.__index__()
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"sample {number} of {len(self)}")
+        return self.take([number % len(self)])[0]
+
+    def __iter__(self) -> Iterator[SampleReference]:
+        for begin in range(0, len(self), 4096):
+            yield from self.take(np.arange(begin, min(begin + 4096, len(self))))
+
+    def take(self, numbers: npt.ArrayLike) -> list[SampleReference]:
+        """Return the references of some samples, in the order asked for; a shard's table is read once a call."""
+        try:
+            wanted: Integers = np.asarray(numbers, dtype=np.int64)
+        except (TypeError, ValueError, OverflowError):
+            wanted = np.zeros((), dtype=np.int64)
+        if wanted.ndim != 1:
+            raise UsageError.at(
+                f"take() was given {numbers!r:.60}",
+                todo="pass a list of numbers; one sample is index[number]",
+            )
+        if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):
+            raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {len(self)}")
+        return self.parts.take(wanted)
+
+    def partners(self, numbers: npt.ArrayLike) -> list[list[SampleReference | None]]:
+        """Return what comes with some samples of a joined index: of each sample, a reference or None for each join.
+
+        Raises:
+            SampleIndexError: A table of partners is not that of these indexes.
+        """
+        wanted: Integers = np.asarray(numbers, dtype=np.int64)
+        references = self.take(wanted)
+        positions = self.parts.at(wanted)
+        found = [partners_of(join, positions, references) for join in self.joins]
+        return [list(one) for one in zip(*found, strict=True)]
+
+    @property
+    def proof(self) -> str:
+        """``"bytes"`` if the XXH64 of every sample is known, else ``"headers"``."""
+        proofs = {part.head.proof for part in self.parts.stored} | {join.other.proof for join in self.joins}
+        return "bytes" if proofs <= {"bytes"} else "headers"
+
+    @property
+    def digest(self) -> str:
+        """What the index covers: names, sizes and checksums of shards, keys and sizes of samples, and which ones.
+
+        Of a selection, or of several indexes, it is that of the indexes and of the numbers chosen; `save` keeps it.
+        """
+        own = self.parts.digest
+        others = [(join.other.digest, join.prefix, join.missing) for join in self.joins]
+        return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([own, others])) if others else own
+
+    def mean_bytes(self) -> float:
+        """Return the mean size of a sample, by the first 4,096 shards of each stored index."""
+        rows = [row for part in self.parts.stored for row in itertools.islice(part.shards(), 4096)]
+        own = sum(row.size or 0 for row in rows) / max(1, sum(row.samples for row in rows))
+        return own + sum(join.other.mean_bytes() for join in self.joins)
+
+    @property
+    def fields(self) -> list[tuple[str, ...]]:
+        """The combinations of fields that samples of the stored indexes have."""
+        own = list(dict.fromkeys(names for part in self.parts.stored for names in part.fields))
+        for join in self.joins:
+            theirs = [tuple(f"{join.prefix}{name}" for name in names) for names in join.other.fields]
+            alone = own if join.missing == "keep" else []
+            own = list(dict.fromkeys([*alone, *(mine + names for mine in own for names in theirs)]))
+        return own
+
+    @property
+    def shards(self) -> Iterator[ShardRow]:
+        """The rows of all shards, in their order."""
+        return self.parts.shards()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the samples, a batch a shard; shards without a selected sample are left out.
+
+        The columns: ``shard`` (its name), ``key``, ``start``, ``size``, ``fields`` (a list of names), ``sizes``,
+        ``xxh64``, and those that were added.
+        """
+        known = self._columns.arrays()
+        schema, end = self._shown(), 0
+        for part, number, rows in self.selected():
+            shown = shown_rows(part, number, rows)
+            begin, end = end, end + len(shown)
+            added = [values[begin:end] for values in known.values()]
+            yield pa.RecordBatch.from_arrays([*shown.columns, *added], schema=schema)
+
+    def _shown(self) -> pa.Schema:
+        return pa.schema([*SHOWN, *(pa.field(name, pa.int64()) for name in self.columns)])
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that were added; see `with_column`."""
+        return self._columns.names
+
+    def column(self, name: str) -> Integers:
+        """Return a column that was added: a number a sample; -1 where nothing is known.
+
+        Raises:
+            UsageError: There is none of this name.
+        """
+        return self._columns.of(name)
+
+    def selected(self) -> Iterator[tuple[StoredIndex, int, Integers | None]]:
+        """Yield the shards that have selected samples, and which of their rows are selected; None for all."""
+        return self.parts.selected()
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of the samples: a lazy Arrow column, a chunk a shard.
+
+        Example:
+            >>> from torchdata_ais import SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> keys = SampleIndex.build(example_shards(counts=(3, 2))).keys
+            >>> keys[-1], list(keys)[:2], len(keys)
+            ('00004', ['00000', '00001'], 5)
+        """
+        return Keys(self)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of all samples as one table (for its columns see `batches`)."""
+        return pa.Table.from_batches(self.batches(), schema=self._shown())
+
+    def partners_by(self, join: Join) -> Integers:
+        """Return the number of each sample's partner in the other index of a join; -1 where it has none."""
+        return join.table.take(self.parts.all_positions())
+
+    def shard_samples(self, number: int) -> IndexedShard:
+        """Return what the index holds of a shard, as it was built; `number` counts the shards of all parts."""
+        part, number, begin = self.parts.of_shard(number)
+        shard, samples = entry_of(part, number, None)
+        for name, values in self._columns.added.items():
+            samples.columns[name] = column_array(values[begin : begin + len(samples.keys)]).to_pylist()
+        return shard, samples
+
+    def place_of(self, reference: SampleReference) -> str:
+        """Return where the index lies that has a sample, for messages."""
+        return self.parts.of_shard(reference.number)[0].folder.where
+
+    @property
+    def stored(self) -> list[StoredIndex]:
+        """The stored indexes it is made of."""
+        return list(self.parts.stored)
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether samples of its shards were left out."""
+        return self.parts.positions is not None or any(part.head.selection for part in self.parts.stored)
+
+    @property
+    def options(self) -> StoreOptions:
+        """How its shards are reached."""
+        return self._options or resolve_options()
+
+    @property
+    def files(self) -> list[str]:
+        """The files with the rows of samples: for polars, duckdb, pandas, ``pyarrow.dataset``.
+
+        They hold all samples of the stored indexes, whatever was selected.
+        """
+        return [f"{part.folder.where}/{name}" for part in self.parts.stored for name in part.head.parts]
+
+    def _with(self, parts: Parts, **changed: Any) -> Self:
+        """Return an index of `parts` that is reached, joined and has columns as this one, but for what is changed."""
+        same = {"options": self._options, "joins": self.joins, "columns": self._columns.added}
+        return type(self)(parts.stored, parts.positions, **{**same, **changed})
+
+    def _chosen(self, numbers: Integers) -> Self:
+        return self._with(self.parts.chosen(numbers))

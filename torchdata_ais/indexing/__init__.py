@@ -1,7 +1,0 @@
-"""Making a sample index: by AIStore's own job, by reading shards; and comparing it with them."""
-
-from torchdata_ais.indexing.sample_index import SampleIndex, build_index
-from torchdata_ais.indexing.shard import ShardWatch, index_shard
-from torchdata_ais.indexing.verify import problems_of
-
-__all__ = ["SampleIndex", "ShardWatch", "build_index", "index_shard", "problems_of"]

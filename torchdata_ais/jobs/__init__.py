@@ -1,0 +1,1 @@
+"""Jobs of the cluster: transforms (ETL) and distributed sort (dSort)."""

@@ -1,0 +1,9 @@
+from .run import DsortResult as DsortResult
+from .run import run_dsort as run_dsort
+from .spec import ByContent as ByContent
+from .spec import ByName as ByName
+from .spec import DsortSpec as DsortSpec
+from .spec import Shuffle as Shuffle
+from .spec import Unchanged as Unchanged
+from .spec import load_spec as load_spec
+from .spec import translate_spec as translate_spec

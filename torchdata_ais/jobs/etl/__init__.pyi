@@ -1,0 +1,9 @@
+from .cluster import TransformResult as TransformResult
+from .cluster import delete_etl as delete_etl
+from .cluster import ensure_etl as ensure_etl
+from .cluster import etl_logs as etl_logs
+from .cluster import list_etls as list_etls
+from .cluster import transform_bucket as transform_bucket
+from .make import shard_etl as shard_etl
+from .transform import ShardTransform as ShardTransform
+from .transform import TransformError as TransformError

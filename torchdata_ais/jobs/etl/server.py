@@ -1,0 +1,109 @@
+"""`ShardServer`: the SDK's ETL server, working on whole shards. It runs on the cluster, in a process of its own."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, BinaryIO, ClassVar
+from urllib.parse import unquote
+
+from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
+
+from torchdata_ais.errors import AISError
+from torchdata_ais.jobs.etl.transform import ShardTransform, parse_args
+
+HELD_BYTES = 8 << 20
+"""So much of the new shard is made before its first byte is sent: until then, a failure can be told as such."""
+
+_BLOCK_BYTES = 1 << 20
+_UNPROCESSABLE = 422  # not tried again: the same function on the same shard fails again
+
+
+class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
+    """Base of what `shard_etl` makes.
+
+    Shards pass through in a stream. A failure is the object's error: while less than `HELD_BYTES` are made, an answer
+    with the reason; later the connection is broken off, so that nobody takes the part for the whole. The log has the
+    traceback in both cases.
+
+    Memory:
+        `HELD_BYTES` and what `ShardTransform` needs, for each request.
+    """
+
+    shard_transform: ClassVar[ShardTransform]
+
+    def transform_stream(self, reader: BinaryIO, path: str, etl_args: str) -> Iterator[bytes]:
+        """Return the blocks of the new shard."""
+        shard = iter(partial(reader.read, _BLOCK_BYTES), b"")
+        blocks = self.shard_transform.blocks(shard, object_uri(path), parse_args(etl_args))
+        return _begun(blocks)
+
+    def get_mime_type(self) -> str:
+        """Return the type of a tar archive."""
+        return "application/x-tar"
+
+    class RequestHandler(HTTPMultiThreadedServer.RequestHandler):  # type: ignore[misc]
+        """The SDK's, with failures told."""
+
+        _has_answered = False
+
+        def end_headers(self) -> None:
+            """Note that the status is out, and cannot be taken back."""
+            super().end_headers()
+            self._has_answered = True
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """Answer with the reason of a failure, or break off an answer that has begun."""
+            error = sys.exc_info()[1]
+            if error is not None:
+                self.server.etl_server.logger.error("%s failed", self.path, exc_info=error)
+            if self._has_answered:
+                self._break_off()
+                return
+            text = message or explain or ""
+            if isinstance(error, AISError):
+                code, text = _UNPROCESSABLE, str(error)
+            elif error is not None:
+                text = f"{type(error).__name__}: {error}"
+            body = text.encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _break_off(self) -> None:
+            """Reset the connection: closing it would be the regular end of an answer without a length."""
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.rfile.close()
+            self.connection.close()
+
+
+def object_uri(path: str) -> str:
+    """Return what the path of a request means: ``/bucket/object``, or an encoded ``ais/@uuid#namespace/bucket/object``.
+
+    Example:
+        >>> object_uri("/pets/a%20b.tar"), object_uri("/aws%2F%40%23%2Fpets%2Fs.tar")
+        ('ais://pets/a b.tar', 'aws://pets/s.tar')
+    """
+    name = unquote(path).lstrip("/")
+    provider, _, rest = name.partition("/")
+    space, _, place = rest.partition("/")
+    return f"{provider}://{place}" if space.startswith("@") and "#" in space else f"ais://{name}"
+
+
+def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Return `blocks`, the first `HELD_BYTES` of them made before this returns."""
+    held: list[Any] = []
+    size = 0
+    for block in blocks:
+        held.append(block)
+        size += len(block)
+        if size >= HELD_BYTES:
+            break
+    parts: Iterable[bytes] = chain(held, blocks)
+    return iter(parts)

@@ -1,0 +1,246 @@
+"""Base class of epoch runners."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from torchdata_ais._util.world import World, instance_of, ranks_of_node
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.loaders.engine import Engine, EngineOptions, EngineSettings, InProcessEngine, Step
+from torchdata_ais.loaders.instance import InstancePlan
+from torchdata_ais.observe.collect import Report, report_of
+from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
+from torchdata_ais.observe.diagnosis.readiness import RankRecorder
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.plan import Tail
+from torchdata_ais.state import State
+from torchdata_ais.workers.producer import ended
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchdata_ais.loaders.rank_setup import Meeting
+
+StepsName = int | Literal["pad", "shortest"] | None
+"""Values of ``epoch_steps=``."""
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How to go through the data; the fields are the arguments of `ais_loader`.
+
+    Attributes:
+        seed: Seed of all epochs.
+        epoch_steps: How many batches an epoch has.
+        global_batch: By index, samples a step over all ranks; None: the batch of the pipe, for each rank.
+        tail: By index, what becomes of a remainder; None: as the reader has it.
+    """
+
+    seed: int
+    epoch_steps: StepsName
+    global_batch: int | None
+    tail: Tail | None
+
+
+def another_epoch(wanted: int, under_way: int) -> UsageError:
+    """Return the error for an epoch that was set while another one is to be finished."""
+    return UsageError.at(
+        f"set_epoch({wanted}), and the state that was loaded is of epoch {under_way}, which is not finished",
+        todo=f"iterate that one first, without set_epoch() or after set_epoch({under_way}); or make a loader without "
+        "load_state_dict()",
+    )
+
+
+class Passes:
+    """Runs a pipe over the data, again and again, and knows where it stands.
+
+    Args:
+        pipe: The pipe.
+        how: Processes to run it in.
+        given: What passes there are to be.
+        meeting: This rank, and what is read.
+
+    Attributes:
+        seed: Seed of all passes.
+        meeting: As given.
+        recorder: Notes what the training loop waits for, if somebody wants that.
+        gpu: Where items are to be when they are given; None: where they are.
+    """
+
+    def __init__(
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
+    ) -> None:
+        self.seed = given.seed
+        self.meeting = meeting
+        self.recorder: RankRecorder | None = None
+        self.gpu: torch.device | None = None
+        self._pipe = pipe
+        self._how = how
+        self._stateful = False
+        self._engine: Engine | None = None
+        self._past_reports: list[Report] = []
+
+    @property
+    def workers(self) -> int:
+        """How many instances of the pipe this rank runs."""
+        return max(1, self._how.num_workers)
+
+    @property
+    def length(self) -> int:
+        """How many batches this rank gives in an epoch.
+
+        Raises:
+            TypeError: It is not known before.
+        """
+        raise NotImplementedError
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the next epoch is the rest of one that a state was taken in."""
+        raise NotImplementedError
+
+    def check_epoch(self, epoch: int, following: int) -> None:
+        """Take it that `epoch` is to be the next one.
+
+        Args:
+            epoch: Its number.
+            following: The one that would be next.
+
+        Raises:
+            UsageError: It cannot be.
+        """
+        raise NotImplementedError
+
+    def steps_given(self, step: int) -> int:
+        """Return how many batches of the epoch under way were given; `step` of them since the loader has begun it."""
+        raise NotImplementedError
+
+    def settings(self, epoch: int) -> dict[str, Any]:
+        """Return what all ranks must have been given alike, by the names of the arguments.
+
+        Args:
+            epoch: The one that begins, if nothing else is under way.
+        """
+        return {"loader": "ais_loader", "seed": self.seed, "epoch": epoch}
+
+    def check(self, world: World) -> None:
+        """Raise or warn where several ranks cannot step together."""
+
+    def look_at(self) -> None:
+        """Warn of what cannot be meant, once it is known what is read."""
+
+    def begin(self, epoch: int) -> tuple[int, int]:
+        """Go to `epoch`, or finish one; return its number, and how many of its batches were given out before."""
+        raise NotImplementedError
+
+    def epoch(self, done: int) -> Iterator[Step]:
+        """Yield the steps of an epoch, without the first `done`."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Note that all steps of the epoch were given."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Go on where the passes stand: a state was loaded, or an error came."""
+
+    def gave(self, worker: int, state: bytes | None) -> None:
+        """Note that the item of `worker` goes out, and where the worker stands after it."""
+        raise NotImplementedError
+
+    def given(self, step: int) -> int:
+        """Return the number by which all ranks call what was given last, the batch `step` of the epoch."""
+        return step
+
+    def repeated(self) -> int:
+        """Return how many samples this rank gets in addition to another in the epoch under way."""
+        return 0
+
+    def samples_of(self, step: int) -> list[tuple[str, str]]:
+        """Return key and shard of each sample of a global step; see `AISLoader.samples_of`."""
+        raise NotImplementedError
+
+    def take_state(self) -> None:
+        """Keep where the pass stands: the engine may be gone when it is asked for."""
+
+    def saved(self, epoch: int, next_epoch: int, step: int) -> State:
+        """Return where the rank stands.
+
+        Args:
+            epoch: The epoch under way, or the last one, as the user counts.
+            next_epoch: The one that follows.
+            step: Batches given out in the epoch under way.
+
+        Raises:
+            StateError: That cannot be said.
+        """
+        raise NotImplementedError
+
+    def load(self, state: Any, allow: Collection[str]) -> None:
+        """Go on where `state` was taken; see `AISLoader.load_state_dict`."""
+        raise NotImplementedError
+
+    def _fresh(self, epoch: int) -> list[InstancePlan]:
+        """Return what each worker of this rank begins an epoch with."""
+        world = self.meeting.world
+        instances = [instance_of(world.rank, world.size, worker) for worker in range(self.workers)]
+        return [InstancePlan.of(self.seed, epoch, world.size * self.workers, one) for one in instances]
+
+    def _watched(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
+        """Return what the engine gives by `plans`, and have it noted."""
+        engine = self._begun()
+        by_job = self.meeting.world.size * self.workers > 1
+        on_node = ranks_of_node() * self.workers
+        steps = engine.epoch([replace(plan, errors_by_job=by_job, on_node=on_node) for plan in plans])
+        steps = self._on_device(steps, engine)
+        return steps if self.recorder is None else self.recorder.watch(steps, engine)
+
+    def _on_device(self, steps: Iterator[Step], engine: Engine) -> Iterator[Step]:
+        """Return the steps with their items on the GPU, if there is one to copy them to."""
+        if self.gpu is None:
+            return steps
+        from torchdata_ais.loaders.to_device import CudaCopies, ahead
+
+        return ahead(steps, engine.ready, partial(CudaCopies, self.gpu))
+
+    def _begun(self) -> Engine:
+        """Return the engine, a new one if there is none."""
+        if self._engine is None:
+            self._past_reports = [ended(report) for report in self._past_reports]
+            try:
+                self._engine = self._new_engine(self._settings(stateful=self._stateful))
+            except AISError as error:
+                raise error.with_traceback(None)  # noqa: B904 - the way down to where pipes are copied says nothing
+        return self._engine
+
+    def _new_engine(self, settings: EngineSettings) -> Engine:
+        if self._how.num_workers == 0:
+            return InProcessEngine(settings)
+        # Imports torchdata, where that has a DataLoader2.
+        from torchdata_ais.loaders.engine import WorkerEngine
+
+        return WorkerEngine(settings)
+
+    def _settings(self, *, stateful: bool) -> EngineSettings:
+        listing = self.meeting.listing
+        assert listing is not None
+        return EngineSettings(self._pipe, stateful, listing, self.meeting.world, self._how)
+
+    def reports(self) -> list[Report]:
+        """Return what `report_of` last gave in each process, ended ones included."""
+        now = self._engine.reports() if self._engine is not None else []
+        return [*self._past_reports, *now] or [report_of(self._pipe)]
+
+    def doing(self) -> list[ProcessPart]:
+        """Return what the worker processes are doing."""
+        return [] if self._engine is None else self._engine.doing()
+
+    def stop(self) -> None:
+        """End the processes; the next pass begins new ones."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+            self._past_reports += engine.reports()

@@ -1,0 +1,1 @@
+"""Diagnosis of slow and stalled jobs."""

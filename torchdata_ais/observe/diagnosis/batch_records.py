@@ -1,0 +1,350 @@
+"""Records of batches.
+
+Looking at the counters costs as much as making a small sample: of what is made faster than that pays, one record has
+the growth of several.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import xxhash
+
+from torchdata_ais.pipes.base.contract import Stage
+from torchdata_ais.pipes.base.meter import StageStats, meter_of
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.torch_stages import stage_at_work, stage_of
+from torchdata_ais.pipes.base.upstream import parents, upstream
+from torchdata_ais.store import RequestRecord, journal
+
+
+class BatchRecord(msgspec.Struct, array_like=True):
+    """How one batch was made.
+
+    Batches that are made in less than 25 ms each are counted together, up to 100 ms of them: the last has `wait_s` and
+    what follows of them all, the others have nothing there.
+
+    Attributes:
+        iteration: The how-manieth iteration of its process's pipe it is of.
+        number: Its number in that, from 0.
+        begun: When its making began, in seconds since 1970.
+        made_s: How long that took.
+        keys: Digest of the samples' keys, where the batch has a column ``__key__``; else of key and shard of the last
+            sample that was at work: two runs of one order have the same.
+        wait_s: Seconds of `made_s` spent waiting for bytes, without `delayed_s`.
+        first_byte_s: Seconds until the first byte of the objects opened for it, together.
+        requests: Requests that ended meanwhile.
+        bytes: Bytes read meanwhile.
+        retries: Requests made again meanwhile.
+        own_s: Seconds that each stage worked for it, in the order of `Recorded.stages`, without `delayed_s`; empty
+            where none is counted.
+        delayed_s: Seconds of `made_s` in which it could have gone on and the machine had no processor for it; 0 where
+            the system does not count them.
+    """
+
+    iteration: int
+    number: int
+    begun: float
+    made_s: float
+    keys: int = 0
+    wait_s: float = 0.0
+    first_byte_s: float = 0.0
+    requests: int = 0
+    bytes: int = 0
+    retries: int = 0
+    own_s: list[float] = []
+    delayed_s: float = 0.0
+
+
+class Taken(msgspec.Struct, array_like=True):
+    """How one batch came to the training loop.
+
+    Attributes:
+        step: The how-manieth batch of this rank's loader it was, from 0.
+        worker: Who made it.
+        iteration, number: See `BatchRecord`.
+        at: When it was taken, in seconds since 1970.
+        waited_s: How long the loop had waited for it.
+    """
+
+    step: int
+    worker: int
+    iteration: int
+    number: int
+    at: float
+    waited_s: float
+
+
+class Doing(msgspec.Struct, array_like=True):
+    """What a process does that has been making a batch for seconds.
+
+    Attributes:
+        seconds: For how long.
+        stage: The stage it stands in.
+        reads: Whether that stage reads.
+    """
+
+    seconds: float
+    stage: str
+    reads: bool = False
+
+
+class Recorded(msgspec.Struct):
+    """What one process noted since it last told.
+
+    Attributes:
+        pid: The process.
+        stages: Names of the stages that were measured, with arguments; the first stage first.
+        batches: Batches it made.
+        requests: Requests that ended.
+        under_way: Those that had not, when it last told.
+        doing: What it does, if it has been making a batch for long.
+    """
+
+    pid: int
+    stages: list[str]
+    batches: list[BatchRecord]
+    requests: list[RequestRecord]
+    under_way: list[RequestRecord] = []
+    doing: Doing | None = None
+
+    @staticmethod
+    def joined(parts: Iterable[Recorded | None]) -> Recorded | None:
+        """Return what the same process told in several parts, the oldest first."""
+        known = [part for part in parts if part is not None]
+        if len(known) < 2:
+            return known[0] if known else None
+        batches = [batch for part in known for batch in part.batches]
+        requests = [request for part in known for request in part.requests]
+        last = known[-1]
+        return Recorded(last.pid, last.stages, batches, requests, last.under_way, last.doing)
+
+
+KEPT = 256
+"""Batches whose records stay in the process that made them, for a record of a run that stands still."""
+
+MOST_UNSENT = 4096
+"""Batches that wait to be told to the main process."""
+
+_SLOW_S, _COUNTED_S = 25e-3, 0.1
+"""One batch that takes so long to make is worth a look at the counters; so are faster ones, together."""
+
+_LONG_S = 2.0
+"""Who has been making a batch for so long tells what it does."""
+
+_MOST_FRESH = 64
+"""Batches of which records are made together: code that has left the processor's cache takes ten times as long."""
+
+_Fresh = tuple[int, int, float, float, Iterable[object]]
+"""Of a batch: iteration, number, when its making began, how long that took, and keys."""
+
+
+class RunDelay:
+    """Time that the creating thread was ready to run while the machine had no processor for it."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # the system does not count it, or there are no descriptors left
+            return
+        weakref.finalize(self, os.close, self._file).atexit = False
+
+    def seconds(self) -> float:
+        """Return it so far; always 0 where the system does not count it."""
+        if self._file is None:
+            return 0.0
+        try:
+            return int(os.pread(self._file, 80, 0).split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+
+class BatchRecorder:
+    """The records of one process.
+
+    Args:
+        pipe: The last stage that runs here.
+
+    Attributes:
+        last: The last batches.
+        stages: Names of the stages, as `BatchRecord.own_s` has them.
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any]) -> None:
+        self.pipe = pipe
+        self.last: deque[BatchRecord] = deque(maxlen=KEPT)
+        self._fresh: deque[_Fresh] = deque()
+        self._unsent: deque[BatchRecord] = deque(maxlen=MOST_UNSENT)
+        self._ended = self._told = journal().ended
+        # The thread that makes batches tells now and then, another one when it is asked.
+        self._taking = threading.Lock()
+        self._begun: float | None = None  # the batch that is being made
+        self._thread = 0
+        self._iteration = self._number = 0
+        self._run_delay = RunDelay()
+        self._begin_on(pipe)
+
+    def _begin_on(self, pipe: IterDataPipe[Any]) -> None:
+        self.pipe = pipe
+        stages = list(upstream(pipe))[::-1]
+        place = {id(stage): number for number, stage in enumerate(stages)}
+        self._meters = [meter_of(stage) for stage in stages]
+        self._sources = [[place[id(source)] for source in parents(stage)] for stage in stages]
+        self._readers = [stage_of(stage) for stage in stages if _reads(stage)]
+        self._reading = [number for number, stage in enumerate(stages) if _reads(stage)]
+        behind_first = [stage_of(stage) for stage in stages[::-1]]
+        self._placed = [stage for stage in behind_first if type(stage).busy_with is not Stage.busy_with]
+        self._shown = [number for number, stage in enumerate(stages) if not stage_of(stage).hidden]
+        self.stages = [stage_of(stages[number]).describe() for number in self._shown]
+        self._seconds = [0.0] * len(stages)
+        self._counted = StageStats()
+        self._uncounted_s = self._delayed_s = 0.0
+
+    def begin(self, pipe: IterDataPipe[Any]) -> None:
+        """Note that an iteration begins, of this pipe."""
+        if pipe is not self.pipe:
+            self._begin_on(pipe)
+        self._iteration += 1
+        self._number = 0
+        self._run_delay = RunDelay()  # of this thread
+
+    def watch(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches, and note each."""
+        self._thread = threading.get_ident()
+        while True:
+            if not self._uncounted_s:
+                self._delayed_s = self._run_delay.seconds()
+            begun = time.time()
+            begin = self._begun = time.perf_counter()
+            try:
+                item = next(items)
+            except StopIteration:
+                self._begun = None
+                self._settle()
+                if self._uncounted_s and self.last:
+                    self._count(self.last[-1])
+                return
+            self._begun = None
+            self.made(item, begun, time.perf_counter() - begin)
+            yield item
+            del item
+
+    def made(self, item: Any, begun: float, made_s: float) -> None:
+        """Note a batch.
+
+        Args:
+            item: The batch.
+            begun: When its making began, in seconds since 1970.
+            made_s: How long that took.
+        """
+        fresh = self._iteration, self._number, begun, made_s, self._keys(item)
+        self._uncounted_s += made_s
+        # The first batch opens connections, and has its growth for itself.
+        if made_s >= _SLOW_S or self._uncounted_s >= _COUNTED_S or not self._number:
+            self._settle()
+            self._count(self._record(fresh))
+        else:
+            self._fresh.append(fresh)
+            if len(self._fresh) >= _MOST_FRESH:
+                self._settle()
+        self._number += 1
+
+    def _settle(self) -> None:
+        """Make the records of batches that have none yet; in any thread."""
+        with suppress(IndexError):  # another one may take them, too
+            while True:
+                self._record(self._fresh.popleft())
+
+    def _record(self, fresh: _Fresh) -> BatchRecord:
+        iteration, number, begun, made_s, keys = fresh
+        text = keys if isinstance(keys, str) else "\n".join(map(str, keys))
+        digest = xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass"))
+        record = BatchRecord(iteration, number, begun, made_s, digest)
+        self.last.append(record)
+        self._unsent.append(record)
+        return record
+
+    def _count(self, record: BatchRecord) -> None:
+        """Note in the record by how much the counters have grown since the last one that was counted."""
+        seconds = [meter.seconds for meter in self._meters]
+        counted, before = self._counts(), self._counted
+        grown = [now - then for now, then in zip(seconds, self._seconds, strict=True)]
+        wait_s = counted.wait_s - before.wait_s
+        own_s = [
+            max(0.0, grown[number] - sum(self._above(grown, number)) - wait_s * (number in self._reading))
+            for number in self._shown
+        ]
+        # Of fast items only some are timed: together they cannot have taken longer than the batch.
+        scale = min(1.0, max(0.0, self._uncounted_s - wait_s) / (sum(own_s) or 1.0))
+        # On a busy machine everything takes longer, whatever it does: that is told for itself.
+        record.delayed_s = min(self._uncounted_s, max(0.0, self._run_delay.seconds() - self._delayed_s))
+        runs = 1.0 - record.delayed_s / (self._uncounted_s or 1.0)
+        ended = journal().ended
+        record.wait_s = runs * wait_s
+        record.first_byte_s = counted.first_byte_s - before.first_byte_s
+        record.requests = ended - self._ended
+        record.bytes = counted.bytes - before.bytes
+        record.retries = counted.retries - before.retries
+        record.own_s = [runs * scale * seconds for seconds in own_s]
+        self._seconds, self._counted, self._ended = seconds, counted, ended
+        self._uncounted_s = 0.0
+
+    def take(self) -> Recorded:
+        """Return what was noted since this was last asked for."""
+        batches = []
+        with self._taking:
+            self._settle()
+            with suppress(IndexError):  # another thread may be adding to them
+                while True:
+                    batches.append(self._unsent.popleft())
+            requests, self._told = journal().since(self._told)
+        return Recorded(os.getpid(), self.stages, batches, requests, journal().under_way(), self._doing())
+
+    def _doing(self) -> Doing | None:
+        """Return what the thread that makes batches does, if it has been at one for long."""
+        begun = self._begun
+        if begun is None or (seconds := time.perf_counter() - begun) < _LONG_S:
+            return None
+        stage = stage_at_work(self.pipe, sys._current_frames().get(self._thread))
+        return (
+            Doing(seconds, "") if stage is None else Doing(seconds, stage_of(stage).describe(), _reads(stage))
+        )
+
+    def _counts(self) -> StageStats:
+        if len(self._readers) == 1:
+            return self._readers[0].counts()
+        total = StageStats()
+        for reader in self._readers:
+            total.add(reader.counts())
+        return total
+
+    def _keys(self, item: Any) -> Iterable[object]:
+        keys = item.get("__key__") if isinstance(item, dict) else None
+        if keys is not None:
+            return keys if isinstance(keys, Iterable) else (keys,)
+        for stage in self._placed:
+            if place := stage.busy_with():
+                return place.values()
+        return ()
+
+    def _above(self, grown: list[float], number: int) -> list[float]:
+        """Return what the nearest stages above took that are measured."""
+        found: list[float] = []
+        for source in self._sources[number]:
+            found += [grown[source]] if self._meters[source].begun else self._above(grown, source)
+        return found
+
+
+def _reads(pipe: IterDataPipe[Any]) -> bool:
+    stage = stage_of(pipe)
+    return stage.reads > 0 or stage.planned

@@ -1,0 +1,101 @@
+"""Base classes of stages that handle one item at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from torchdata_ais.pipes.base.contract import Effect, Gives
+from torchdata_ais.pipes.base.pipe import Pipe, T_co
+from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError, note_place
+from torchdata_ais.pipes.base.upstream import at_work
+
+DROPPED: Any = object()
+"""What `EachItem._one` returns to leave an item out."""
+
+
+class EachItem(Pipe[T_co]):
+    """Base of the stages that make one item, or none, out of each one taken in; nothing is held in between.
+
+    Args:
+        source: Pipe of items.
+        on_error: See `OnError`.
+        max_errors: How many items to give up: a count, or a share of all.
+    """
+
+    resumable = True
+    gives: ClassVar[Gives] = "each"
+
+    def __init__(self, source: Any, on_error: OnError, max_errors: float | None) -> None:
+        super().__init__(source)
+        self._policy = ErrorPolicy(on_error, max_errors)
+
+    def _one(self, item: Any) -> Any:
+        """Return what becomes of `item`, or `DROPPED`."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Prepare an iteration."""
+
+    def _shown(self) -> list[str]:
+        """Return the arguments to show in `repr`, error policy apart."""
+        return []
+
+    def effect(self) -> Effect:
+        effect = super().effect()
+        return effect if self._policy.on_error == "raise" else effect._replace(gives="fewer")
+
+    def arguments(self) -> str:
+        return ", ".join(self._shown() + self._policy.shown())
+
+    def identity(self) -> str:
+        return ", ".join(self._shown())
+
+    def _items(self) -> Iterator[Any]:
+        self._begin()
+        one, stats = self._one, self.stats
+        for item in self._source:
+            stats.items += 1
+            self._busy = item
+            try:
+                result = one(item)
+            except Exception as error:  # noqa: BLE001 - functions of the user may raise anything
+                note_place(error, item, self, at_work(self._source))
+                if not self._policy.goes_on(error, stats, self.functional_name):
+                    return
+                continue
+            if result is not DROPPED:
+                yield result
+        self._policy.at_end(stats, self.functional_name)
+
+
+class Unchanged(Pipe[Any]):
+    """Base of the stages that pass all items on as they are."""
+
+    resumable = True
+    gives = "each"
+
+    def _items(self) -> Iterator[Any]:
+        yield from self._source
+
+
+def shown_function(function: Any) -> str:
+    """Return a name for a function in `repr`; never its repr, which may show what it is bound to."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def lists_of(items: Iterable[Any], size: int, partial: bool) -> Iterator[list[Any]]:
+    """Yield lists of `size` items; the last one may be shorter, or is left out if `partial` is False.
+
+    Example:
+        >>> list(lists_of("abc", 2, True)), list(lists_of("abc", 2, False))
+        ([['a', 'b'], ['c']], [['a', 'b']])
+    """
+    rows: list[Any] = []
+    for item in items:
+        rows.append(item)
+        if len(rows) == size:
+            yield rows
+            rows = []
+    if rows and partial:
+        yield rows

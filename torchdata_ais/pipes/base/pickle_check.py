@@ -1,0 +1,106 @@
+"""Check that a pipe can be pickled."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import get_spawning_popen
+from typing import Any, NamedTuple
+
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.pipes.base.upstream import members
+
+_TODO = (
+    "use functions defined at the top level of a module, functools.partial, or pip install dill for lambdas"
+)
+
+
+class Pickled(NamedTuple):
+    """What `dumped` returns."""
+
+    data: bytes
+    by_dill: bool
+
+
+def dumped(item: Any) -> Pickled:
+    """Return `item` pickled: by dill where pickle cannot and dill is there.
+
+    Raises:
+        UsageError: It holds what cannot be pickled, such as a lambda where dill is not installed.
+    """
+    dill = dill_if_installed()
+    with explained():
+        try:
+            return Pickled(pickle.dumps(item), by_dill=False)
+        except Exception:
+            if dill is None:
+                raise
+            return Pickled(dill.dumps(item), by_dill=True)  # whatever pickle met, dill may know what to do
+
+
+def loaded(pickled: Pickled) -> Any:
+    """Return a copy of what `dumped` was given."""
+    loads = dill_if_installed().loads if pickled.by_dill else pickle.loads
+    return loads(pickled.data)
+
+
+def sendable(state: Any) -> Any:
+    """Return `state` as it goes to a process that is being started: as it is, or pickled if only dill can do it.
+
+    For ``__getstate__`` of what torch's DataLoader is given; `received` in ``__setstate__`` undoes it.
+
+    Raises:
+        UsageError: Dill cannot, either.
+    """
+    if get_spawning_popen() is None or dill_if_installed() is None:
+        return state
+    pickled = dumped(state)
+    return pickled if pickled.by_dill else state
+
+
+def received(state: Any) -> Any:
+    """Return what `sendable` was given."""
+    return loaded(state) if isinstance(state, Pickled) else state
+
+
+def dill_if_installed() -> Any:
+    """Return dill, or None."""
+    try:
+        import dill
+    except ImportError:
+        return None
+    dill.extend(use_dill=False)  # or it would take over the pickle module for the whole program
+    return dill
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise `UsageError` where what is pickled inside has a function that cannot be."""
+    try:
+        yield
+    except AISError as error:
+        raise error.with_traceback(None)  # noqa: B904 - the same error, with the cause it has
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if "pickle" not in str(error).lower() and "local object" not in str(error).lower():
+            raise
+        why = str(error)
+    else:
+        return
+    raise UsageError.at(f"the pipe cannot be sent to worker processes: {why}", todo=_TODO) from None
+
+
+def check_sendable(stage: str, values: Iterable[Any]) -> None:
+    """Raise `UsageError` if a process is being started that is sent such a function: pickle does not say whose it is.
+
+    Args:
+        stage: What to call their owner.
+        values: Functions, or collections of them, among all else.
+    """
+    if get_spawning_popen() is None or dill_if_installed() is not None:
+        return
+    for value in values:
+        for part in members(value):
+            name = str(getattr(part, "__qualname__", "") or type(part).__qualname__)
+            if callable(part) and ("<locals>" in name or "<lambda>" in name):
+                raise UsageError.at(f"{name} of {stage} cannot be sent to worker processes", todo=_TODO)

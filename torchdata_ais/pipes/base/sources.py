@@ -1,0 +1,124 @@
+"""Sources and transport settings of a stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.pipes.base.contract import Stage
+from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.store import (
+    Cluster,
+    Retry,
+    StoreOptions,
+    cluster_options,
+    given_options,
+    options_with,
+    resolve_options,
+)
+from torchdata_ais.urls import redact
+
+
+class StageTransport:
+    """The transport arguments of one stage, resolved when an iteration starts.
+
+    The order: what the stage was given, else what the nearest stage upstream was given, else ``AIS_ENDPOINT`` and
+    the SDK's environment variables. Single settings (`overrides`) apply on top. Only plain options are kept, no
+    client: the stage pickles, and each process makes its own connections.
+
+    Attributes:
+        on_node: How many processes share what a node may have.
+
+    Args:
+        given: Those of the arguments that name a cluster; None if none does.
+        **overrides: Fields of `StoreOptions`; None means not given.
+    """
+
+    def __init__(self, given: StoreOptions | None, **overrides: Any) -> None:
+        self.given = given
+        self._overrides = {name: value for name, value in overrides.items() if value is not None}
+        self.on_node = 1
+        if not isinstance(self._overrides.get("retry", Retry()), Retry):
+            raise UsageError.at(
+                f"retry={overrides['retry']!r:.60}", todo="pass Retry(attempts=3) or the like"
+            )
+        try:
+            replace(StoreOptions(), **self._overrides)
+        except TypeError as error:
+            shown = ", ".join(f"{name}={value!r:.60}" for name, value in self._overrides.items())
+            raise UsageError.at(f"{shown}: {error}", todo="pass numbers for sizes and times") from None
+
+    def sizes(self, pipe: IterDataPipe[Any]) -> tuple[int, int]:
+        """Return ``prefetch_bytes`` and ``block_bytes`` for `pipe`, also where no endpoint is known yet."""
+        try:
+            options = self.resolve(pipe)
+        except AISError:
+            options = StoreOptions(**self._overrides)
+        return options.prefetch_bytes, options.block_bytes
+
+    def resolve(self, pipe: IterDataPipe[Any]) -> StoreOptions:
+        """Return the settings for `pipe`, the stage that holds this object."""
+        known = (transport.given for transport in [self, *_transports(pipe)])
+        return self._resolved(next((given for given in known if given is not None), None))
+
+    def resolve_over(self, known: StoreOptions) -> StoreOptions:
+        """Return the settings where something else than a stage above is known: what the stage was given, else that."""
+        given = self.given if self.given is not None else known if known.endpoint else None
+        return self._resolved(given)
+
+    def _resolved(self, given: StoreOptions | None) -> StoreOptions:
+        options = replace(cluster_options(given), **self._overrides)
+        if self.on_node == 1:
+            return options
+        return replace(options, node_requests=max(1, options.node_requests // self.on_node))
+
+
+def share_node(pipe: IterDataPipe[Any], processes: int) -> None:
+    """Have the stages of `pipe` take their part of what a node may have, of so many processes."""
+    for transport in _transports(pipe):
+        transport.on_node = processes
+
+
+def _transports(pipe: IterDataPipe[Any]) -> list[StageTransport]:
+    """Return those of the stages of `pipe`, nearest first."""
+    stages = (stage for stage in upstream(pipe) if isinstance(stage, Stage))
+    return [stage.transport for stage in stages if stage.transport is not None]
+
+
+def place_named(source: Any, prefix: str, template: str | None) -> str:
+    """Return a source and what was said of it as one place."""
+    if isinstance(source, (str, Path)):
+        text = str(source)
+    else:  # a bucket of the SDK
+        text = f"{getattr(source, 'provider', 'ais')}://{getattr(source, 'name', source)}"
+    more = template or prefix
+    return f"{text.rstrip('/')}/{more}" if more else text
+
+
+def key_of(source: Any) -> str | None:
+    """Return what tells a source from others, in every process alike; None if that is not known."""
+    if isinstance(source, (str, Path)):
+        return str(source)
+    if type(source).__name__ == "Bucket":
+        return f"{getattr(source, 'provider', '')}://{getattr(source, 'namespace', '')}/{getattr(source, 'name', '')}"
+    return None
+
+
+def options_of(sources: list[Any], cluster: Cluster) -> StoreOptions | None:
+    """Return the options of the cluster; an SDK bucket supplies those that `cluster` leaves open."""
+    given = given_options(cluster)
+    bucket = next((source for source in sources if hasattr(source, "client")), None)
+    if bucket is None or (given is not None and given.endpoint):
+        return given
+    return resolve_options(client=bucket.client) if given is None else options_with(bucket.client, given)
+
+
+def describe(source: Any) -> str:
+    """Return what `repr` shows of a source."""
+    if isinstance(source, (str, Path)):
+        return repr(redact(str(source)))
+    name = getattr(source, "name", None)
+    return f"{type(source).__name__}({name!r})" if name else type(source).__name__

@@ -1,0 +1,108 @@
+"""Contract of the stages of torch."""
+
+from __future__ import annotations
+
+import inspect
+from traceback import walk_stack
+from types import CodeType, FrameType
+from typing import Any
+
+from torchdata_ais.pipes.base.contract import Effect, MemoryBound, Stage
+from torchdata_ais.pipes.base.meter import StageStats
+from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe, ShardingFilter
+from torchdata_ais.pipes.base.registry import name_of
+from torchdata_ais.pipes.base.torch_pipes import Batcher, Collator, Filter, IterableWrapper, Mapper, Shuffler
+from torchdata_ais.pipes.base.upstream import is_sharding, parents, upstream
+from torchdata_ais.store import PackedURLs
+
+_EFFECTS = {
+    Mapper: Effect("each"),
+    Filter: Effect("fewer"),
+    Collator: Effect("each", keeps_place=False),
+    Shuffler: Effect("each", mixes=True, holds=True),
+    ShardingFilter: Effect("fewer"),
+}
+
+
+class CoreStage(Stage):
+    """What is known of a stage that is not ours.
+
+    Args:
+        pipe: The stage.
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any]) -> None:
+        self._kind = kind = type(pipe)
+        self._batch = pipe.batch_size if isinstance(pipe, Batcher) else None
+        self._drop_last = isinstance(pipe, Batcher) and pipe.drop_last
+        self.functional_name = name_of(pipe)
+        self.resumable = kind in (Mapper, Filter, Batcher, Collator)
+        self.splits = is_sharding(pipe)
+        items = pipe.iterable if isinstance(pipe, IterableWrapper) else None
+        wraps_list = isinstance(items, (list, tuple, PackedURLs))
+        self._packed = items if isinstance(items, PackedURLs) else None
+        self.ready = wraps_list or kind in (ShardingFilter, Shuffler)
+        self.stats = StageStats()
+
+    def describe(self) -> str:
+        """Return its name: the arguments of a foreign stage may hold anything."""
+        return self.functional_name
+
+    def identity(self) -> str:
+        """Return what says which items come."""
+        return "" if self._batch is None else f"{self._batch}{', drop_last' if self._drop_last else ''}"
+
+    def packed(self) -> PackedURLs | None:
+        """Return what the list that it wraps was packed to."""
+        return self._packed
+
+    def effect(self) -> Effect:
+        """Return what the stage does to items."""
+        if self._batch is not None:
+            return Effect("batches", self._batch, partial=not self._drop_last, keeps_place=False)
+        return _EFFECTS.get(self._kind, Effect())
+
+    def memory_bound(self) -> MemoryBound:
+        """Return what the stage holds."""
+        return MemoryBound("" if self._batch is None else f"{self._batch} items")
+
+
+def stage_of(pipe: IterDataPipe[Any]) -> Stage:
+    """Return what `pipe` says of itself, or what is known of it.
+
+    Example:
+        >>> from torchdata_ais.pipes import Shuffler
+        >>> stage_of(Shuffler([], 10)).functional_name, stage_of(Shuffler([], 10).batch(2)).describe()
+        ('shuffled', 'batch')
+    """
+    return pipe if isinstance(pipe, Pipe) else CoreStage(pipe)
+
+
+def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
+    """Return whether the next item of `pipe` comes without waiting: it stands in a list, or is listed already."""
+    return stage_of(pipe).ready and all(gives_at_once(source) for source in parents(pipe))
+
+
+def stage_at_work(pipe: IterDataPipe[Any], frame: FrameType | None) -> IterDataPipe[Any] | None:
+    """Return which stage a thread is in: the first whose loop runs, or None.
+
+    Args:
+        pipe: The last stage.
+        frame: The innermost frame of the thread. A stage is at work if the code of its loop is, and so are then
+            the stages below it.
+    """
+    frames = [] if frame is None else [inner for inner, _ in walk_stack(frame)]
+    codes = [one.f_code for one in reversed(frames)]
+    found, begin = None, 0
+    for stage in upstream(pipe):
+        code = _code_of(stage)
+        if code in codes[begin:]:
+            found, begin = stage, codes.index(code, begin) + 1
+    return found
+
+
+def _code_of(pipe: IterDataPipe[Any]) -> CodeType:
+    """Return the code of the generator that iterates a stage; below torch's wrapper, for stages that are not ours."""
+    method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
+    code: CodeType = inspect.unwrap(method).__code__
+    return code

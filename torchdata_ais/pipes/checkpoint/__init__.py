@@ -1,0 +1,1 @@
+"""Checkpoints of pipes that stream shards."""

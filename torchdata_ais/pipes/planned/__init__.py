@@ -1,0 +1,1 @@
+"""Pipes that read by a plan."""

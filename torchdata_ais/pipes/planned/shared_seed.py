@@ -1,0 +1,155 @@
+"""Seed shared by ranks and workers.
+
+Loaders give stages before the sharding filter the same seed everywhere, and torchdata's give those after it
+another in each worker. A stage after the filter whose result must not depend on who does the work (random
+augmentation, sub-sampling, the order of later passes) therefore has a small pipe put before the filter that does
+nothing but take that seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from typing_extensions import Self
+
+from torchdata_ais.errors import StateError
+from torchdata_ais.pipes.base.each_item import Unchanged
+from torchdata_ais.pipes.base.graph_rewrite import with_above
+from torchdata_ais.pipes.base.pipe import IterDataPipe, ShardingFilter
+from torchdata_ais.pipes.base.seed import EpochSeed, mix_seed
+from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.planned.batches import drawn_above, plan_of
+from torchdata_ais.samples import PlannedSample
+
+
+class SharedSeed(Unchanged):
+    """Passes items on, and keeps the seed that loaders send to stages before the sharding filter.
+
+    Attributes:
+        sent: The seed sent last, or None.
+        sends: How often one was sent.
+    """
+
+    def __init__(self, source: IterDataPipe[Any]) -> None:
+        super().__init__(source)
+        self.sent: int | None = None
+        self.sends = 0
+
+    def set_seed(self, seed: int) -> Self:
+        """Take the seed of the next epoch: loaders call it."""
+        self.sent = int(seed)
+        self.sends += 1
+        return self
+
+
+def with_shared_seed(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    """Return `source`, or a copy, with a `SharedSeed` above it: before its sharding filter, if it has one."""
+    if shared_seed_above(source) is not None:
+        return source
+    sharder = sharder_above(source)
+    return SharedSeed(source) if sharder is None else _before(sharder, source)
+
+
+def _before(sharder: ShardingFilter, pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+    if pipe is sharder:
+        return with_above(pipe, SharedSeed)
+    return with_above(pipe, partial(_before, sharder))
+
+
+def shared_seed_above(pipe: IterDataPipe[Any]) -> SharedSeed | None:
+    """Return the nearest `SharedSeed` above `pipe`, or None."""
+    return next((above for above in upstream(pipe) if isinstance(above, SharedSeed)), None)
+
+
+def sharder_above(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
+    """Return the nearest sharding filter above `pipe`, or None."""
+    return next((above for above in upstream(pipe) if isinstance(above, ShardingFilter)), None)
+
+
+def instances_of(sharder: ShardingFilter | None) -> tuple[int, int]:
+    """Return among how many instances items are split, and which of them this one is."""
+    return (1, 0) if sharder is None else (sharder.num_of_instances, sharder.instance_id)
+
+
+class SharedEpochSeed(EpochSeed):
+    """Gives each epoch a seed that is the same in every rank and worker: what `SharedSeed` was sent, if anything."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self._sends = 0
+
+    def next_epoch_of(self, pipe: IterDataPipe[Any]) -> int:
+        """Return the seed of the epoch that `pipe`, the stage that asks, begins now."""
+        shared = shared_seed_above(pipe)
+        if shared is not None and shared.sends != self._sends:
+            self._sends = shared.sends
+            if self._next is None and shared.sent is not None:
+                self.send(shared.sent)
+        return self.next_epoch()
+
+
+class SampleSeeds:
+    """Gives each sample of an epoch a seed of its own.
+
+    Args:
+        pipe: The stage that asks.
+        epoch_seed: The seed of the epoch.
+        own_seed: What takes its place below a plan, where the seed of the run and the draw say the rest.
+    """
+
+    def __init__(self, pipe: IterDataPipe[Any], epoch_seed: int, own_seed: int = 0) -> None:
+        self.epoch_seed = epoch_seed
+        self._own_seed = own_seed
+        self._plan, self._drawn = plan_of(pipe), drawn_above(pipe)
+        self._last: tuple[int, int] | None = None
+        _, self._instance = instances_of(sharder_above(pipe))
+        # Where a sample can come twice in an epoch, its key alone would draw the same both times.
+        self._again = any(getattr(type(above), "repeats", False) for above in upstream(pipe))
+        self._shared = shared_seed_above(pipe)
+        self._count = 0
+
+    def of(self, item: Any) -> int:
+        """Return the seed for `item`: of its key (its URL, for items that are URLs), or else of how many came."""
+        if self._plan is not None:
+            return self._of_draw(item)
+        if isinstance(item, Mapping):
+            name = item.get("__key__", item.get("url"))
+        else:
+            name = item if isinstance(item, str) else None
+        if name is not None and not self._again:
+            return mix_seed(self.epoch_seed, "key", name)
+        shard = getattr(item, "shard", -1)
+        if name is None or shard < 0:
+            self._count += 1
+            return mix_seed(self.epoch_seed, "count", self._instance, self._count)
+        sent = self._shared.sent if self._shared is not None else None  # another one in each pass
+        return mix_seed(self.epoch_seed, "key", name, shard, sent)
+
+    def _of_draw(self, item: Any) -> int:
+        """Return the seed for an item below a plan: of the draw it was made of, and how many came of that before."""
+        assert self._plan is not None
+        if isinstance(item, PlannedSample):
+            drawn = item.source, item.draw
+        else:
+            drawn = (0, -1) if self._drawn is None else self._drawn.drawn
+        if drawn != self._last:
+            self._last, self._count = drawn, 0
+        self._count += 1
+        return mix_seed(self._plan.run_seed, self._own_seed, "draw", *drawn, self._count)
+
+    def check_saveable(self) -> None:
+        """Raise `StateError` if seeds depend on how many items came before: that cannot be dealt out anew."""
+        if self._count:
+            raise StateError.at(
+                "random draws for items without a key depend on the items before them",
+                todo="put the stage behind .group_samples(), where samples have keys",
+            )
+
+
+def reseed(pipe: IterDataPipe[Any], seed: int) -> None:
+    """Send every random stage at and above `pipe` a seed that follows from `seed`."""
+    for index, above in enumerate(upstream(pipe)):
+        if callable(getattr(above, "set_seed", None)):
+            above.set_seed(mix_seed(seed, index) >> 1)

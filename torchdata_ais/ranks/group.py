@@ -1,0 +1,405 @@
+"""Ranks of a job, and their failures.
+
+Over the store of torch.distributed, not over collectives: nothing to leak per epoch, nobody has to arrive at the same
+time, and a rank that waits can see why the others do not come.
+
+One whose process is stopped does not, nor a FileStore whose file ends in the middle of a record, since the rank that
+wrote it was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed
+
+from torchdata_ais._util.process_end import meanwhile
+from torchdata_ais._util.world import World
+from torchdata_ais.errors import LoaderError
+from torchdata_ais.ranks.start_heartbeat import SILENT_S, WaitedFor, named, take_back, usual_interval
+
+_AT_ONCE = 256
+"""Names that the store is asked for in one call, which must come back within `_ANSWER_S`."""
+
+_ANSWER_S = 30.0
+"""How long one call of the store may take."""
+
+
+class StoreCalls:
+    """The store of one rank. Each call raises a LoaderError if the store is gone, or gives no answer in time.
+
+    Args:
+        store: That of torch.distributed.
+        rank: Who asks, for the messages.
+
+    Attributes:
+        store: As given: a call of it may take for ever.
+    """
+
+    def __init__(self, store: Any, rank: int) -> None:
+        self.store = store
+        self._rank = rank
+        self._mute = False  # whether it has once not answered
+
+    def set(self, name: str, value: str | bytes) -> None:
+        """Put `value` under a name."""
+        self._ask(self.store.set, name, value)
+
+    def add(self, name: str, value: int, *, wait_s: float | None = None) -> int:
+        """Add to a number, which begins at 0; return what it is then."""
+        return int(self._ask(self.store.add, name, value, wait_s=wait_s))
+
+    def compare_set(self, name: str, expected: str, value: str) -> bytes:
+        """Set what is there to `value` if it is as expected, or if nothing is; return what is there then."""
+        return bytes(self._ask(self.store.compare_set, name, expected, value))
+
+    def has(self, *names: str) -> bool:
+        """Return whether all of these are there."""
+        return bool(self._ask(self.store.check, list(names)))
+
+    def get(self, name: str) -> bytes:
+        """Return what is there; waits for it."""
+        return bytes(self._ask(self.store.get, name))
+
+    def known(self, names: Mapping[int, str]) -> dict[int, bytes]:
+        """Return what is there under the name of each rank, without those whose name is not there."""
+        return self.get_all({rank: names[rank] for rank in self.there(names)})
+
+    def there(self, names: Mapping[int, str]) -> list[int]:
+        """Return the ranks whose names are there."""
+        answers = self._of_many(lambda some: [self.store.check([name]) for name in some], names)
+        return [rank for rank, there in answers.items() if there]
+
+    def get_all(self, names: Mapping[int, str]) -> dict[int, bytes]:
+        """Return what is there under the name of each rank."""
+        one_call = self.store.has_extended_api()
+        answers = self._of_many(
+            lambda some: self.store.multi_get(some) if one_call else [self.store.get(name) for name in some],
+            names,
+        )
+        return {rank: bytes(value) for rank, value in answers.items()}
+
+    def gone(self, error: Exception) -> LoaderError:
+        """Return what to raise when the store gave this error."""
+        reason = str(error).partition("\n")[0]
+        return LoaderError.at(
+            f"the store of torch.distributed is gone ({reason}): the process it lives in, most often rank 0, has ended",
+            todo="look at the output of that process",
+            rank=self._rank,
+        )
+
+    def _of_many(self, call: Callable[[list[str]], list[Any]], names: Mapping[int, str]) -> dict[int, Any]:
+        """Return what the store answers for each name; in few threads, for rank 0 hears all the others."""
+        asked, answers = list(names.values()), []
+        for begin in range(0, len(asked), _AT_ONCE):
+            answers += self._ask(call, asked[begin : begin + _AT_ONCE])
+        return dict(zip(names, answers, strict=True))
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any, wait_s: float | None = None) -> Any:
+        wait_s = _ANSWER_S if wait_s is None else wait_s
+        answer: list[Any] = []
+        if not self._mute:
+            name = f"rank-asks for {threading.current_thread().name}"
+            thread = threading.Thread(target=_note, args=(answer, call, arguments), name=name, daemon=True)
+            thread.start()
+            thread.join(wait_s)
+        if not answer:
+            self._mute = True
+            raise LoaderError.at(
+                f"the store of torch.distributed has given no answer for {wait_s:g} s: the process it lives in, "
+                "most often rank 0, is stopped, or a rank was killed while it wrote to a FileStore",
+                todo="look at the output of the other ranks; end this job and begin it again from its checkpoint",
+                rank=self._rank,
+            )
+        if isinstance(answer[0], (RuntimeError, OSError)):
+            raise self.gone(answer[0]) from answer[0]
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        return answer[0]
+
+
+def _note(answer: list[Any], call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        answer.append(call(*arguments))
+    except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+        answer.append(error)
+
+
+_CHECK_EVERY_S = 1.0
+_BEAT_S = 1.0
+_BEATS_A_SECOND = 4000
+"""Of all ranks together, while they begin."""
+
+_POLLS_A_SECOND = 1000
+"""Of all ranks together, while they wait for what is told."""
+
+_TEXT_LIMIT = 16 << 10
+
+
+def join_ranks(world: World, timeout_s: float) -> Ranks | None:
+    """Return this process's place among the ranks; None if there is one, or no store to reach the others by."""
+    return None if world.members[1] == 1 or world.store is None else Ranks(world, timeout_s)
+
+
+class Ranks:
+    """One loader as all ranks know it.
+
+    The loaders of the ranks are matched by the order in which they begin: the first of each rank, the second, ...
+
+    Args:
+        world: The ranks, and their store.
+        timeout_s: How long to wait for another rank to begin this loader, or an epoch of it.
+
+    Attributes:
+        rank, world_size: This process, and how many there are.
+        timeout_s: As given.
+        calls: The store that they tell each other by.
+        prefix: What the names of this loader begin with in the store.
+    """
+
+    def __init__(self, world: World, timeout_s: float) -> None:
+        self.rank, self.world_size = world.members
+        self.calls = StoreCalls(world.store, self.rank)
+        self.timeout_s = timeout_s
+        number = self.calls.add(f"torchdata_ais/loaders/{self.rank}", 1)
+        self.prefix = f"torchdata_ais/{number}"
+        self._next_check = 0.0
+        self._told = False
+        self._lost: int | None = None  # a rank that will not see what is reported
+        self._heard: LoaderError | None = None
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Give the other ranks a sign of life every second while the context lasts, whatever this thread does."""
+        key, where = f"{self.prefix}/alive/{self.rank}", f"pid {os.getpid()} on {socket.gethostname()}"
+
+        def beat(over: threading.Event) -> None:
+            count = 0
+            while not over.wait(max(_BEAT_S, self.world_size / _BEATS_A_SECOND)):
+                count += 1
+                try:
+                    self.calls.store.set(key, f"{count} {where}")
+                except (RuntimeError, OSError):  # the thread that waits meets it, too, and says so
+                    return
+
+        # The first one here, so that no rank that goes on is unknown to the others.
+        self.calls.set(key, f"0 {where}")
+        take_back(self.rank, self.calls.has, self.calls.set)
+        with meanwhile(beat, "rank-alive", SILENT_S):
+            yield
+
+    def tell(self, name: str, value: str | bytes) -> None:
+        """Let the other ranks know something, under a name of this loader.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        self.calls.set(f"{self.prefix}/{name}", value)
+
+    def first_to_tell(self, name: str, value: str) -> tuple[str, int]:
+        """Tell something under a name that several ranks use; return what the first of them told, and which one it is.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        mine = f"{value} {self.rank}"
+        there = self.calls.compare_set(f"{self.prefix}/{name}", "", mine).decode()
+        first, _, rank = there.partition(" ")
+        return first, int(rank)
+
+    def replace(self, name: str, expected: bytes, value: bytes) -> bytes:
+        """Tell something in place of what is expected to stand under a name; return what stands there then.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        return self.calls.compare_set(f"{self.prefix}/{name}", expected.decode(), value.decode())
+
+    def add(self, name: str, value: int, *, wait_s: float | None = None) -> int:
+        """Add to a number of this loader that all ranks share; return what it is then.
+
+        Args:
+            name: That of the number.
+            value: What to add.
+            wait_s: How long the store may take; default 30 s.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        return self.calls.add(f"{self.prefix}/{name}", value, wait_s=wait_s)
+
+    def told(self, name: str) -> bytes | None:
+        """Return what was told under a name of this loader, if anything was; does not wait for it.
+
+        Raises:
+            LoaderError: The store is gone.
+        """
+        key = f"{self.prefix}/{name}"
+        return self.calls.get(key) if self.calls.has(key) else None
+
+    def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
+        """Return what other ranks told, and wait for it.
+
+        Args:
+            names: The name under which each of them tells it.
+
+        Raises:
+            LoaderError: One of them failed, died or does not come; or the store is gone.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        keys = {rank: f"{self.prefix}/{name}" for rank, name in names.items()}
+        waited_for = WaitedFor(self.rank, self.prefix, self.calls.known)
+        look_s, longest_s = usual_interval(self.world_size), self._longest_pause_s()
+        pause_s, next_look = 0.001, time.monotonic() + look_s
+        while not self.calls.has(*keys.values()):
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + look_s
+                self.check()
+                there = set(self.calls.there(keys))
+                missing = [rank for rank in keys if rank not in there]
+                waited_for.look_after(missing)
+                if missing and time.monotonic() > deadline:
+                    raise self._error(
+                        f"{named(missing)} did not begin this loader within {self.timeout_s:g} s"
+                    )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+        return self.calls.get_all(keys)
+
+    def share_seed(self, epoch: int, seed: int) -> int:
+        """Return rank 0's `seed` for the `epoch`, on every rank.
+
+        Raises:
+            LoaderError: Rank 0 does not come: it failed, has closed its loader, is gone, or is too late.
+        """
+        key = f"{self.prefix}/seed/{epoch}"
+        if self.rank == 0:
+            self.calls.set(key, str(seed))
+            return seed
+        deadline = time.monotonic() + self.timeout_s
+        pause_s, longest_s = 0.001, self._longest_pause_s()
+        while not self.calls.has(key):
+            if time.monotonic() >= self._next_check:
+                self.check()
+                if self.calls.has(f"{self.prefix}/closed"):
+                    raise self._error(f"rank 0 has closed its loader, and this rank begins epoch {epoch}")
+            if time.monotonic() > deadline:
+                raise self._error(f"rank 0 did not begin epoch {epoch} within {self.timeout_s:g} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+        return int(self.calls.get(key))
+
+    def _longest_pause_s(self) -> float:
+        """Return how long to wait between two looks at the store, so that all ranks together do not swamp it."""
+        return max(0.05, self.world_size / _POLLS_A_SECOND)
+
+    def report(self, error: BaseException) -> None:
+        """Let the other ranks know of the error that ends this rank's epoch."""
+        if self._told:
+            return
+        self._told = True
+        self._lost = error.place.get("failed_rank") if isinstance(error, LoaderError) else None
+        text = f"{type(error).__name__}: {error}"[-_TEXT_LIMIT:]
+        with contextlib.suppress(LoaderError):  # the store is gone, and with it who would have listened
+            self.tell("failed", json.dumps({"rank": self.rank, "text": text, "lost": self._lost}))
+            self.see()
+
+    def see(self) -> None:
+        """Say that this rank has heard why the loader ends."""
+        with contextlib.suppress(LoaderError):
+            self.tell(f"seen/{self.rank}", "1")
+
+    def linger(self, timeout_s: float = 3.0) -> None:
+        """After `report`: wait until the others have seen it, for the store may end with this process."""
+        deadline = time.monotonic() + timeout_s
+        without = {self.rank, self._lost}
+        others = [f"{self.prefix}/seen/{rank}" for rank in range(self.world_size) if rank not in without]
+        with contextlib.suppress(LoaderError):
+            while others and not self.calls.has(*others) and time.monotonic() < deadline:
+                time.sleep(0.02)
+
+    def look_round(self) -> None:
+        """Call `check` if that has not been done for a second."""
+        if time.monotonic() >= self._next_check:
+            self.check()
+
+    def check(self) -> None:
+        """Look whether another rank has failed.
+
+        Raises:
+            LoaderError: One has; the text names it and has its error.
+        """
+        self._next_check = time.monotonic() + _CHECK_EVERY_S
+        self.raise_heard()
+        if self._told or not self.calls.has(f"{self.prefix}/failed"):
+            return
+        failed = json.loads(self.calls.get(f"{self.prefix}/failed"))
+        if failed["rank"] != self.rank:
+            self._told, self._lost = True, failed["lost"]
+            self.see()
+            raise LoaderError.at(
+                f"rank {failed['rank']} failed, so this rank's epoch ends here. Its error:\n{failed['text']}",
+                todo="",
+                failed_rank=failed["rank"],
+                rank=self.rank,
+            )
+
+    def pass_on(self, error: LoaderError) -> None:
+        """Have `check` and `raise_heard` raise what another thread of this process was told by `check`."""
+        self._heard = error
+
+    def raise_heard(self) -> None:
+        """Raise what another thread was told; asks nobody.
+
+        Raises:
+            LoaderError: Another rank has failed; the text names it and has its error.
+        """
+        if self._heard is not None:
+            raise self._heard
+
+    def close(self) -> None:
+        """Say that this rank's loader begins no more epochs."""
+        # At the end of the program no thread starts any more, and the one that asks would be waited for for ever.
+        if self.rank == 0 and not sys.is_finalizing():
+            with contextlib.suppress(LoaderError):
+                self.tell("closed", "1")
+
+    def _error(self, what: str) -> LoaderError:
+        return LoaderError.at(
+            what,
+            todo="every rank must make the same loaders in the same order and iterate them equally often; a loader "
+            "of one rank alone takes rank=0, world_size=1 (with DataLoader2: shard_by_rank=False)",
+            rank=self.rank,
+        )
+
+
+BLOCKS_S = 3600.0
+"""How long such a connection may wait for an answer; the wait is then begun again."""
+
+
+def own_connection(store: Any) -> tuple[Any, bool]:
+    """Return the store, and whether it may be waited on: over a connection of its own.
+
+    A FileStore and a HashStore have no connections, and older versions of torch make no second one.
+    """
+    stores: Any = torch.distributed  # which does not say that it has them
+    inner = store
+    while isinstance(inner, stores.PrefixStore):
+        inner = inner.underlying_store
+    if isinstance(inner, (stores.FileStore, stores.HashStore)):
+        return store, False
+    try:
+        own = store.clone()
+        own.set_timeout(timedelta(seconds=BLOCKS_S))
+    except (AttributeError, RuntimeError):  # also of a store that is gone: then the shared one says so
+        return store, False
+    return own, True

@@ -1,0 +1,1 @@
+"""Objects: listing, reading, writing, cache and the AIStore SDK."""

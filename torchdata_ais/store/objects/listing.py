@@ -1,0 +1,337 @@
+"""Listing of sources."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.store.objects.files import home_todo
+from torchdata_ais.store.objects.pages import Entry, list_bucket
+from torchdata_ais.store.objects.sdk import call_once
+from torchdata_ais.store.objects.sdk_names import etl_config, is_bucket, is_group
+from torchdata_ais.store.transport.cluster import resolve_options
+from torchdata_ais.store.transport.options import StoreOptions
+from torchdata_ais.urls import (
+    Location,
+    ObjectURL,
+    bucket_place,
+    etl_query,
+    expand_template,
+    file_fault,
+    parse_url,
+    redact,
+)
+from torchdata_ais.urls.parsing import CLASSES_FILE, INDEX_FOLDER, is_shard
+
+
+def described(source: Any) -> str:
+    """Return what to call a source in messages."""
+    if isinstance(source, str):
+        try:
+            return parse_url(source).uri
+        except UsageError:
+            return redact(source)
+    name = getattr(source, "name", None) or getattr(getattr(source, "bck", None), "name", "")
+    return f"{type(source).__name__} {name}".strip()
+
+
+_SLIPS = (
+    (
+        re.compile(r"%0?\d*d"),
+        "names are no pattern of a writer: write train-{000000..000099}.tar, or the prefix alone",
+    ),
+    (
+        re.compile(r"[*?\[]"),
+        "a bucket knows no * ? [: write the prefix that names begin with, or train-{000..099}.tar",
+    ),
+)
+
+
+def _todo(source: Any) -> str:
+    """Return what to do where nothing was found: the slip that the name shows, or where to look."""
+    text = source if isinstance(source, str) else ""
+    slip = next((todo for sign, todo in _SLIPS if sign.search(text)), None)
+    return slip or "check bucket and prefix (AIS_ENDPOINT may name another cluster)"
+
+
+def nothing_found(
+    source: Any, prefix: str, template: str | None, regex: str | None, listed: int
+) -> NotFoundError:
+    """Return what to say of a source in which `listed` objects are, and none of those that were asked for."""
+    if isinstance(source, str | Path) and parse_url(str(source)).kind == "file":
+        if Path(source).is_dir() and not regex:
+            return NotFoundError.at(
+                f"{source}: no file matches: the folder holds no shard (.tar)",
+                todo="check the path; torchdata-ais convert makes shards of folders and tables",
+                url=str(source),
+            )
+        return NotFoundError.at(
+            f"{source}: no file"
+            + (f" matches regex={regex!r}; {listed} were found" if regex and listed else " matches"),
+            todo=home_todo(str(source)) or "check the path and the folder it is relative to",
+            url=str(source),
+        )
+    what = f"{described(source)}: no object"
+    if prefix:
+        what += f" with the prefix {prefix!r}"
+    if template is not None:
+        what += f" in the template {template!r}"
+    if regex and listed:
+        what += f" matches regex={regex!r}; {listed} were listed"
+    return NotFoundError.at(what, todo=_todo(source), url=redact(source) if isinstance(source, str) else None)
+
+
+_UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """What is wanted of a source."""
+
+    prefix: str
+    template: str | None
+    pattern: re.Pattern[str] | None
+    etl_params: dict[str, str] = field(default_factory=dict)
+    etl: Any = None
+    beside: bool = False
+
+    def takes(self, name: str) -> bool:
+        return self.pattern is None or self.pattern.search(name) is not None
+
+
+def list_objects(
+    source: Any,
+    *,
+    prefix: str = "",
+    etl: Any = None,
+    etl_name: str | None = None,
+    template: str | None = None,
+    regex: str | None = None,
+    options: StoreOptions,
+    allow_empty: bool = False,
+    beside: bool = False,
+) -> list[ObjectURL]:
+    """Return the URLs of the objects of one source.
+
+    ===============================  ====================================================================
+    source                           gives
+    ===============================  ====================================================================
+    ``ais://bucket/prefix``          all objects whose names begin so (one named exactly ``x.tar``: only it)
+    ``ais://bucket/s-{000..099}.tar``  these names, without asking the cluster
+    SDK ``Bucket``                   all its objects
+    SDK object group                 its names, without asking the cluster
+    other ``AISSource`` objects      what their ``list_urls(prefix, etl)`` gives
+    object URL, web URL, ``-``       itself; braces are expanded
+    local path                       itself; braces and ``* ? [`` are expanded
+    local folder                     the shards in it (``.tar``, also compressed, ``.tgz``), by name
+    several of these, ``a::b``       those of each, one after the other
+    ===============================  ====================================================================
+
+    Sample indexes that lie in the bucket (below ``.index/``) are left out, and so is ``classes.json``.
+
+    ``s3://``, ``gs://``, ``az://``, ``oci://`` stand for buckets behind AIStore, as ``ais://`` does.
+
+    Args:
+        source: One of the above.
+        prefix: Only names that begin so; comes after the prefix that the source itself has.
+        etl: SDK ``ETLConfig`` of a transform to be applied to each object.
+        etl_name: The transform's name, if it has no arguments.
+        template: Brace template of names in the bucket; nothing is listed.
+        regex: Only names in which this is found.
+        options: Endpoint, token, retries. An SDK bucket brings its own endpoint, token and TLS settings.
+        allow_empty: Return ``[]`` where there is nothing, instead of an error.
+        beside: List the names of the classes, which lie beside shards (``classes.json``), too.
+
+    Returns:
+        `ObjectURL`s, with size, checksum and version if they were listed and no transform changes them.
+
+    Order: listings by name; templates and groups in their own order, as a shell would.
+    Memory: about 500 bytes for each object; more than 10 million in one listing are an error.
+
+    Raises:
+        NotFoundError: No such bucket, or nothing in it that was asked for.
+        ConnectError, AuthError, StallError: The cluster cannot be asked, or not all of it within the deadline.
+        ReadError: It is not an AIStore, or what it lists cannot be: the message names the entry.
+        UsageError: No source of these kinds, or no endpoint.
+
+    Example:
+        >>> options = StoreOptions(endpoint="http://h:51080")
+        >>> list_objects("ais://pets/s-{0..1}.tar", options=options)[1]
+        'http://h:51080/v1/objects/pets/s-1.tar?provider=ais'
+    """
+    try:
+        pattern = re.compile(regex) if regex else None
+    except re.error as error:
+        raise UsageError.at(f"regex={regex!r} is no regular expression: {error}") from error
+    wanted = _Selection(prefix, template, pattern, _etl_params(etl, etl_name), etl, beside)
+    listed = 0
+    found: list[ObjectURL] = []
+    for name, url in _candidates(source, wanted, options):
+        listed += 1
+        if wanted.takes(name):
+            found.append(url)
+    if not found and not allow_empty:
+        raise nothing_found(source, prefix, template, regex, listed)
+    return found
+
+
+def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    """Yield names and URLs of a source, before the regular expression."""
+    if isinstance(source, str | Path):
+        text = source if isinstance(source, str) else str(source)
+        parts = _UNION.split(text) if type(source) is str else [text]
+        return itertools.chain.from_iterable(_of_text(part, wanted, options) for part in parts)
+    if is_bucket(source):
+        return _of_bucket(_place_of(source), wanted, options_with(source.client, options))
+    in_group = is_group(source)
+    if not in_group and not hasattr(source, "list_urls"):
+        raise UsageError.at(
+            f"an object of type {type(source).__name__} is no source",
+            todo="pass an SDK bucket or object group, ais://bucket/prefix, a brace template, an object URL or a path",
+        )
+    if wanted.template is not None:
+        kind = "an object group" if in_group else f"a {type(source).__name__}"
+        raise UsageError.at(f"template= needs a bucket, not {kind}", todo="leave it out")
+    return _of_group(source, wanted, options) if in_group else _of_foreign(source, wanted, options)
+
+
+def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    place = parse_url(text).at(options.endpoint)
+    is_uri = place.kind == "object" and not text.lower().startswith(("http://", "https://"))
+    if is_uri:
+        place.require_endpoint()
+    if is_uri and "{" not in place.name:
+        yield from _of_bucket(place, wanted, options)
+        return
+    if wanted.template is not None:
+        raise UsageError.at(
+            f"template= needs a bucket, and {redact(text)} is none",
+            todo="pass ais://bucket",
+            url=redact(text),
+        )
+    if place.kind == "object":
+        # Braces of the query are arguments of a transform, not a template.
+        path, mark, query = (place.name, "", "") if is_uri else text.partition("?")
+        for one in expand_template(path):
+            item = replace(place, name=one) if is_uri else parse_url(one + mark + query)
+            if item.name.startswith(wanted.prefix):
+                known = text if isinstance(text, ObjectURL) and one == path else None
+                yield item.name, _url(item, wanted, known)
+    elif place.kind == "file":
+        for path in _local(place.name):
+            yield path, ObjectURL(path)
+    else:
+        yield from ((one, ObjectURL(one)) for one in (expand_template(text) if "?" not in text else [text]))
+
+
+def _local(pattern: str) -> Iterable[str]:
+    for path in expand_template(pattern):
+        if Path(path).is_dir():
+            yield from _files(str(file) for file in Path(path).iterdir() if is_shard(file.name))
+        elif glob.has_magic(path) and not Path(path).exists():
+            # Path.glob knows no absolute patterns and drops a leading ./
+            yield from _files(glob.glob(path, recursive=True))  # noqa: PTH207
+        else:
+            yield path
+
+
+def _files(names: Iterable[str]) -> list[str]:
+    """Return what was found in a folder, sorted.
+
+    Raises:
+        UsageError: A pipe or a device is among it, which a reader would wait for.
+    """
+    found = sorted(names)
+    for name in found:
+        if not Path(name).is_dir() and (why := file_fault(name)):
+            raise UsageError.at(f"{name}: {why}", todo="remove it, or name the shards", url=name)
+    return found
+
+
+def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    """List a bucket, or expand the template in it. The name in `place` is the source's own prefix."""
+    prefix = place.name + wanted.prefix
+    if wanted.template is not None:
+        for end in expand_template(wanted.template):
+            name = place.name + end
+            if name.startswith(prefix):
+                yield name, _url(replace(place, name=name), wanted)
+        return
+    entries = list_bucket(place, prefix, options)
+    exact = [entry for entry in entries if entry.name == place.name and is_shard(entry.name)]
+    for entry in exact or entries:
+        if entry.name.startswith(INDEX_FOLDER) and not prefix.startswith(INDEX_FOLDER):
+            continue  # what lies there is about the shards
+        if not wanted.beside and _is_classes(entry.name) and not _is_classes(prefix):
+            continue
+        yield entry.name, _url(replace(place, name=entry.name), wanted, entry)
+
+
+def _is_classes(name: str) -> bool:
+    return name.rpartition("/")[2] == CLASSES_FILE
+
+
+def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    place = _place_of(group.bck)
+    items = call_once(
+        lambda: list(group.list_all_objects_iter(prefix=wanted.prefix, props=None)),
+        options_with(group.bck.client, options),
+        described(group),
+    )
+    for item in items:
+        yield item.name, _url(replace(place, name=item.name), wanted)
+
+
+def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    """Ask a source that only has the SDK's interface."""
+    etl = wanted.etl
+    if etl is None and wanted.etl_params:
+        etl = etl_config(wanted.etl_params["etl_name"])
+    urls = call_once(
+        lambda: sorted(source.list_urls(prefix=wanted.prefix, etl=etl), key=str), options, described(source)
+    )
+    for url in urls:
+        place = parse_url(url).at(options.endpoint)
+        yield place.name, url if isinstance(url, ObjectURL) else ObjectURL(place.url())
+
+
+def _place_of(bucket: Any) -> Location:
+    """Return where an SDK bucket is."""
+    return bucket_place(bucket).at(resolve_options(client=bucket.client).endpoint)
+
+
+def options_with(client: Any, options: StoreOptions) -> StoreOptions:
+    """Return `options` with what the client of an SDK bucket says about reaching its cluster."""
+    own = resolve_options(client=client)
+    return replace(
+        options,
+        endpoint=own.endpoint,
+        token=own.token or options.token,
+        ca_cert=own.ca_cert or options.ca_cert,
+        client_cert=own.client_cert or options.client_cert,
+        skip_verify=own.skip_verify or options.skip_verify,
+    )
+
+
+def _url(place: Location, wanted: _Selection, known: Entry | ObjectURL | None = None) -> ObjectURL:
+    """Return the URL of an object with what is known of it; of one that is to be transformed, nothing is."""
+    if wanted.etl_params:
+        return ObjectURL(replace(place, params={**place.params, **wanted.etl_params}).url())
+    if known is None or isinstance(known, ObjectURL):
+        return known or ObjectURL(place.url())
+    return ObjectURL(place.url(), known.size, known.checksum, known.version)
+
+
+def _etl_params(etl: Any, etl_name: str | None) -> dict[str, str]:
+    """Return the query parameters of a transform."""
+    if etl is None:
+        return etl_query(etl_name)
+    config = getattr(etl, "name", etl)  # an ETLConfig, an Etl, or a name
+    pipeline = getattr(config, "pipeline", None) or getattr(etl, "pipeline", None)
+    return etl_query(str(getattr(config, "name", config)), getattr(etl, "args", None), pipeline)

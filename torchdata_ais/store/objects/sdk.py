@@ -1,0 +1,384 @@
+"""The AIStore SDK over the connections of this package.
+
+The timeouts of `requests` count from byte to byte, and it reads a body of any length. Here the socket is known to
+the `Cancel` of the thread, which ends what is overdue, and a body has a limit. The SDK decodes what it is given:
+what cannot be AIStore's is refused before.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from http.client import HTTPException
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+
+from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError, UsageError
+from torchdata_ais.errors.redaction import quiet
+from torchdata_ais.store.objects.sdk_names import api_error, client_of, namespace_of, session_of, set_token
+from torchdata_ais.store.transport.attempts import Attempts, Cancelled, Failed, series
+from torchdata_ais.store.transport.body import WholeBody
+from torchdata_ais.store.transport.cancel import Cancel
+from torchdata_ais.store.transport.exchange import (
+    CHECK_TLS,
+    UNREADABLE,
+    is_page,
+    message_in,
+    not_aistore,
+    refusal,
+    refused,
+    root,
+)
+from torchdata_ais.store.transport.framing import let_go
+from torchdata_ais.store.transport.options import StoreOptions, TokenSource, basic
+from torchdata_ais.store.transport.pools import IdleLostError, proxy_for, report_sockets
+from torchdata_ais.store.transport.request import send_message
+from torchdata_ais.urls import Location, redact
+
+_T = TypeVar("_T")
+_BUCKET = re.compile(r"[A-Za-z0-9_.-]+")
+_UNAUTHORIZED = 401
+_JOB_ID = re.compile(r"[\w.@:+-]{1,200}")
+
+
+class _Renewed:
+    """Signs each request with the token that a function or a file gives now."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+
+    def __call__(self, request: Any) -> Any:
+        request.headers["Authorization"] = f"Bearer {self._options.bearer}"
+        return request
+
+
+class _Login:
+    """Signs requests of a ``requests`` session, which takes the header away before it follows a redirect elsewhere."""
+
+    def __init__(self, name: str, password: str) -> None:
+        self._value = basic(name, password)
+
+    def __call__(self, request: Any) -> Any:
+        request.headers["Authorization"] = self._value
+        return request
+
+
+@contextmanager
+def sdk_client(options: StoreOptions) -> Iterator[Any]:
+    """Give an SDK client for `options` that tries each request once; it is closed afterwards.
+
+    The SDK's own retries wait for minutes against an endpoint that is not there, and repeat requests to a
+    node that is gone; `call` repeats them by the policy of `options` instead.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
+        client = client_of(
+            str(options.endpoint),
+            skip_verify=options.skip_verify,
+            ca_cert=options.ca_cert,
+            client_cert=options.client_cert,
+            timeout=(options.connect_timeout or 0, options.first_byte_timeout or 0),
+            token=options.bearer,
+            max_pool_size=options.pool_size,
+        )
+    set_token(client, options.bearer)
+    session = session_of(client)
+    if isinstance(options.token, TokenSource):
+        session.auth = _Renewed(options)
+    if options.login:
+        session.auth = _Login(*options.login)
+    # With its trust in the environment, requests would let REQUESTS_CA_BUNDLE override ca_cert.
+    session.trust_env = False
+    proxy = proxy_for(options.endpoint)
+    session.proxies = {"http": proxy, "https": proxy} if proxy else {}
+    session.headers["Accept-Encoding"] = "identity"
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, BoundedAdapter(options))
+    try:
+        yield client
+    finally:
+        session.close()
+
+
+def call(
+    function: Callable[[], _T],
+    options: StoreOptions,
+    name: str,
+    url: str,
+    *,
+    answer_timeout: float | None = None,
+) -> _T:
+    """Return ``function()``, which uses the SDK, repeated as the retry policy says and within its deadline.
+
+    Args:
+        function: Makes one request.
+        options: Retry policy, timeouts; endpoint and token for the messages.
+        name: What is asked for, for the messages.
+        url: The place named in errors.
+        answer_timeout: Seconds until the answer begins, where those of `options` are not meant: starting something.
+    """
+    answer_s = answer_timeout or options.first_byte_timeout
+    whole_s = None  # an answer has the time of the timeouts together to be there, however its bytes come
+    if options.connect_timeout and answer_s and options.stall_timeout:
+        whole_s = options.connect_timeout + answer_s + options.stall_timeout
+
+    def translated() -> _T:
+        with _translated(options):
+            return function()
+
+    def once(attempts: Attempts) -> _T:
+        attempts.expect(attempts.bound(whole_s))
+        token = options.bearer
+        try:
+            result = translated()
+        except Failed as failed:
+            attempts.expect()
+            attempts.check_interrupted(failed)
+            if failed.status != _UNAUTHORIZED or not options.renew(token):
+                raise
+            attempts.expect(attempts.bound(whole_s))
+            result = translated()
+        attempts.check_interrupted()  # an answer that ends with its connection looks whole
+        return result
+
+    with series(options.retry, name, url, host=redact(options.endpoint or "")) as attempts:
+        return attempts.run(once)
+
+
+def check_new_name(place: Location) -> None:
+    """Raise `UsageError` if AIStore makes no bucket of this name: it only says 400."""
+    if place.provider == "ais" and not _BUCKET.fullmatch(place.bucket):
+        raise UsageError.at(
+            f"no bucket can be called {place.bucket!r}", todo="use letters, digits, -, _ and .", url=place.uri
+        )
+
+
+def make_bucket(client: Any, place: Location, options: StoreOptions) -> None:
+    """Make the bucket of `place` if it is missing; those of other providers are there or not."""
+    if place.provider == "ais":
+        bucket, uri = sdk_bucket(client, place), replace(place, name="").uri.rstrip("/")
+        call(lambda: bucket.create(exist_ok=True), options, f"bucket {uri}", uri)
+
+
+def sdk_bucket(client: Any, place: Location) -> Any:
+    """Return the SDK's object for the bucket of `place`."""
+    return client.bucket(place.bucket, provider=place.provider, namespace=namespace_of(place.namespace))
+
+
+def job_id_in(text: object, options: StoreOptions) -> str:
+    """Return the id of a job that was started: what the cluster answers is nothing else.
+
+    Raises:
+        Failed: It is none.
+    """
+    found = str(text).strip()
+    if not _JOB_ID.fullmatch(found):
+        raise not_aistore(options.endpoint, f"{found[:40]!r} is no id of a job")
+    return found
+
+
+def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _T:
+    """Return ``function()``, which uses an SDK client of the program's, with its errors in our words.
+
+    Args:
+        function: Makes requests, with the retries of that client.
+        options: Endpoint and token for the messages.
+        name: What is asked for, for the messages.
+    """
+    try:
+        with _translated(options):
+            return function()
+    except Failed as caught:
+        failed = caught
+    raise failed.kind.at(f"{name}: {failed.what}", todo=failed.todo) from quiet(failed.__cause__)
+
+
+@contextmanager
+def _translated(options: StoreOptions) -> Iterator[None]:
+    """Turn what the SDK raises into `Failed`."""
+    import msgspec
+    import requests
+    from urllib3.exceptions import HTTPError
+
+    where = options.endpoint or "the cluster"
+    check = "check that the cluster is up and that cluster= or AIS_ENDPOINT is right"
+    try:
+        yield
+    except (AISError, Failed, Cancelled):  # ours already
+        raise
+    except api_error() as error:
+        failed = refusal(error.status_code, message_in(str(error.message)), options)
+        raise failed from error
+    except requests.exceptions.SSLError as error:
+        todo = CHECK_TLS
+        raise Failed(ConnectError, f"TLS with {where} failed: {root(error)}", todo, again=False) from error
+    except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+        raise Failed(ConnectError, f"no usable address {where}: {error}", check, again=False) from error
+    except requests.exceptions.ReadTimeout as error:
+        raise Failed(StallError, f"{where} sent no answer in time", "look at its load") from error
+    except requests.exceptions.ChunkedEncodingError as error:
+        raise Failed(ReadError, f"the answer of {where} broke off", "look at its log") from error
+    except requests.exceptions.ContentDecodingError as error:
+        why = "its answer is not encoded as its Content-Encoding says"
+        raise not_aistore(options.endpoint, why) from error
+    except requests.exceptions.ConnectionError as error:
+        raise Failed(ConnectError, f"no connection to {where}: {root(error)}", check) from error
+    except (requests.exceptions.InvalidHeader, UnicodeError) as error:
+        remedy = "give the client its token as one line of Latin-1"
+        raise Failed(
+            AuthError, "the token of the client cannot be sent in a header", remedy, again=False
+        ) from error
+    except requests.exceptions.RequestException as error:
+        raise Failed(ReadError, f"{where}: {error}", check, again=False) from error
+    except (HTTPError, HTTPException, OSError) as error:
+        raise Failed(
+            ReadError, f"the answer of {where} broke off: {root(error)}", "look at its log"
+        ) from error
+    except msgspec.MsgspecError as error:  # the decoders of the SDK
+        raise not_aistore(options.endpoint, f"its answer cannot be decoded ({error})") from error
+    except (*UNREADABLE, RuntimeError) as error:  # Pydantic's are ValueError, TypeError and RuntimeError
+        raise not_aistore(
+            options.endpoint, f"its answer cannot be decoded ({type(error).__name__})"
+        ) from error
+
+
+ANSWER_BYTES = 16 << 20
+"""What an answer may have: a page of 10,000 names, the longest there can be, takes 12 MB."""
+
+_PIECE = 64 << 10
+
+
+class Answer(NamedTuple):
+    """What a cluster answered, with a status that says all is well."""
+
+    status: int
+    kind: str
+    body: bytes
+
+
+def ask(url: str, message: object, options: StoreOptions, attempts: Attempts, *, accept: str) -> Answer:
+    """Send ``GET`` with a message as JSON, as AIStore takes questions, and return the answer.
+
+    Args:
+        url: The address, at the endpoint of `options`.
+        message: What can be written as JSON.
+        options: Endpoint, token, timeouts.
+        attempts: Bounds the time of all of it.
+        accept: The media type of the answer.
+
+    Memory: the answer, 16 MiB at most.
+
+    Raises:
+        Failed: None came, or it is not AIStore's.
+    """
+    response = send_message(url, msgspec.json.encode(message), options, attempts, Accept=accept)
+    if not 200 <= response.status < 300:
+        raise refused(response, options, attempts)
+    body = bytearray()
+    try:
+        whole = WholeBody(response, options, attempts)
+        while piece := whole.take(_PIECE):
+            body += piece
+            check_length(len(body), options)
+    finally:
+        let_go(response)
+    kind = response.headers.get("Content-Type", "")
+    check_kind(kind, body, options)
+    return Answer(response.status, kind, bytes(body))
+
+
+def check_length(size: int, options: StoreOptions) -> None:
+    """Raise `Failed` if an answer of `size` bytes is longer than any of AIStore's."""
+    if size > ANSWER_BYTES:
+        raise not_aistore(options.endpoint, f"it sent more than {ANSWER_BYTES >> 20} MiB in one answer")
+
+
+def check_kind(kind: str, body: bytes | bytearray, options: StoreOptions) -> None:
+    """Raise `Failed` if an answer is a web page."""
+    if is_page(kind, bytes(body[:256])):
+        raise not_aistore(options.endpoint, f"it answered with a web page ({quoted(body)})")
+
+
+def quoted(body: bytes | bytearray) -> str:
+    """Return how an answer begins, for messages."""
+    return repr(body[:40].decode("utf-8", "replace")) + ("..." if len(body) > 40 else "")
+
+
+_ERROR_BYTES = 64 << 10  # more than this is not read of an error
+
+
+class BoundedAdapter(HTTPAdapter):
+    """Sends one request at a time, tries it once, and returns the answer with its body read."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        once = urllib3.Retry(0, redirect=5, raise_on_status=False)
+        super().__init__(max_retries=once, pool_maxsize=options.pool_size)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """Make the pool manager, with our connections."""
+        super().init_poolmanager(*args, **kwargs)
+        report_sockets(self.poolmanager, self._options)
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the pool manager for a proxy, with our connections."""
+        manager = super().proxy_manager_for(*args, **kwargs)
+        report_sockets(manager, self._options)
+        return manager
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        """Send `request` and return the answer.
+
+        Raises:
+            Failed: It is longer than any of AIStore's, or not AIStore's.
+            requests.RequestException: There is none.
+        """
+        while True:
+            with suppress(IdleLostError):  # one idle connection fewer each time
+                response = super().send(request, *args, **kwargs)
+                break
+        try:
+            Cancel.current().set_timeout(self._options.stall_timeout)
+            body = self._body(response)
+        except BaseException:
+            response.close()
+            raise
+        if 200 <= response.status_code < 300:
+            check_kind(response.headers.get("Content-Type", ""), body, self._options)
+        headers = dict(response.headers)
+        headers.pop("Content-Encoding", None)  # it was decoded
+        whole = urllib3.HTTPResponse(
+            io.BytesIO(body),
+            headers=headers,
+            status=response.status_code,
+            reason=response.reason,
+            preload_content=False,
+            enforce_content_length=False,
+        )
+        answer = self.build_response(request, whole)
+        answer.encoding = "utf-8"  # as AIStore writes; a guess by the bytes may take minutes
+        return answer
+
+    def _body(self, response: requests.Response) -> bytes:
+        """Return the body: of an error its beginning, of anything else all of it."""
+        body = bytearray()
+        if response.status_code >= 400:
+            with suppress(requests.RequestException):  # the status is known, and says enough
+                for piece in response.iter_content(_PIECE):
+                    body += piece
+                    if len(body) >= _ERROR_BYTES:
+                        break
+            response.close()
+            return bytes(body[:_ERROR_BYTES])
+        for piece in response.iter_content(_PIECE):
+            body += piece
+            check_length(len(body), self._options)
+        return bytes(body)

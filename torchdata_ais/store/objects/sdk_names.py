@@ -1,0 +1,115 @@
+"""Import of the AIStore SDK.
+
+What differs between versions is met here: requests are made by ours, since what the SDK makes of answers changes
+from one to the next. `etl.server` has the SDK's server as its base class, and the embedded cluster, which imports
+nothing of the rest, hands out clients.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from importlib import metadata
+from typing import Any
+
+from torchdata_ais._util.versions import OLDEST
+from torchdata_ais.errors import MissingLibraryError
+
+
+def _names(module: str) -> Any:
+    """Import a module of the SDK.
+
+    Raises:
+        MissingLibraryError: There is none.
+    """
+    check_version()
+    return importlib.import_module(f"aistore.sdk{module}")
+
+
+@functools.cache
+def check_version() -> None:
+    """Raise `MissingLibraryError` if there is no SDK; one that is too old is refused when the package is imported."""
+    try:
+        metadata.version("aistore")
+    except metadata.PackageNotFoundError as error:
+        oldest = ".".join(map(str, OLDEST["aistore"]))
+        raise MissingLibraryError.at(
+            "the AIStore SDK is not installed", todo=f'install it: pip install "aistore>={oldest}"'
+        ) from error
+
+
+def client_of(endpoint: str, **options: Any) -> Any:
+    """Return a client that tries each request once; `options` are those of the SDK's class."""
+    from tenacity import Retrying, stop_after_attempt
+    from urllib3 import Retry
+
+    once = Retrying(stop=stop_after_attempt(1), reraise=True)
+    config = _names(".retry_config").RetryConfig(http_retry=Retry(0), network_retry=once)
+    return _names("").Client(endpoint, retry_config=config, **options)
+
+
+def set_token(client: Any, token: str | None) -> None:
+    """Give the client this token, or none: it would take that of the environment, as it stands there."""
+    client._request_client.token = token
+
+
+def session_of(client: Any) -> Any:
+    """Return the session of ``requests`` that the client uses in this process."""
+    return client._request_client.session_manager.session
+
+
+def send_by(client: Any, method: str, **request: Any) -> Any:
+    """Return the cluster's answer to a request that the SDK has no method for, or not in every version."""
+    return client._request_client.request(method, **request)
+
+
+def api_error() -> Any:
+    """Return the class of the errors that stand for an answer of the cluster."""
+    return _names(".errors").APIRequestError
+
+
+def namespace_of(text: str) -> Any:
+    """Return the namespace ``@uuid#name``, or None."""
+    uuid, _, name = text.removeprefix("@").partition("#")
+    return _names(".types").Namespace(uuid=uuid, name=name) if text else None
+
+
+def is_bucket(source: Any) -> bool:
+    """Return whether `source` is the SDK's bucket, and lists as that does."""
+    return _sdk_in_use() and _lists_as(source, _names("").Bucket)
+
+
+def is_group(source: Any) -> bool:
+    """Return whether `source` is the SDK's group of objects, and lists as that does."""
+    return _sdk_in_use() and _lists_as(source, _names(".multiobj").ObjectGroup)
+
+
+def _sdk_in_use() -> bool:
+    return "aistore.sdk" in sys.modules  # else nobody has made one
+
+
+def _lists_as(source: Any, kind: Any) -> bool:
+    # A subclass with a listing of its own is asked for it, like any other source.
+    return isinstance(source, kind) and type(source).list_urls is kind.list_urls
+
+
+def etl_config(name: str) -> Any:
+    """Return what tells a source of the SDK to give objects through a transform."""
+    return _names(".etl").ETLConfig(name=name)
+
+
+def etl_payload(server: Any) -> str:
+    """Return a server class, as it is sent to the cluster."""
+    text: str = _names(".etl.webserver").serialize_class(server)
+    return text
+
+
+def etl_ways() -> tuple[str, ...]:
+    """Return the ways in which a transform can speak to the cluster."""
+    return tuple(_names(".etl.etl_const").ETL_COMM_OPTIONS)
+
+
+def etl_seconds(text: str) -> float:
+    """Return the seconds of ``5m`` and the like; raises ValueError."""
+    return float(_names(".utils").convert_to_seconds(text))

@@ -1,0 +1,483 @@
+"""Range reads, put, head and delete of single objects."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, cast
+from urllib.parse import urljoin, urlsplit
+
+import xxhash
+from urllib3.response import BaseHTTPResponse
+
+from torchdata_ais._util.files import naming, open_regular
+from torchdata_ais.errors import AISError, NotFoundError, ObjectChangedError, ReadError, UsageError
+from torchdata_ais.store.objects.files import file_facts, open_error, reading_failed
+from torchdata_ais.store.objects.pages import list_bucket
+from torchdata_ais.store.transport import tokens
+from torchdata_ais.store.transport.attempts import Attempts, Failed, retried
+from torchdata_ais.store.transport.body import WholeBody
+from torchdata_ais.store.transport.cancel import Cancel
+from torchdata_ais.store.transport.concurrency_limit import Pace
+from torchdata_ais.store.transport.exchange import (
+    drain,
+    is_marked,
+    is_page,
+    not_aistore,
+    refuse_page,
+    refused,
+)
+from torchdata_ais.store.transport.framing import let_go
+from torchdata_ais.store.transport.metadata import Facts, facts_of, length_of, range_of
+from torchdata_ais.store.transport.options import ONE_TRY, StoreOptions
+from torchdata_ais.store.transport.read_ahead import Stats
+from torchdata_ais.store.transport.request import refused_read, send
+from torchdata_ais.store.transport.request_log import journal, told_name
+from torchdata_ais.urls import Location, ObjectURL, check_object, parse_url, redact
+
+_CHUNK = 256 << 10
+_IN_MEMORY = 8 << 20  # a stream longer than this is kept in a temporary file while it is sent
+
+_Body = Callable[[], Iterator[bytes]]
+
+
+def put_object(
+    url: str | Location,
+    data: bytes | BinaryIO | Iterable[bytes],
+    options: StoreOptions,
+    *,
+    size: int | None = None,
+    checksum: str = "",
+) -> ObjectURL:
+    """Store an object, and have the cluster keep the checksum of what was meant to arrive.
+
+    Args:
+        url: ``ais://bucket/name`` or an object URL.
+        data: The bytes; a binary file, from where it stands; or blocks of bytes. Blocks are first written to
+            a temporary file, so that they can be sent again.
+        options: Endpoint, token, retries.
+        size: How many bytes `data` must have, if that is known.
+        checksum: XXH64 of `data`, where that is a file of a known size, and whoever wrote it has it: then it is not
+            read for that, and the cluster refuses it if the file became another one.
+
+    Returns:
+        The object's URL with its size and checksum.
+
+    Memory: 8 MiB at most besides `data` itself.
+
+    Raises:
+        NotFoundError: No such bucket.
+        ConnectError, AuthError, StallError, ReadError: It could not be stored.
+        UsageError: No object's name, one that no object can have, no endpoint, or another `size`.
+    """
+    url = parse_url(url)
+    check_object(url)
+    place, target = _place(url, options)
+    with ExitStack() as stack:
+        length, checksum, body = _replayable(data, stack, size, checksum)
+        if size is not None and size != length:
+            raise UsageError.at(
+                f"{place.uri}: {length} bytes to store, not {size}", todo="correct size=", url=redact(target)
+            )
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(length),
+            # The answer may come before the whole body was sent: nothing else may follow on this connection.
+            "Connection": "close",
+            "Ais-Checksum-Type": "xxhash2",
+            "Ais-Checksum-Value": checksum,
+        }
+
+        def put(attempts: Attempts) -> BaseHTTPResponse:
+            response = _answered("PUT", target, options, attempts, headers, body)
+            if not is_marked(response):
+                _check_stored(place, target, options, attempts, checksum)
+            return response
+
+        response = retried(put, options.retry, place.uri, redact(target))
+    return ObjectURL(target, length, checksum, response.headers.get("Ais-Version"))
+
+
+def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
+    """Return the object's URL with its size, checksum and version.
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+    """
+    place, target = _place(url, options)
+
+    def head(attempts: Attempts) -> BaseHTTPResponse:
+        return _answered("HEAD", target, options, attempts)
+
+    response = retried(head, options.retry, place.uri, redact(target))
+    facts = facts_of(response, place)
+    size = length_of(response)
+    if size is None and facts.checksum == xxhash.xxh64_hexdigest(b""):
+        size = 0  # a node does not say so in the answer to HEAD
+    return ObjectURL(target, size, facts.checksum, facts.version)
+
+
+def target_of(url: str | Location, options: StoreOptions) -> str:
+    """Return the endpoint of the target that the cluster names for an object at this moment.
+
+    It is of use for one request: ask again for the next.
+
+    Raises:
+        NotFoundError: No such bucket or object; or the cluster names no target.
+        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+    """
+    place, target = _place(url, options)
+
+    def ask(attempts: Attempts) -> str:
+        response = send("HEAD", target, options, attempts, follow=False)
+        if response.status >= 400:
+            raise refused(response, options, attempts)
+        location = urlsplit(urljoin(target, response.headers.get("Location", "")))
+        drain(response)
+        if response.status < 300 or location.scheme not in ("http", "https") or not location.netloc:
+            raise Failed(NotFoundError, "the cluster named no target", "read the object itself", again=False)
+        return f"{location.scheme}://{location.netloc}"
+
+    return retried(ask, options.retry, place.uri, redact(target))
+
+
+def object_exists(url: str, options: StoreOptions) -> bool:
+    """Return whether there is such an object. A bucket that is not there has none."""
+    try:
+        head_object(url, options)
+    except NotFoundError:
+        return False
+    return True
+
+
+def delete_object(url: str, options: StoreOptions, *, missing_ok: bool = False) -> None:
+    """Delete an object.
+
+    Args:
+        url: ``ais://bucket/name`` or an object URL.
+        options: Endpoint, token, retries.
+        missing_ok: Whether it is fine that there is none (also if an earlier try deleted it).
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ConnectError, AuthError, StallError, ReadError: It could not be deleted.
+    """
+    place, target = _place(url, options)
+
+    def delete(attempts: Attempts) -> None:
+        _answered("DELETE", target, options, attempts)
+
+    try:
+        retried(delete, options.retry, place.uri, redact(target))
+    except NotFoundError:
+        if not missing_ok:
+            raise
+
+
+def _place(url: str | Location, options: StoreOptions) -> tuple[Location, str]:
+    place = parse_url(url).at(options.endpoint)
+    if place.kind != "object" or not place.name:
+        raise UsageError.at(f"{place.uri} names no object", todo="write ais://bucket/name", url=place.shown)
+    place.require_endpoint()
+    return place, place.url()
+
+
+def _answered(
+    method: str,
+    target: str,
+    options: StoreOptions,
+    attempts: Attempts,
+    headers: dict[str, str] | None = None,
+    body: _Body | None = None,
+) -> BaseHTTPResponse:
+    """Return the response to a request, its body read; an error status is `Failed`."""
+    response = send(method, target, options, attempts, headers=headers, body=body)
+    if not 200 <= response.status < 300:
+        raise refused(response, options, attempts)
+    drain(response)
+    # Responses to DELETE, and to PUT of bytes that are stored already, have no header of AIStore's. Nor have those to
+    # PUT in a bucket that splits large objects.
+    page = is_page(response.headers.get("Content-Type", ""))
+    if not is_marked(response) and (page or method not in ("DELETE", "PUT")):
+        raise _unmarked(method, target, options, response.status)
+    return response
+
+
+def _unmarked(method: str, target: str, options: StoreOptions, status: int) -> Failed:
+    return not_aistore(
+        options.endpoint or target, f"its answer {status} to {method} has no header of AIStore's"
+    )
+
+
+def _check_stored(
+    place: Location, target: str, options: StoreOptions, attempts: Attempts, checksum: str
+) -> None:
+    """Raise `Failed` unless a cluster has the object that a PUT without a header of AIStore's was about.
+
+    AIStore answers like that to a PUT of bytes that are stored already, also to the second try of one that was stored
+    by the first. A node of the cluster map that a proxy has named is believed. Of another host the object is looked at.
+    """
+    answered_by = attempts.answered_by
+    moved = tokens.origin(answered_by) != tokens.origin(target)
+    if moved and tokens.is_node(answered_by, options):
+        return
+    response = send("HEAD", target, options, attempts)
+    drain(response)
+    if response.status >= 400 or not is_marked(response):
+        raise _unmarked("PUT", target, options, 200)
+    there = facts_of(response, place).checksum
+    comparable = there is not None and len(there) == len(checksum)  # a bucket may have another kind
+    if comparable and there != checksum:
+        raise Failed(
+            ReadError, f"it was stored, and has the checksum {there} now, not {checksum}", again=False
+        )
+
+
+def _replayable(
+    data: bytes | BinaryIO | Iterable[bytes], stack: ExitStack, size: int | None, checksum: str
+) -> tuple[int, str, _Body]:
+    """Return length, XXH64 and a function that gives the blocks as often as they are needed."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        data = io.BytesIO(data)  # without a copy of bytes
+    file, begin = _seekable(data, stack)
+    length = size or 0
+    if not (checksum and size):
+        digest = xxhash.xxh64()
+        length = 0
+        while block := file.read(_CHUNK):
+            digest.update(block)
+            length += len(block)
+        checksum = digest.hexdigest()
+
+    def reread() -> Iterator[bytes]:
+        file.seek(begin)
+        left = length
+        while left:
+            block = file.read(min(_CHUNK, left))
+            if not block:
+                raise ReadError.at(
+                    "the file to store became shorter while it was sent", todo="leave it alone"
+                )
+            left -= len(block)
+            yield block
+
+    return length, checksum, lambda: _until_answered(reread())
+
+
+def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[BinaryIO, int]:
+    """Return a file that can be read again, and where it begins."""
+    seekable = getattr(data, "seekable", None)
+    if hasattr(data, "read") and seekable is not None and seekable():
+        file = cast("BinaryIO", data)
+        return file, file.tell()
+    spool = stack.enter_context(tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY))  # noqa: SIM115 - it is one
+    read = getattr(data, "read", None)
+    blocks: Iterable[bytes] = iter(lambda: read(_CHUNK), b"") if read else data
+    for block in blocks:
+        with naming(tempfile.gettempdir()):
+            spool.write(block)
+    with naming(tempfile.gettempdir()):
+        spool.seek(0)
+    return cast("BinaryIO", spool), 0
+
+
+def _until_answered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, but stop when the server answers before it has them: proxies redirect at once."""
+    for piece in pieces:
+        if Cancel.current().answered():
+            return
+        yield piece
+
+
+_NUMBER = re.compile(r"(?<!\d)\d+(?!\d)(?=\D*\Z)")
+
+
+def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named: int = 0) -> NotFoundError:
+    """Return the error about the missing object `url` with what else there is: asked for once, one page of it.
+
+    Args:
+        error: What is returned where the name has no number, or the cluster does not say more.
+        url: The object's URL, or a path.
+        options: How to reach the cluster.
+        named: How many objects templates named; 0 if they were not counted.
+    """
+    place = parse_url(url)
+    stem, found, _ = place.name.rpartition("/")
+    number = _NUMBER.search(place.name, len(stem) + len(found))
+    if number is None or place.kind in ("http", "stdin"):
+        return error
+    prefix = place.name[: number.start()]
+    try:
+        if place.kind == "file":
+            folder = Path(place.name).parent
+            names = sorted(str(folder / one.name) for one in folder.iterdir())
+            names = [name for name in names if name.startswith(prefix)]
+            where, uri = "the folder", place.name
+        else:
+            entries = list_bucket(place, prefix, replace(options, retry=ONE_TRY), first_page=True)
+            names = [entry.name for entry in entries]
+            where, uri = "the bucket", place.uri
+    except (AISError, OSError):
+        return error
+    if place.name in names:
+        return error  # the cluster lists it and does not give it: that is another matter
+    beginning = prefix.rpartition("/")[2]
+    there = f"{len(names)} that begin with {beginning!r}" if names else f"none that begins with {beginning!r}"
+    wanted = f"{named} objects are named by templates, and " if named else ""
+    todo = "check the spelling of bucket and name"
+    if names:
+        todo = f"name only what is there, {names[0]} to {names[-1]}"
+    told = NotFoundError.at(f"{uri} does not exist: {wanted}{where} has {there}", todo=todo, **error.place)
+    told.status = error.status
+    told.__cause__, told.__suppress_context__ = error.__cause__, True
+    return told
+
+
+_PIECE = 1 << 20
+
+
+def read_range(
+    url: str | Location,
+    start: int,
+    length: int,
+    options: StoreOptions,
+    *,
+    known: Facts | None = None,
+    stats: Stats | None = None,
+    cancel: Cancel | None = None,
+    pace: Pace | None = None,
+) -> bytes:
+    """Return at most `length` bytes of an object from byte `start` on; fewer if it ends before, none past its end.
+
+    Args:
+        url: ``ais://bucket/name``, an object URL, a web URL, or a file.
+        start: The first byte.
+        length: How many bytes; 0 asks for none.
+        options: Endpoint, token, retries.
+        known: What the object must be. With it a server that sends all of it, instead of a range, is an error, too:
+            many ranges of one object are wanted then.
+        stats: Counts bytes and retries.
+        cancel: Ends the call, from any thread. One serves one call at a time.
+        pace: Bounds the requests in flight.
+
+    Memory: what is returned.
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ObjectChangedError: It is not the one that is known.
+        UsageError: The server knows no ranges, and `known` is given.
+        Cancelled: `cancel` was called.
+        ConnectError, AuthError, StallError, ReadError: It could not be read.
+    """
+    place = parse_url(url).at(options.endpoint)
+    place.require_endpoint()
+    if length < 1:
+        return b""
+    if place.kind == "file":
+        return _of_file(place, start, length, known)
+    target = place.url()
+
+    def get(attempts: Attempts) -> bytes:
+        with (
+            nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()),
+            journal().asking(told_name(place), target, start, attempts.total) as attempts.record,
+        ):
+            return get_now(attempts)
+
+    def get_now(attempts: Attempts) -> bytes:
+        wanted = {"Range": f"bytes={start}-{start + length - 1}"}
+        to_cluster = place.kind == "object"
+        response = send("GET", target, options, attempts, with_token=to_cluster, headers=wanted)
+        if stats is not None:
+            stats.retries += attempts.total > 1
+        try:
+            if response.status == 416:
+                drain(response)
+                return b""
+            if response.status not in (200, 206):
+                raise refused_read(response, place, options, attempts)
+            if to_cluster:
+                refuse_page(response, options.endpoint or target)
+            if known is not None:
+                _check(response, place, known)
+            if response.status == 200:  # a server that knows no ranges sends all of it
+                return _body(response, start, length, attempts, options)
+            expected = _extent(response, start, length)
+            data = _body(response, 0, expected, attempts, options)
+            if len(data) != expected:
+                raise attempts.broke_off(f"{len(data)} bytes came of {expected}", len(data))
+            return data
+        finally:
+            let_go(response)
+
+    data = retried(get, options.retry, place.uri, redact(target), cancel)
+    if stats is not None:
+        stats.bytes += len(data)
+    return data
+
+
+def _of_file(place: Location, start: int, length: int, known: Facts | None) -> bytes:
+    try:
+        file = open_regular(place.name)
+    except (OSError, ValueError) as error:
+        raise open_error(place.name, error) from error
+    with file:
+        found = file_facts(file.fileno())
+        difference = known.difference(found) if known is not None else ""
+        if difference:
+            raise _changed(place, difference)
+        try:
+            # A length that is forged is not asked for: its memory would be taken first.
+            return os.pread(file.fileno(), max(0, min(length, (found.size or 0) - start)), start)
+        except OSError as error:
+            raise reading_failed(place.name, start, error) from error
+
+
+def _check(response: BaseHTTPResponse, place: Location, known: Facts) -> None:
+    """Raise if the headers say that the object is not the one known, or that all of it comes."""
+    difference = known.difference(facts_of(response, place))
+    if difference:
+        raise _changed(place, difference)
+    if response.status == 200:
+        raise UsageError.at(
+            f"{place.uri}: the server sends all of it where a range is asked for",
+            todo="read it as a stream (load_tar), or put the shards on a server that knows ranges", url=place.shown,
+        )  # fmt: skip
+
+
+def _changed(place: Location, difference: str) -> ObjectChangedError:
+    return ObjectChangedError.at(
+        f"{place.uri} is another one than was indexed: {difference}",
+        todo="index it again (torchdata-ais index), or restore the object", url=place.shown,
+    )  # fmt: skip
+
+
+def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
+    """Return how many bytes the answer to a range has, as its headers say."""
+    found = range_of(response)
+    if found is None or found.first != start:
+        raise Failed(ReadError, "the server sent a range nobody asked for", "look at that node")
+    last = start + length - 1
+    if found.total is not None:
+        last = min(last, found.total - 1)
+    if found.last != last:
+        what = f"the server sent bytes {found.first} to {found.last}, not to {last}"
+        raise Failed(ReadError, what, "look at that node")
+    return last - start + 1
+
+
+def _body(
+    response: BaseHTTPResponse, skip: int, length: int, attempts: Attempts, options: StoreOptions
+) -> bytes:
+    """Return `length` bytes of the body after the first `skip`, or as many as there are."""
+    body = WholeBody(response, options, attempts)
+    while skip and (dropped := body.take(min(skip, _PIECE))):
+        skip -= len(dropped)
+    return body.take(length)

@@ -1,0 +1,1 @@
+"""Transport: one request, its retries, body and connection."""

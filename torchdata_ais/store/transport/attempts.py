@@ -1,0 +1,306 @@
+"""Retry policy."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torchdata_ais._util.process_end import meanwhile
+from torchdata_ais.errors import ConnectError, ReadError, StallError, TransportError
+from torchdata_ais.errors.redaction import clean, quiet
+from torchdata_ais.errors.text import Remedy, in_programs
+from torchdata_ais.store.transport.cancel import Cancel
+from torchdata_ais.store.transport.options import Retry
+from torchdata_ais.store.transport.request_log import RequestRecord
+
+_T = TypeVar("_T")
+_log = logging.getLogger("torchdata_ais")
+_MIB = 1 << 20
+_SLACK_S = 2.0
+_WATCH_S = 1.0
+_SILENT_S = 1.9
+_QUIET_S = 60.0
+_MOST_SAID = 1000
+_NODE = "look at the node that holds the object"
+PARTS_LOST = (
+    "remove the object and store it again: the cluster has no more of it than this. AIStore's shard index job leaves "
+    "only the first part of an object that was uploaded in parts"
+)
+"""Advice for an object that such a job has damaged."""
+
+
+_said: dict[str, float] = {}
+"""What was said as a warning -> when: many shards are read from a node that is gone."""
+
+
+def _first_of(what: str) -> bool:
+    """Return whether `what` was not said in the last minute."""
+    now, before = time.monotonic(), _said.get(what, -_QUIET_S)
+    if len(_said) > _MOST_SAID:
+        _said.clear()
+    _said[what] = now if now - before >= _QUIET_S else before
+    return now - before >= _QUIET_S
+
+
+class Cancelled(Exception):  # noqa: N818 - not an error: the reader was closed
+    """The object was closed while a request was under way."""
+
+
+@dataclass(eq=False)
+class Failed(Exception):  # noqa: N818 - one try failed; the error is raised when no other follows
+    """One try of a request failed.
+
+    Attributes:
+        kind: The error to raise if no other try follows.
+        what: What happened, one sentence.
+        todo: What the reader of the error should do.
+        again: Whether another try can help.
+        after_s: Seconds the server asked to wait.
+        status: The HTTP status of the answer, if it was an error.
+        says_byte: Whether `what` names the byte reached.
+    """
+
+    kind: type[TransportError]
+    what: str
+    todo: str = ""
+    again: bool = True
+    after_s: float | None = None
+    status: int | None = None
+    says_byte: bool = False
+
+    def __post_init__(self) -> None:
+        self.what = clean(self.what)
+        super().__init__(self.what)
+
+
+class Attempts:
+    """Counts the tries of one object and knows when the last one has failed.
+
+    Attributes:
+        total: Tries begun so far.
+        retries: Pauses made so far.
+        answered_by: The address that the last response came from, after redirects.
+        token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
+        record: What is noted of the request under way.
+    """
+
+    def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str, host: str = "") -> None:
+        self._retry = retry
+        self._cancel = cancel
+        self._name = name
+        self._url = url
+        self._host = host
+        self._begun = float("inf")
+        self._failures = 0
+        self._calls = 0
+        self._bytes = 0
+        self._waited_s = 0.0
+        self._due = float("inf")
+        self._breaks: tuple[int, int] = (-1, 0)
+        self.total = 0
+        self.retries = 0
+        self.answered_by = ""
+        self.token_kept_from = ""
+        self.record = RequestRecord("", "", 0.0)
+
+    def progress(self, size: int) -> None:
+        """Note that `size` new bytes arrived: failures before them do not count any more."""
+        self._bytes += size
+        self._failures = 0
+
+    def run(self, call: Callable[[Attempts], _T]) -> _T:
+        """Return ``call(self)``, called again each time it raises `Failed`.
+
+        Of several calls the tries count anew, the deadline is that of all.
+        """
+        self.total = self._failures = 0
+        self._calls += 1
+        if self._is_over():
+            raise self._too_late()
+        while True:
+            self.total += 1
+            try:
+                with self.waiting():
+                    return self._once(call)
+            except Failed as caught:
+                failed = caught
+            self.failed(failed)  # out here: what it raises has no other context than the cause it names
+
+    def _once(self, call: Callable[[Attempts], _T]) -> _T:
+        self._begun = time.monotonic()
+        try:
+            return call(self)
+        finally:
+            self._begun = float("inf")
+            self.expect()
+
+    def _is_over(self) -> bool:
+        left = self.left_s()
+        return left is not None and left <= 0
+
+    def _too_late(self) -> TransportError:
+        what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
+        return self._error(self.too_late(what, "ask for less at once"), "", None)
+
+    def too_late(self, what: str, otherwise: str = "look for what slows the network") -> Failed:
+        """Return that the deadline is over: `what` says which, and where that was."""
+        todo = Remedy(in_programs("raise Retry(deadline=)"), otherwise)
+        return Failed(StallError, what, todo, again=False, says_byte=True)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside towards the deadline."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited_s += time.monotonic() - begin
+
+    def broke_off(self, what: str, byte: int) -> Failed:
+        """Return that a body ended too early; the advice changes when it ends at the same byte again."""
+        last, times = self._breaks
+        self._breaks = byte, times + 1 if byte == last else 1
+        again = self._breaks[1] > 1
+        todo = Remedy(_NODE, f"if it always ends at this byte, {PARTS_LOST}") if again else _NODE
+        return Failed(ReadError, what, todo)
+
+    def waited(self, seconds: float) -> None:
+        """Count `seconds` towards the deadline: the cheap form for the loop over blocks."""
+        self._waited_s += seconds
+
+    def left_s(self) -> float | None:
+        """Return the seconds left of the deadline; None without one."""
+        if self._retry.deadline is None:
+            return None
+        return self._retry.deadline + self._bytes / _MIB - self._waited_s
+
+    def bound(self, timeout: float | None) -> float | None:
+        """Return `timeout`, or what is left of the deadline if that is less (at least a moment)."""
+        left = self.left_s()
+        if left is None:
+            return timeout
+        left = max(left, 0.05)
+        return left if timeout is None else min(timeout, left)
+
+    def expect(self, *timeouts: float | None) -> None:
+        """Note that the step now begun must end within the sum of `timeouts`; without any, that it has ended.
+
+        The timeouts of a socket count from byte to byte. This is for servers that send a byte now and then.
+        """
+        if timeouts:
+            self._cancel.was_interrupted()  # of a step before this one
+        due = time.monotonic() + _SLACK_S if timeouts else float("inf")
+        for timeout in timeouts:
+            due = due + timeout if timeout is not None else float("inf")
+        self._due = due
+
+    def tell_waiting(self) -> None:
+        """Say once a minute that a host gives no answer. Called by another thread."""
+        waited = time.monotonic() - self._begun
+        if self._host and waited > _SILENT_S and _first_of(f"waiting for {self._host}"):
+            _log.warning("%s: no answer from %s for %.0f s; waiting", self._name, self._host, waited)
+
+    def check_overdue(self) -> None:
+        """End a step that is overdue. Called by another thread: the step itself is stuck in a socket.
+
+        And once more a second later, as long as it goes on: a redirect may have opened another socket.
+        """
+        now = time.monotonic()
+        if now > self._due:
+            self._due = now + _WATCH_S
+            self._cancel.interrupt()
+
+    def check_interrupted(self, cause: BaseException | None = None) -> None:
+        """Raise `Failed` if `check_overdue` ended the step."""
+        if self._cancel.was_interrupted():
+            what = "the server sent a byte now and then, but no whole answer"
+            raise Failed(StallError, what, "look at the load of the node") from cause
+
+    def failed(self, failed: Failed, offset: int | None = None) -> None:
+        """Pause and return if another try should follow, else raise the error.
+
+        Args:
+            failed: What went wrong.
+            offset: The byte reached.
+        """
+        if self._cancel.cancelled:
+            raise Cancelled
+        self._failures += 1
+        left = self.left_s()
+        if not failed.again:
+            raise self._error(failed, "", offset) from quiet(failed.__cause__ or failed.__context__)
+        if (
+            self._calls > 1 and self._is_over()
+        ):  # what stands in `failed` is a timeout that was short for that
+            raise self._too_late() from quiet(failed.__cause__)
+        if self._failures >= self._retry.attempts:
+            raise self._error(failed, f"tried {self.total} times", offset) from quiet(failed.__cause__)
+        pause = failed.after_s if failed.after_s is not None else self._retry.delay(self._failures)
+        if left is not None and pause >= left:
+            reason = f"tried {self.total} times within the deadline of {self._retry.deadline:g} s"
+            if failed.after_s is not None:
+                reason += f"; the server asks to wait {failed.after_s:g} s"
+            raise self._error(failed, reason, offset) from quiet(failed.__cause__)
+        self.retries += 1
+        text = f"{self._name}: {failed.what}; trying again in {pause:.1f} s"
+        if failed.kind is ConnectError and _first_of(failed.what):
+            # Whoever looks at a program that stands still sees at once what it waits for.
+            text += f", {self._retry.attempts - self._failures} times at most"
+            _log.warning("%s", text)  # names may have a % in them
+        else:
+            _log.info("%s", text)
+        with self.waiting():
+            if self._cancel.wait(pause):
+                raise Cancelled
+
+    def _error(self, failed: Failed, reason: str, offset: int | None) -> TransportError:
+        if offset and not failed.says_byte:
+            reason = f"{reason}; {offset} bytes had been read" if reason else f"{offset} bytes had been read"
+        what = f"{self._name}: {failed.what}" + (f" ({reason})" if reason else "")
+        error = failed.kind.at(what, todo=failed.todo, url=self._url, offset=offset, attempt=self.total)
+        if failed.status is not None:
+            error.status = failed.status
+        return error
+
+
+def _watched(attempts: Attempts) -> AbstractContextManager[None]:
+    """Check from time to time whether the step under way is overdue."""
+
+    def watch(over: threading.Event) -> None:
+        while not over.wait(_WATCH_S):
+            attempts.check_overdue()
+            attempts.tell_waiting()
+
+    return meanwhile(watch, "torchdata_ais.watch")
+
+
+@contextmanager
+def series(
+    retry: Retry, name: str, url: str, cancel: Cancel | None = None, *, host: str = ""
+) -> Iterator[Attempts]:
+    """Give what runs several calls, each repeated as the retry policy says, all within one deadline.
+
+    Args:
+        retry: When to try again.
+        name: What is asked for, for errors and the log.
+        url: The same.
+        cancel: Ends them.
+        host: Who is asked; a log line says so if no answer comes for two seconds.
+    """
+    with cancel or Cancel() as cancel:
+        attempts = Attempts(retry, cancel, name, url, host)
+        with _watched(attempts):
+            yield attempts
+
+
+def retried(
+    call: Callable[[Attempts], _T], retry: Retry, name: str, url: str, cancel: Cancel | None = None
+) -> _T:
+    """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
+    with series(retry, name, url, cancel) as one:
+        return one.run(call)

@@ -1,0 +1,106 @@
+"""End of a response."""
+
+from __future__ import annotations
+
+from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected, parse_headers
+from typing import Any
+
+from urllib3.response import BaseHTTPResponse
+
+_INTERIM = 32  # answers before the answer: 100 Continue, 102 Processing, 103 Early Hints
+
+
+class _Head:
+    """The lines of a response's head. That they stop before the empty line is an error, not their end."""
+
+    def __init__(self, lines: Any) -> None:
+        self._lines = lines
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._lines.readline(limit)
+        if not line.endswith(b"\n") and len(line) != limit:
+            raise RemoteDisconnected("the connection was closed within the head of the response")
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lines, name)
+
+
+class StrictResponse(HTTPResponse):
+    """A response whose head must be whole and whose chunks must be framed as the standard says."""
+
+    def begin(self) -> None:
+        """Read the head."""
+        body = self.fp
+        head = _Head(body)
+        self.fp = head  # type: ignore[assignment]
+        try:
+            super().begin()
+        finally:
+            if self.fp is head:  # type: ignore[comparison-overlap]
+                self.fp = body
+
+    def _read_status(self) -> tuple[str, int, str]:
+        """Return the first status that is the answer's; http.client takes any but 100 for it."""
+        for _ in range(_INTERIM):
+            status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 100 <= status[1] < 200 or status[1] == 101:  # 101 is no answer to what we send: an error
+                return status
+            parse_headers(self.fp)
+        raise HTTPException(f"more than {_INTERIM} interim answers, and no answer")
+
+    def _safe_read(self, amt: int) -> bytes:
+        data: bytes = super()._safe_read(amt)  # type: ignore[misc]
+        # Between two chunks, http.client reads two bytes and does not look at them.
+        if getattr(self, "chunk_left", None) == 0 and amt == 2 and data != b"\r\n":
+            raise IncompleteRead(data)
+        return data
+
+    def read_once(self, size: int) -> bytes:
+        """Return what one read of the socket brings, at most `size` bytes; ``b""`` at the end of the body.
+
+        Raises:
+            RemoteDisconnected: Before the end.
+        """
+        left: int = self.length  # type: ignore[assignment]
+        if not left:
+            return b""
+        data: bytes = self.fp.read1(min(size, left))
+        if not data:
+            raise RemoteDisconnected("the connection was closed")
+        self.length = left - len(data)
+        return data
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill `view` from a body that is not in chunks; return how many bytes came: fewer only at its end.
+
+        Raises:
+            HTTPException: It broke off before.
+        """
+        count = self.readinto(view)
+        if count < len(view) and self.length:
+            raise IncompleteRead(b"", self.length)
+        return count
+
+
+def strict_body(response: BaseHTTPResponse) -> StrictResponse:
+    """Return what stands under a response.
+
+    It is read without urllib3's layers, a dozen calls each time. urllib3 does not know that it was read: give the
+    response back with `let_go`.
+    """
+    strict: StrictResponse = response._original_response  # type: ignore[attr-defined]
+    return strict
+
+
+def let_go(response: BaseHTTPResponse) -> None:
+    """Give the connection of a response back if the body was read to its end, else close it."""
+    if not response.closed:
+        response.close()
+    response.release_conn()
+
+
+def plain_body(response: BaseHTTPResponse) -> StrictResponse | None:
+    """Return the `strict_body` of a response if that is a known number of bytes as they are, else None."""
+    plain = strict_body(response)
+    return plain if not plain.chunked and plain.length and plain.fp is not None else None

@@ -1,0 +1,382 @@
+"""Read-ahead within the byte budget of the process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchdata_ais.errors import AISError, ReadError, UsageError
+from torchdata_ais.errors.redaction import sealed
+from torchdata_ais.store.transport.attempts import Cancelled
+from torchdata_ais.store.transport.cancel import Cancel
+from torchdata_ais.store.transport.metadata import Facts, report_unverified, unverifiable
+from torchdata_ais.store.transport.options import StoreOptions
+from torchdata_ais.urls import Location
+
+
+class _Budget:
+    """What all shares hold together. The lock is re-entrant: the garbage collector may close a share."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.used = 0
+        self.peak = 0
+        self.shares = 0
+
+
+_budget = _Budget()
+
+
+def _renew() -> None:
+    """Start a forked process with nothing used: its parent's threads do not exist there."""
+    global _budget  # noqa: PLW0603 - one budget per process is the point
+    _budget = _Budget()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+class Share:
+    """The part of the budget that one open object holds.
+
+    An object that holds nothing may always take a block: nobody waits for ever. Beyond that it may take
+    while all together stay within the limit and itself within ``limit / open objects``, so that an object
+    opened ahead of its turn cannot starve the one being read.
+
+    Args:
+        limit: What the process may hold in all.
+    """
+
+    def __init__(self, limit: int) -> None:
+        budget = self._budget = _budget
+        self._limit = limit
+        self._held = 0
+        self._closed = False
+        with budget.changed:
+            budget.shares += 1
+
+    def take(self, size: int) -> bool:
+        """Wait until `size` bytes may be held in addition; return False once the share is closed."""
+        budget = self._budget
+        with budget.changed:
+            while not self._closed:
+                fair = budget.used + size <= self._limit and self._held + size <= self._limit // budget.shares
+                if self._held == 0 or fair:
+                    self._held += size
+                    budget.used += size
+                    budget.peak = max(budget.peak, budget.used)
+                    return True
+                budget.changed.wait(1.0)
+        return False
+
+    def give(self, size: int) -> None:
+        """Return `size` bytes."""
+        budget = self._budget
+        if size <= 0:
+            return
+        with budget.changed:
+            if not self._closed:
+                self._held -= size
+                budget.used -= size
+                budget.changed.notify_all()
+
+    def close(self) -> None:
+        """Return everything; a waiting `take` ends."""
+        budget = self._budget
+        with budget.changed:
+            if not self._closed:
+                self._closed = True
+                budget.used -= self._held
+                self._held = 0
+                budget.shares -= 1
+                budget.changed.notify_all()
+
+
+def held_now() -> tuple[int, int]:
+    """Return how many bytes this process holds fetched ahead, and how many it held at most."""
+    return _budget.used, _budget.peak
+
+
+@dataclass
+class Stats:
+    """Measurements of one open object.
+
+    Attributes:
+        retries: Requests made again after a failure.
+        bytes: Bytes fetched.
+        first_byte_s: Seconds until the response began; None before.
+        wait_s: Seconds the consumer waited for blocks.
+        unverified: The kind of the object's checksum, if it cannot be computed here.
+    """
+
+    retries: int = 0
+    bytes: int = 0
+    first_byte_s: float | None = None
+    wait_s: float = 0.0
+    unverified: str = ""
+
+
+class Reader(ABC):
+    """Yields the blocks of one object, and learns about it meanwhile.
+
+    The thread that reads ahead and the consumer may take turns in `blocks`; never both at once.
+
+    Args:
+        options: Where and how.
+        start: The first byte wanted.
+        known: What the object must be.
+
+    Attributes:
+        facts: What is known about the object, more once it is open.
+        verified: Whether the whole body was compared with a checksum; None before its end.
+        cancel: Ends the reading.
+        stats: What was measured so far.
+    """
+
+    def __init__(self, options: StoreOptions, start: int, known: Facts) -> None:
+        self._options = options
+        self._start = self._offset = start
+        # The middle of an object continues a known version of it, whatever pin says.
+        self.facts = known if options.pin or start > 0 else Facts()
+        self.verified: bool | None = None
+        self.cancel = Cancel()
+        self.stats = Stats()
+
+    def _note_unverified(self, name: str) -> None:
+        """Note and log a checksum that should be verified and cannot be."""
+        kind = unverifiable(self.facts.checksum, self.facts.hash_name)
+        if kind and self._options.verify and self._start == 0:
+            self.stats.unverified = kind
+            report_unverified(kind, name)
+
+    @abstractmethod
+    def blocks(self) -> Iterator[bytes]:
+        """Yield blocks, never an empty one."""
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing before their first block
+        """Let go of what is held although `blocks` may never have begun."""
+
+    def check_overdue(self) -> None:  # noqa: B027 - what is read locally has no time limit
+        """End a step of `blocks` that takes too long; called by the thread that waits for it."""
+
+
+_JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
+_LIVENESS_S = 1.0
+_INTERRUPTED = "reading was interrupted"
+_CALL_S, _COPY_BYTES_S = 1e-4, 1e9  # a block that comes in no more time than its copy takes was there already
+_PATIENCE_S = 5e-3  # what a consumer that reads for itself may lose by waiting, beside a fifth of its time
+_SMALL = 128 << 10  # blocks below this are joined while they wait: servers may send in crumbs
+
+
+class Channel:
+    """What the thread and the consumer share.
+
+    Either of them reads the stream, one at a time. The thread begins, ahead of the consumer. A consumer that is faster
+    reads for itself from then on, as long as the bytes are there when it asks: for what waits in the kernel's buffer
+    no thread is needed, and handing blocks from one to the other costs a third of the speed. Once it had to wait for
+    bytes, the thread reads ahead again.
+    """
+
+    def __init__(self, place: Location, options: StoreOptions, reader: Reader, before_its_turn: bool) -> None:
+        self._place = place
+        self.pid = os.getpid()
+        self.reader = reader
+        self._stats = reader.stats
+        self._block_bytes = options.block_bytes
+        self._stream = reader.blocks()
+        self._share = Share(options.prefetch_bytes)
+        self._lock = threading.RLock()
+        self._ready = threading.Condition(self._lock)
+        self._blocks: deque[bytes] = deque()
+        self._done = False  # no block follows those
+        self._error: Exception | None = None  # what comes in place of a block then; None: the object ended
+        self._reading = False  # whether somebody is in the stream
+        self._ahead = True  # whether the thread reads, or the consumer
+        self._one_block = before_its_turn  # the thread reads no more until the consumer comes
+        self._alone_since = 0.0  # when the consumer began to read for itself; 0: never
+        self._lost_s = 0.0  # what it has waited for bytes since
+        self._thread = threading.Thread(target=self._fetch, name="torchdata_ais.fetch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read ahead."""
+        self._thread.start()
+
+    def _fetch(self) -> None:
+        with self.reader.cancel:
+            while self._has_turn():
+                self._read_ahead()
+        self._stream.close()  # type: ignore[attr-defined]  # a generator
+        self.reader.close()
+
+    def _has_turn(self) -> bool:
+        """Wait until the thread is to read and may hold a block more; return False at the end."""
+        while True:
+            with self._lock:
+                while not self._may_read():
+                    if self._done and not self._reading:
+                        return False
+                    self._ready.wait(_LIVENESS_S)
+                    self.reader.check_overdue()  # if it is the consumer who is stuck
+            if not self._share.take(self._block_bytes):
+                continue
+            with self._lock:
+                if self._may_read():
+                    self._reading = True
+                    return True
+            self._share.give(self._block_bytes)  # the consumer was faster
+
+    def _may_read(self) -> bool:
+        """Return whether it is the thread's turn. Called with the lock held."""
+        if self._reading or self._done or not self._ahead:
+            return False
+        return not (self._one_block and self._blocks)
+
+    def _read_ahead(self) -> None:
+        """Read the next block and keep it for the consumer. `_has_turn` has set `_reading`."""
+        block = self._next_block()
+        self._share.give(self._block_bytes - len(block or b""))
+        with self._lock:
+            self._reading = False
+            if block is not None and not self._done:  # else it was closed
+                self._keep(block)
+            self._ready.notify_all()
+
+    def _next_block(self) -> bytes | None:
+        """Take a block from the stream; None if there is none more, which is noted with what went wrong."""
+        error: Exception | None = None
+        try:
+            block = next(self._stream, None)
+            if block is not None:
+                return block
+        except Cancelled:
+            pass
+        except Exception as caught:  # noqa: BLE001 - raised again in the consumer's thread
+            error = sealed(caught)
+            if not isinstance(caught, AISError | MemoryError):
+                error = ReadError.at(f"{type(caught).__name__}: {caught}", url=self._place.shown)
+                error.__cause__ = caught
+        self._end(error)
+        return None
+
+    def _end(self, error: Exception | None) -> None:
+        """Note that nobody is in the stream any more, and what comes when the blocks have been taken."""
+        with self._lock:
+            self._reading = False
+            if not self._done:
+                self._done, self._error = True, error
+            self._ready.notify_all()
+
+    def _keep(self, block: bytes) -> None:
+        """Put a block where the consumer takes it. Called with the lock held."""
+        if self._blocks and len(self._blocks[-1]) + len(block) <= min(_SMALL, self._block_bytes):
+            self._blocks[-1] += block
+        else:
+            self._blocks.append(block)
+
+    def take(self) -> bytes:
+        """Return the next block: one that is there, or else wait for it, or read it."""
+        begin = time.monotonic()
+        mine = False  # whether a block is read here
+        try:
+            while True:
+                with self._lock:
+                    if self._one_block or self._blocks or self._done:
+                        block = self._there()
+                        if block is not None:
+                            break
+                    if self._reading or self._ahead:
+                        self._await_thread()
+                        continue
+                    self._reading = mine = True
+                block = self._next_block()
+                if block is not None:
+                    self._reading = False
+                    self._weigh(begin, len(block))
+                    return block
+                mine = False
+        except BaseException:
+            if mine:  # Ctrl-C, and nobody knows where: a block may be lost, so that none must follow it
+                self._end(ReadError.at(_INTERRUPTED, todo="open it again", url=self._place.shown))
+            raise
+        self._stats.wait_s += time.monotonic() - begin
+        self._share.give(len(block))
+        return block
+
+    def _there(self) -> bytes | None:
+        """Return a block that is there; None to wait. Called with the lock held."""
+        if self._one_block:
+            self._one_block = self._ahead = False
+        if self._blocks:
+            return self._blocks.popleft()
+        if self._done:
+            self._share.close()
+            if self.reader.cancel.cancelled:
+                raise UsageError.at("the source was closed", todo="open it again", url=self._place.shown)
+            if self._error is None:
+                raise StopIteration
+            raise self._error
+        return None
+
+    def _await_thread(self) -> None:
+        """Wait for what the thread reads. Called with the lock held."""
+        if not self._thread.is_alive():
+            raise ReadError.at(
+                "the fetching thread is gone", todo="open the object again", url=self._place.shown
+            )
+        if self._reading and not self._alone_since:
+            self._ahead = False  # the consumer was faster
+        self.reader.check_overdue()
+        self._ready.wait(_LIVENESS_S)
+
+    def _weigh(self, begin: float, size: int) -> None:
+        """See whether it pays that the consumer reads for itself: a block of `size` bytes was asked for at `begin`."""
+        now = time.monotonic()
+        took_s = now - begin
+        self._stats.wait_s += took_s
+        self._alone_since = self._alone_since or begin
+        lost_s = took_s - _CALL_S - size / _COPY_BYTES_S
+        if lost_s > 0.0:
+            self._lost_s += lost_s
+            if not self._ahead and self._lost_s > _PATIENCE_S + (now - self._alone_since) / 5:
+                with self._lock:
+                    self._ahead = True
+                    self._ready.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is under way any more, and nothing will be."""
+        return self._done and not self._blocks
+
+    def cancel(self) -> None:
+        """Let everybody go who waits. Called by the garbage collector, too: it waits for nobody."""
+        if self.pid != os.getpid():
+            return  # the thread, its socket and its locks are the parent's
+        with self._lock:
+            self._done = True
+            self._blocks.clear()
+            self._ready.notify_all()
+        self.reader.cancel.cancel()
+        self._share.close()
+
+    def join(self) -> None:
+        """Wait a moment for the thread."""
+        if self.pid == os.getpid() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+
+_KEPT_BYTES = 16 << 20
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Make glibc keep what is freed: to get it from the kernel again costs a tenth of the time.
+
+    It gives back what lies free above twice the size of the largest block freed so far. The memory is never touched.
+    """
+    bytes(_KEPT_BYTES)

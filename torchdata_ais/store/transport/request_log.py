@@ -1,0 +1,126 @@
+"""Log of the requests of this process.
+
+Always kept, for it costs less than a thousandth of a request; whoever wants to know looks here: a trace, a report of
+ranks, a record of a run that stands still.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import msgspec
+
+from torchdata_ais.urls import Location
+
+KEPT = 1024
+"""Ended requests that are kept."""
+
+
+class RequestRecord(msgspec.Struct, array_like=True):
+    """One request for bytes, and what came of it.
+
+    Attributes:
+        name: The object, without secrets.
+        host: Who was asked: the node that sends the bytes, once a redirect has named it; ``file`` for a disk.
+        begun: When, in seconds since 1970 by this machine's clock.
+        start: The first byte asked for.
+        first_byte_s: Seconds until the answer began; None before.
+        read_s: Seconds spent waiting for bytes of its body.
+        took_s: Seconds from the question to the end, those in which nobody wanted bytes included; None before.
+        bytes: What came.
+        attempt: Which attempt for these bytes it was, from 1.
+        error: What ended it; empty for a good end.
+    """
+
+    name: str
+    host: str
+    begun: float
+    start: int = 0
+    first_byte_s: float | None = None
+    read_s: float = 0.0
+    took_s: float | None = None
+    bytes: int = 0
+    attempt: int = 1
+    error: str = ""
+
+
+class Journal:
+    """The requests of one process.
+
+    Attributes:
+        ended: How many have ended so far.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew: in a forked process all is the parent's, and so is the thread that held the lock."""
+        self._lock = threading.Lock()
+        self._under_way: dict[int, tuple[RequestRecord, float]] = {}
+        self._last: deque[RequestRecord] = deque(maxlen=KEPT)
+        self.ended = 0
+
+    @contextmanager
+    def asking(self, name: str, url: str, start: int = 0, attempt: int = 1) -> Iterator[RequestRecord]:
+        """Note a request that is sent in the context, and what ended it.
+
+        Args:
+            name: The object, without secrets.
+            url: Who is asked first; ``file`` for a disk.
+            start: The first byte asked for.
+            attempt: Which attempt it is.
+        """
+        host = urlsplit(url).netloc.rpartition("@")[2] or url
+        # As text that can be written everywhere: a file's name may hold bytes that are no UTF-8.
+        told = str(name) if name.isascii() else name.encode(errors="backslashreplace").decode()
+        record = RequestRecord(told, host, time.time(), start, attempt=attempt)
+        with self._lock:
+            self._under_way[id(record)] = record, time.monotonic()
+        try:
+            yield record
+        except Exception as error:
+            record.error = type(error).__name__
+            raise
+        finally:
+            with self._lock:
+                _, begun = self._under_way.pop(id(record), (None, None))
+                if begun is not None:  # else the process was forked meanwhile, and it is the parent's
+                    record.took_s = time.monotonic() - begun
+                    self._last.append(record)
+                    self.ended += 1
+
+    def under_way(self) -> list[RequestRecord]:
+        """Return the requests that have not ended, the oldest first; `took_s` says for how long."""
+        with self._lock:
+            found = list(self._under_way.values())
+        now = time.monotonic()
+        return [msgspec.structs.replace(record, took_s=now - begun) for record, begun in found]
+
+    def since(self, ended: int) -> tuple[list[RequestRecord], int]:
+        """Return the requests that ended after the first `ended`, as far as they are kept, and how many have now."""
+        with self._lock:
+            new = min(self.ended - ended, len(self._last))
+            return list(self._last)[len(self._last) - new :], self.ended
+
+
+def told_name(place: Location) -> str:
+    """Return the name that an object is told by: as lists of shards have it, without secrets."""
+    return place.uri if place.kind == "object" else place.shown
+
+
+_journal = Journal()
+
+
+def journal() -> Journal:
+    """Return that of this process."""
+    return _journal
+
+
+os.register_at_fork(after_in_child=_journal.renew)

@@ -1,0 +1,268 @@
+"""Heartbeat of a process, and detection of stalled pipes.
+
+A process that is stopped, swapped out or held in one call of a native library cannot say so: its own watch stands still
+with it. So each worker advances a counter in shared memory from a thread of its own, and whoever waits looks whether
+it moves. A slow worker's counter moves; what takes too long there is for its `Watchdog` to say.
+
+Time is counted in waits that ended without an answer, not read from a clock: a waiting process that was stopped itself
+has waited no longer for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torchdata_ais._util.process_end import meanwhile
+from torchdata_ais.errors import StallError
+from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
+from torchdata_ais.pipes.base.torch_stages import stage_at_work, stage_of
+from torchdata_ais.pipes.base.upstream import upstream
+
+GRACE_S = 2.0
+"""How much longer than `stall_after` to wait: a worker that can say what is wrong says more."""
+
+_START_S = 120.0
+"""How long a process may take to begin its pulse: Python and torch are imported first."""
+
+_STOPPED_S = 30.0
+"""Without `stall_after`: how long a stopped process is waited for."""
+
+_TELL_S = 10.0
+"""When a stopped process is named in the log."""
+
+_STATES = {
+    "T": "it is stopped (SIGSTOP)",
+    "t": "it is held by a debugger",
+    "D": "it waits for a disk or a network file system",
+    "R": "it runs, but lets no other thread of its own run",
+    "S": "it sleeps, and lets no other thread of its own run",
+}
+
+logger = logging.getLogger("torchdata_ais")
+
+
+class Pulse:
+    """A counter in shared memory: made in the main process, advanced in the worker.
+
+    Args:
+        stall_after: What it is to help to notice, in seconds.
+    """
+
+    def __init__(self, stall_after: float) -> None:
+        self._count = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._pause_s = min(1.0, stall_after / 4)
+
+    @property
+    def beats(self) -> int:
+        """How often it has beaten; 0 before the process is up."""
+        return int(self._count[0])
+
+    def begin(self) -> None:
+        """Beat from now on, in a thread."""
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+
+    def _beat(self) -> None:
+        while True:
+            self._count += 1
+            time.sleep(self._pause_s)
+
+
+@dataclass(eq=False)
+class Patience:
+    """How long this process has waited in vain for another one.
+
+    Attributes:
+        name: How errors name that process.
+        worker: Its number; None if it is no worker.
+        pid: Its process id.
+        stall_after: How long, in seconds, an item may take there. None: only a stopped process is an error.
+        pulse: Its pulse, with `stall_after`.
+        silent_s: How long it has shown no sign of life.
+    """
+
+    name: str
+    worker: int | None
+    pid: int | None
+    stall_after: float | None
+    pulse: Pulse | None
+    silent_s: float = field(default=0.0, init=False)
+    _beats: int = field(default=0, init=False)
+    _told: bool = field(default=False, init=False)
+
+    def waited(self, seconds: float) -> None:
+        """Note that nothing has come for `seconds` more.
+
+        Raises:
+            StallError: The process does not run; names it, its pid and its state.
+        """
+        state = _state_of(self.pid)
+        if self._shows_life(state):
+            self.silent_s, self._told = 0.0, False
+            return
+        self.silent_s += seconds
+        if state == "T" and self.silent_s >= _TELL_S and not self._told:
+            self._told = True
+            logger.warning("%s (pid %s) is stopped, and is waited for", self.name, self.pid)
+        if self.silent_s >= self._limit(state):
+            raise self._error(state)
+
+    def refuse_stopped(self) -> None:
+        """Raise `StallError` if the process is stopped, however short the wait was."""
+        if (state := _state_of(self.pid)) == "T":
+            raise self._error(state)
+
+    def _shows_life(self, state: str | None) -> bool:
+        if self.pulse is None:
+            return state != "T"
+        beats, self._beats = self._beats, self.pulse.beats
+        return beats != self._beats
+
+    def _limit(self, state: str | None) -> float:
+        if self.stall_after is None:
+            return _STOPPED_S
+        limit = self.stall_after + GRACE_S
+        return limit if self._beats or state == "T" else max(limit, _START_S)
+
+    def _error(self, state: str | None) -> StallError:
+        how = f": {_STATES[state]}" if state in _STATES else ""
+        todo = (
+            f"`kill -CONT {self.pid}` lets it go on; look for who stopped it: a debugger, a paused container"
+            if state in ("T", "t")
+            else f"`py-spy dump --pid {self.pid}` shows where it stands; or raise stall_after="
+        )
+        return StallError.at(
+            f"{self.name} (pid {self.pid}) gave no sign of life for {self.silent_s:g} s{how}",
+            todo=todo,
+            worker=self.worker,
+            pid=self.pid,
+            state=state,
+        )
+
+
+def _state_of(pid: int | None) -> str | None:
+    """Return the letter for the state of a process that `ps` shows, or None where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+_END: Any = object()
+
+
+@dataclass(eq=False)
+class Watchdog:
+    """Notices that an item takes too long, or a block of which it is the context manager.
+
+    Attributes:
+        seconds: How long that may take; None watches nothing.
+        process: How errors name this process.
+        worker: Its number.
+        fail: Called with the error, in another thread; None where nothing can end the wait: it is only logged.
+        pipe: What is iterated: errors say where in it the process stands.
+    """
+
+    seconds: float | None
+    process: str
+    worker: int | None
+    fail: Callable[[StallError], None] | None
+    pipe: IterDataPipe[Any] | None = None
+    _begun: int = field(default=0, init=False)
+    _ended: int = field(default=0, init=False)
+
+    def watch(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Return the items, with the time watched that each of them takes."""
+        return self._each(items) if self.seconds else items
+
+    def _each(self, items: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self:
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+
+    def __enter__(self) -> None:
+        """Watch the time that the block takes."""
+        self._begun += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended = self._begun
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Look after what this thread does within the block."""
+        if not self.seconds:
+            yield
+            return
+        look_round = partial(self._look_round, threading.get_ident(), self.seconds)
+        with meanwhile(look_round, "stall-watch", 0.0):
+            yield
+
+    def _look_round(self, thread: int, seconds: float, over: threading.Event) -> None:
+        pause_s = min(1.0, seconds / 4)
+        watched, told = 0, 0
+        busy_s = 0.0
+        # Counted, not read from a clock: while this process was stopped, it was not busy.
+        while not over.wait(pause_s):
+            begun = self._begun
+            if begun != watched or begun == self._ended:
+                watched, busy_s = begun, 0.0
+                continue
+            busy_s += pause_s
+            if begun == told or busy_s < seconds:
+                continue
+            told = begun
+            frame = sys._current_frames().get(thread)
+            error = self._error(frame)
+            del frame
+            logger.error("%s\n%s", error, _stacks())
+            if self.fail is not None:
+                self.fail(error)
+
+    def _error(self, frame: FrameType | None) -> StallError:
+        stage, place = where(self.pipe, frame)
+        return StallError.at(
+            f"{self.process} made no item for {self.seconds:g} s; it stands in {stage}",
+            todo="the log of that process has the stacks of its threads; look at that object and that function, or "
+            "raise stall_after=",
+            worker=self.worker,
+            **place,
+        )
+
+
+def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
+    """Return which stage a thread is in, and which object or sample it is busy with.
+
+    Args:
+        pipe: The last stage.
+        frame: The innermost frame of the thread.
+    """
+    stage = None if pipe is None else stage_at_work(pipe, frame)
+    if stage is None:
+        return "no stage of the pipe", {}
+    places = (stage_of(part).busy_with() for part in upstream(stage))
+    # What a stage that is not ours has in hand came last out of the nearest of ours.
+    return stage_of(stage).describe(), next(filter(None, places), {})
+
+
+def _stacks() -> str:
+    """Return what every thread of this process is doing."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode(errors="replace")

@@ -1,0 +1,357 @@
+"""Transformation of items of a conversion, in order."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import logging
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from torchdata_ais._util.arguments import check_function, checked_options
+from torchdata_ais._util.process_pool import OrderedPool
+from torchdata_ais.codecs import Decoder, build_encoder
+from torchdata_ais.codecs.encoder import Encoder
+from torchdata_ais.codecs.handlers import extension
+from torchdata_ais.errors import (
+    NEVER_SKIPPED,
+    AISError,
+    DecodeError,
+    MissingFieldError,
+    SampleError,
+    UsageError,
+)
+from torchdata_ais.errors.text import Remedy
+from torchdata_ais.samples import shown_fields
+from torchdata_ais.writing.sources.source import Source, Tally
+
+Outcome = dict[str, Any] | Exception | None
+"""The encoded sample, why it cannot be had, or None for one that is not wanted."""
+
+_WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="skip"')
+_MENDED = Remedy("mend the function", 'go on without such samples by on_error="skip"')
+
+_SOUNDS = frozenset(["flac", "mp3", "wav", "ogg", "opus", "aif", "aiff", "au"])
+_OPEN = (0, 0xFFFFFFFF)  # what a program writes that does not know the length yet
+
+
+class Transform:
+    """A function of a list of items with their cursors.
+
+    Args:
+        load: Makes a sample of an item.
+        edit: What is to be done to it.
+        seed: For ``rng``.
+    """
+
+    def __init__(self, load: Callable[[Any], dict[str, Any]], edit: Edit, seed: int) -> None:
+        self._load, self._seed = load, seed
+        self._select, self._map, self._rng = edit.select, edit.map, edit.rng
+        decode = edit.decode
+        self._decode = Decoder(decode, partial=True) if isinstance(decode, str) else decode
+        self._check = Decoder("pil", checked_sound, partial=True) if edit.check else None
+        self._encode = edit.encode()
+        self._fields = edit.kept
+
+    def __call__(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Outcome]]:
+        """Return the outcome of each item with its cursor.
+
+        Raises:
+            Exception: One of `NEVER_SKIPPED`: the call, the program or the machine is at fault.
+        """
+        return [(cursor, self.one(item)) for cursor, item in items]
+
+    def one(self, item: Any) -> Outcome:
+        """Return the outcome of one item."""
+        try:
+            return self._sample(item)
+        except NEVER_SKIPPED:
+            raise
+        except Exception as error:  # noqa: BLE001 - the caller decides
+            return error
+
+    def _sample(self, item: Any) -> dict[str, Any] | None:
+        sample = self._load(item)
+        if self._select is not None and not self._call("select", self._select, sample):
+            return None
+        if self._check is not None:
+            self._call("check", self._check, sample)
+        if self._decode is not None:
+            sample = self._call("decode", self._decode, sample)
+        if self._map is not None:
+            key = sample["__key__"]
+            more = (random.Random(f"{self._seed}/{key}"),) if self._rng else ()
+            mapped = self._call("map", self._map, sample, *more)
+            if mapped is None:
+                return None
+            if not isinstance(mapped, dict):
+                raise UsageError.at(
+                    f"map returned a {type(mapped).__name__}",
+                    todo="return a sample (a dict), or None to drop it",
+                    key=key,
+                )
+            sample = mapped if "__key__" in mapped else {"__key__": key, **mapped}
+        if self._fields is not None:
+            sample = self._only(sample, self._fields)
+        encoded: dict[str, Any] = self._call("encode", self._encode, sample)
+        return encoded
+
+    def _only(self, sample: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
+        kept = {name: value for name, value in sample.items() if name[:2] == "__" or name in fields}
+        if fields.isdisjoint(kept):
+            names = ", ".join(sorted(name for name in sample if name[:2] != "__"))
+            key = sample.get("__key__")
+            raise MissingFieldError.at(
+                f"the sample {key!r} has none of the fields {', '.join(sorted(fields))}, only {names}",
+                todo="correct fields=",
+                url=sample.get("__url__"),
+                key=key,
+            )
+        return kept
+
+    def _call(self, what: str, function: Callable[..., Any], sample: dict[str, Any], *more: Any) -> Any:
+        try:
+            return function(sample, *more)
+        except Exception as error:
+            if isinstance(error, DecodeError) and not isinstance(error, NEVER_SKIPPED):  # it speaks to pipes
+                raise type(error)(error.what, todo=_WITHOUT, place=error.place) from None
+            if isinstance(error, (AISError, *NEVER_SKIPPED)):
+                raise
+            key = sample.get("__key__")
+            fields = f"; its fields are {shown_fields(sample)}" if isinstance(error, KeyError) else ""
+            raise SampleError.at(
+                f"{what} failed on the sample {key!r}: {type(error).__name__}: {error}{fields}",
+                todo=_WITHOUT if what in ("check", "decode") else _MENDED,
+                url=sample.get("__url__"),
+                key=key,
+            ) from error
+
+
+class EditNames(TypedDict, total=False):
+    """The single names of an `Edit`, without those that `TarWriter` has, too."""
+
+    select: Callable[[dict[str, Any]], Any] | None
+    decode: Any
+    map: Callable[..., Any] | None
+    rng: bool
+    fields: str | Iterable[str] | None
+    keys: Literal["keep", "number"]
+    check: bool
+
+
+@checked_options
+@dataclass(frozen=True)
+class Edit:
+    """What `torchdata_ais.writing.convert` makes of each sample.
+
+    Attributes:
+        select: A function of the sample as it was read (bytes); false leaves it out.
+        decode: Turn the bytes into values first: the name of a spec (``"rgb8"``), or what
+            `torchdata_ais.Decoder` returned.
+        map: A function from a sample to a sample; None leaves it out. It need not return the key.
+        rng: Whether to call ``map(sample, rng)`` with a `random.Random` that depends on the seed and the key alone.
+        fields: Keep these fields only.
+        keys: ``"number"`` gives the samples new keys, their numbers with nine digits: for shards whose keys repeat.
+        check: Decode every picture, text, number and JSON field once, to see that it can be, and every sound where
+            soundfile is installed (extra ``[audio]``); what is written are the bytes as they came.
+        encoder: As in `TarWriter`.
+        allow_pickle: As in `TarWriter`.
+        quality: As in `TarWriter`.
+
+    Raises:
+        UsageError: A value that cannot work.
+
+    Example:
+        >>> Edit(fields="jpg cls", keys="number").is_copy
+        True
+    """
+
+    select: Callable[[dict[str, Any]], Any] | None = None
+    decode: Any = None
+    map: Callable[..., Any] | None = None
+    rng: bool = False
+    fields: str | Iterable[str] | None = None
+    keys: Literal["keep", "number"] = "keep"
+    check: bool = False
+    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True
+    allow_pickle: bool = False
+    quality: int = 100
+
+    def __post_init__(self) -> None:
+        decode = None if isinstance(self.decode, str) else self.decode
+        for function, count, name in (
+            (self.select, 1, "select"),
+            (decode, 1, "decode"),
+            (self.map, 2 if self.rng else 1, "map"),
+        ):
+            if function is not None:
+                check_function(function, count, f"convert({name}=)")
+        self.encode()
+
+    def encode(self) -> Encoder:
+        """Return the function that makes bytes of the values of a sample."""
+        return build_encoder(self.encoder, allow_pickle=self.allow_pickle, quality=self.quality)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether nothing is computed: bytes go in and come out."""
+        return (
+            self.select is self.decode is self.map is None
+            and isinstance(self.encoder, bool)
+            and not self.check
+        )
+
+    @property
+    def kept(self) -> frozenset[str] | None:
+        """The names of `fields`; None for all."""
+        fields = self.fields
+        return None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields)
+
+
+def checked_sound(name: str, data: bytes) -> bytes | None:
+    """Decode a sound field once, where soundfile is installed; a WAV file is also measured by what its header says.
+
+    Returns None for fields that are no sound.
+
+    Raises:
+        ValueError: It is cut.
+        Exception: What libsndfile says of it.
+
+    Example:
+        >>> checked_sound("wav", b"RIFF" + (100).to_bytes(4, "little") + b"WAVE")
+        Traceback (most recent call last):
+        ValueError: the sound is cut: its header says 108 bytes, and there are 12
+    """
+    if extension(name) not in _SOUNDS:
+        return None
+    said = int.from_bytes(data[4:8], "little")
+    if data[:4] == b"RIFF" and said not in _OPEN and said + 8 > len(data):
+        raise ValueError(f"the sound is cut: its header says {said + 8} bytes, and there are {len(data)}")
+    if importlib.util.find_spec("soundfile"):
+        import soundfile
+
+        soundfile.read(io.BytesIO(data), dtype="float32")
+    return data
+
+
+_CHUNK_ITEMS = 32
+_KINDS = 100
+"""Sets of fields that samples of one conversion may have, to be told what some lack; of more, nothing is told."""
+_CHUNK_BYTES = 8 << 20
+_WARNED = 1000
+"""Samples given up after errors of one class that are named one by one, with ``on_error="warn"``."""
+
+OnError = Literal["raise", "warn", "skip"]
+
+logger = logging.getLogger("torchdata_ais")
+
+
+class Lacking(NamedTuple):
+    """A field that some samples have, and others do not.
+
+    Attributes:
+        field: Its name.
+        number: How many samples do not have it.
+        first: The key of the first of them.
+    """
+
+    field: str
+    number: int
+    first: str
+
+
+@dataclass
+class Counts:
+    """What became of the samples.
+
+    Attributes:
+        dropped: How many were not wanted.
+        skipped: How many were given up, by the class of the error, and what the first of each class said.
+        unmet: The fields to keep that no sample had.
+        kinds: How many samples had which fields, and the key of the first that had these.
+    """
+
+    dropped: int = 0
+    skipped: Tally[str] = field(default_factory=Tally)
+    unmet: frozenset[str] = frozenset()
+    kinds: Tally[frozenset[str]] = field(default_factory=Tally)
+
+    def __add__(self, later: Counts) -> Counts:
+        return Counts(
+            self.dropped + later.dropped,
+            self.skipped + later.skipped,
+            self.unmet & later.unmet,
+            self.kinds + later.kinds,
+        )
+
+    def by_class(self) -> dict[str, int]:
+        """Return how many were given up, by the class of the error."""
+        return {name: count for name, (count, _) in self.skipped.items()}
+
+    def judged(self, outcome: Outcome, on_error: OnError) -> dict[str, Any] | None:
+        """Return the sample to write, or None; raise what must not be passed over."""
+        if outcome is None:
+            self.dropped += 1
+            return None
+        if not isinstance(outcome, Exception):
+            if self.unmet:
+                self.unmet = self.unmet.difference(outcome)
+            names = frozenset(name for name in outcome if not name.startswith("__"))
+            if names in self.kinds or len(self.kinds) <= _KINDS:
+                self.kinds.add(names, str(outcome["__key__"]))
+            return outcome
+        if on_error == "raise":
+            raise outcome.with_traceback(None) if isinstance(outcome, AISError) else outcome
+        name = type(outcome).__name__
+        count = self.skipped.add(name, outcome.what if isinstance(outcome, AISError) else str(outcome))
+        level, most = (logging.WARNING, _WARNED) if on_error == "warn" else (logging.INFO, 1)
+        if count <= most:
+            logger.log(level, "convert skips after %s: %s", name, _told(outcome))
+        return None
+
+    def lacking(self) -> list[Lacking]:
+        """Return the fields that some samples lack, by name."""
+        if len(self.kinds) > _KINDS:
+            return []
+        found = []
+        for name in sorted(frozenset().union(*self.kinds)):
+            without = [kept for names, kept in self.kinds.items() if name not in names]
+            if without:
+                found.append(Lacking(name, sum(count for count, _ in without), without[0][1]))
+        return found
+
+
+def _told(error: Exception) -> Exception:
+    """Return an error without what to do about it: what it says is done already."""
+    return type(error)(error.what, place=error.place) if isinstance(error, AISError) else error
+
+
+def outcomes(
+    source: Source, at: Any, transform: Transform, processes: int, start_method: str | None
+) -> Generator[tuple[Any, Outcome], None, None]:
+    """Yield the outcome of each item, in order, with the cursor after it."""
+    if processes == 1:
+        for cursor, item in source.items(at):
+            yield cursor, transform.one(item)
+        return
+    # The processes start before anything is opened here: under fork they would have copies of it.
+    with OrderedPool(transform, processes, start_method) as pool:
+        for made in pool.map(_chunks(source.items(at))):
+            yield from made
+
+
+def _chunks(items: Iterator[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield items in lists, bounded in number and bytes."""
+    chunk: list[tuple[Any, Any]] = []
+    size = 0
+    for entry in items:
+        chunk.append(entry)
+        if isinstance(entry[1], dict):
+            size += sum(len(value) for value in entry[1].values() if isinstance(value, bytes))
+        if len(chunk) == _CHUNK_ITEMS or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
