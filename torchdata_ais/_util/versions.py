@@ -76,7 +76,7 @@ def _version(name: str) -> str:
     except metadata.PackageNotFoundError:
         if name != "torchdata-ais":
             return ""
-        own = sys.modules[__package__].__version__  # it is imported, or this file would not be
+        own = sys.modules["torchdata_ais"].__version__  # it is imported, or this file would not be
         return f"{own} (not installed: imported from a folder)"
 
 

@@ -35,7 +35,7 @@ _MOST_FRESH = 128
 _LATE_S = 1.0
 """A request that has been waited for so long is told of before it ends."""
 
-_OURS = str(Path(__file__).resolve().parents[1])
+_OURS = str(Path(__file__).resolve().parents[2])
 _END: Any = object()
 _NO_SPAN = contextlib.nullcontext()
 
