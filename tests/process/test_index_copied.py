@@ -129,7 +129,7 @@ def test_two_processes_at_once_copy_once(cluster: LocalCluster, tmp_path: Path) 
 @pytest.mark.ci
 def test_what_a_killed_process_copied_is_gone_on_with(cluster: LocalCluster, tmp_path: Path) -> None:
     expected = list(SampleIndex.open("ais://b/s-", cluster=cluster))
-    slow = PROGRAM.replace("\nwhere", "\nfrom torchdata_ais.index import copied\ncopied._PIECE = 4000\nwhere")
+    slow = PROGRAM.replace("\nwhere", "\nfrom torchdata_ais.index import stored\nstored._PIECE = 4000\nwhere")
     cluster.faults.add(Bandwidth(30_000), object="*samples-*")
     child = subprocess.Popen(
         [sys.executable, "-c", slow, "ais://b/s-", cluster.endpoint, str(tmp_path)],
