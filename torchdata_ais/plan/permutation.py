@@ -21,7 +21,9 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def derived_key(*parts: int) -> int:
-    """Return 64 bits that depend on each of `parts` and on their order (XXH64 of their 128-bit values).
+    """Return 64 bits that depend on each of `parts` and on their order.
+
+    They are the XXH64 of the 128-bit values.
 
     Example:
         >>> derived_key(0, 1) != derived_key(1, 0)
@@ -48,7 +50,10 @@ def mixed(values: Words, key: int) -> Words:
 
 
 def scaled(words: Words, limit: int) -> Words:
-    """Return each of `words` as a number below `limit` (at most 2**32), by its upper 32 bits."""
+    """Return each of `words` as a number below `limit` (at most 2**32).
+
+    The upper 32 bits decide.
+    """
     result: Words = words >> np.uint64(32)
     result *= np.uint64(limit)
     result >>= np.uint64(32)
@@ -113,7 +118,10 @@ class Permutation:
         return words.astype(np.int64)
 
     def _once(self, words: Words) -> Words:
-        """Move each word to another cell of the rectangle; two never to the same one."""
+        """Move each word to a different cell of the rectangle.
+
+        No two words move to the same cell.
+        """
         rows, columns = np.uint64(self._rows), np.uint64(self._columns)
         row: Words = words // columns
         column: Words = words - row * columns
