@@ -22,7 +22,7 @@ _LOOK_S = 0.2  # how often one who waits looks whether it was cancelled
 
 
 class Pace:
-    """Lets as many requests run at once as the cluster takes.
+    """Limiter that lets as many requests run as the cluster accepts.
 
     The number grows by one for each round of answers (as many as there are requests in flight), and is halved when
     the cluster answers 429 or 503: once for all the requests that were under way then. No request begins before the
@@ -35,9 +35,10 @@ class Pace:
         clock: Seconds that only grow.
 
     Attributes:
-        limit: How many may run now; the part behind the point grows towards the next one.
+        limit: How many may run now; the fraction grows towards the next one.
         running: How many run now.
-        batches: Whether many ranges may be asked for at once (`read_batch`). Set it to False for a cluster that cannot.
+        batches: Whether one request may contain many ranges (`read_batch`). Set it to False for a cluster that
+            cannot.
         wrong: How often a batch was answered wrongly.
 
     Example:
@@ -66,7 +67,7 @@ class Pace:
 
     @property
     def batches(self) -> bool:
-        """Whether many ranges may be asked for at once."""
+        """Return whether one request may contain many ranges."""
         return self._clock() >= self._batches_from
 
     @batches.setter
@@ -75,7 +76,7 @@ class Pace:
         self.wrong = 0
 
     def pause_batches(self) -> float:
-        """Note that a batch was answered wrongly: none is asked for, for a while.
+        """Note a wrong answer to a batch: none is requested for a while.
 
         Return the seconds, or 0 if it is so already.
 
@@ -89,7 +90,7 @@ class Pace:
         return 0.0
 
     def forget(self) -> None:
-        """Begin anew in a forked process: the requests of its parent are not its own."""
+        """Reset the counts in a forked process: they are the parent's requests."""
         self._changed = threading.Condition()
         self.running = 0
         self._slowed_at = float("-inf")
@@ -156,13 +157,13 @@ _paces: dict[tuple[str, int, bool], Pace] = {}
 
 
 def pace_of(endpoint: str, node_requests: int = _MOST, *, opening: bool = False) -> Pace:
-    """Return the `Pace` that all requests of this process to the cluster at `endpoint` share.
+    """Return the `Pace` that requests to a cluster from this process share.
 
     Args:
         endpoint: The cluster, or the host of web files.
         node_requests: Requests at most; 32 are enough for a process.
-        opening: Of streams, whose bodies take as long as their reader: what is counted is that they begin. There
-            nothing has to be found out, so as many as may be begin at once, until the cluster says that is too much.
+        opening: For streams, whose bodies take as long as their reader: only their start counts. No limit has to be
+            found, so the maximum starts at once, until the cluster refuses some.
     """
     most = min(_MOST, node_requests)
     pace = _paces.get((endpoint, most, opening))
