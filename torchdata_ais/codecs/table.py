@@ -1,4 +1,4 @@
-"""The field table: what the last component of a field's name says about its bytes."""
+"""Field table: meaning of the last component of a field's name."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _npz(data: bytes, table: FieldTable) -> dict[str, Any]:
                 todo="Raise max_gz_bytes= if the field may be that large",
             )
         parts = {member.filename.removesuffix(".npy"): archive.read(member) for member in archive.infolist()}
-    # As numpy.load does it, a part that is no array stays bytes.
+    # As in numpy.load, a part that is not an array stays bytes.
     return {name: _npy(part, table) if part[:6] == b"\x93NUMPY" else part for name, part in parts.items()}
 
 
