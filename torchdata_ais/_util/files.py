@@ -123,7 +123,7 @@ def no_empty_folders(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def name_file(error: OSError, path: str) -> None:
-    """Have `error` say that it was `path`, unless it names a file.
+    """Add `path` to `error`, unless it names a file.
 
     Example:
         >>> error = OSError(28, "No space left on device")

@@ -139,7 +139,7 @@ class OrderedPool(Generic[_T, _R]):
         )
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """End the processes, even busy ones."""
         for process, conn in self._workers:
             conn.close()
             process.terminate()

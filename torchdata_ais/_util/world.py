@@ -18,7 +18,7 @@ def instance_of(rank: int, ranks: int, worker: int) -> int:
     """Return the number of a worker among all ranks: ranks come first.
 
     Instance i of n reads the shards i, i + n, i + 2n, ... So shard p goes to rank ``p % ranks``, and there to worker
-    ``p // ranks % workers``: the shards of two ranks differ by at most one, whatever the numbers are.
+    ``p // ranks % workers``. The numbers of shards of two ranks differ by at most one.
 
     Example:
         >>> [instance_of(rank, 2, worker) for rank in range(2) for worker in range(2)]

@@ -261,7 +261,7 @@ class CropNames(TypedDict, total=False):
 
 
 def crop_of(given: Crop | None, named: CropNames) -> Crop | None:
-    """Return the one crop that `given` and `named` say, or None.
+    """Return the one crop in `given` and `named`, or None.
 
     Raises:
         UsageError: There are two, or options without the crop they belong to.

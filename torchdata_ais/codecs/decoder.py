@@ -59,7 +59,7 @@ class Decoder:
         size: Resize images to exactly this many pixels, one number or (height, width), antialiased.
         shorter: Resize images so that the shorter side has this many pixels; the aspect stays.
         crop: `RandomResizedCrop`, `CenterCrop` or `ResizeCrop`: the part is chosen before the image is decoded, and
-            counts in the image as it is looked at (`exif`). Images and masks of one size in one sample get the same.
+            counts in the upright image (`exif`). Images and masks of one size in one sample get the same.
         allow_pickle: Load ``pkl``, object arrays and whole objects in ``pt``. They can run code.
         sixteen_bit: The conversion of 16-bit grey images in 8-bit specs: ``"clip"`` cuts at 255 as WebDataset does,
             ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
@@ -71,7 +71,7 @@ class Decoder:
             ``center_crop=224``, ``resize_crop=(256, 224)``.
 
     Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
-    in full size (JPEGs at least twice as large as requested are decoded at half, a quarter or an eighth of it). An
+    in full size. JPEGs at least twice as large as requested are decoded at half, a quarter or an eighth of it. An
     image takes up to 16 bytes for each of at most `max_pixels` as stored, and as many for each requested one.
 
     Raises:

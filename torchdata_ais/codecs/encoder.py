@@ -225,7 +225,7 @@ def build_encoder(
     """Return the function that turns the values of a sample into bytes.
 
     bytes, bytearrays and memoryviews pass as they are in any field; ``.gz`` at the end of a name compresses
-    uncompressed data, with reproducible bytes. A str is UTF-8, also in fields the table does not know; in ``json``
+    uncompressed data, with reproducible bytes. A str is UTF-8, also in fields that are not in the table; in ``json``
     and ``cls`` it is the text of the file and must be valid as such.
 
     Takes:

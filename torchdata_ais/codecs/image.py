@@ -203,7 +203,7 @@ def imagehandler(
     Takes:
         spec: One of the names above.
         extensions: Fields to decode, such as ``"trimap.png"``; every image field if None. Put a handler with
-            `extensions` before a spec for all images: the first one that knows the field decodes it.
+            `extensions` before a spec for all images: the first one with the field decodes it.
         size, shorter, crop, sixteen_bit, exif, max_pixels: As for `Decoder`; those not given are taken from there.
 
     Raises:

@@ -146,7 +146,7 @@ def _orientation(image: Any) -> int:
 
 
 def _turned(image: Any, orientation: int) -> Any:
-    """Return the image as it is to be looked at."""
+    """Return the upright image."""
     return image if orientation == 1 else ImageOps.exif_transpose(image)
 
 

@@ -3,7 +3,7 @@
 Measured on one core, 500x375 RGB to 224x224, antialiased bilinear: torch 0.22 ms from an (H, W, 3) array (0.45 ms
 from planes), Pillow 1.05 ms; grey: torch 0.29 ms, Pillow 0.41 ms. The pixels agree within one level. So torch resizes
 all results, PIL images too (JPEG to a PIL image of 224x224: 1.35 ms, by Pillow alone 2.24 ms); except RGBA, where
-Pillow weighs colours by alpha and torch does not know it.
+only Pillow weighs colours by alpha.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def target_size(height: int, width: int, size: Size | None, shorter: int | None)
 def check_pixels(size: Size, target: Size, limit: int) -> None:
     """Raise `DecodeError` if an image has too many pixels.
 
-    Its `size` counts, and each size on the way to `target`. Width is resized first: an image of one column becomes one
-    of the target's width, at its full height.
+    Its `size` counts, and each size on the way to `target`. Width is resized first: an image of one column becomes
+    one of the target's width, at its full height.
 
     Example:
         >>> check_pixels((1, 20000), target_size(1, 20000, None, 224), MAX_PIXELS)

@@ -38,8 +38,8 @@ class FieldTable:
     ================================  =====================================================
 
     Takes:
-        allow_pickle: Unpickle, load object arrays, and load whole objects from ``pt``: only for shards
-            that come from someone who may run code here.
+        allow_pickle: Unpickle, load object arrays, and load whole objects from ``pt``: only for shards from trusted
+            authors, who may run code here.
         max_bytes: Most bytes an ``npz`` may unpack to.
 
     Example:
@@ -52,7 +52,7 @@ class FieldTable:
     max_bytes: int = MAX_GZ_BYTES
 
     def __call__(self, name: str, data: bytes) -> Any:
-        """Return the value, or None where the table does not know the field."""
+        """Return the value; None if the field is not in the table."""
         load = _LOADERS.get(extension(name))
         if load is None:
             return None

@@ -39,9 +39,9 @@
 Errors of the call, the program or the machine, rather than of the data, are in `NEVER_SKIPPED`. They pass every
 ``on_error=``, every handler and every loop over samples.
 
-Every error has `what`, `todo` and `place` as attributes (``error.url``, ``.member``, ``.offset``, ``.key``
-are of the place), and pickles with them. Its text holds them all, the place as its last line in a fixed form
-(``[at] {json}``): torch's loaders rebuild an exception from its text alone, and only then the text is read.
+Every error has `what`, `todo` and `place` as attributes (``error.url``, ``.member``, ``.offset``, ``.key`` are of the
+place), and pickles with them. Its text contains them all, with the place as its last line (``[at] {json}``). torch's
+loaders rebuild an exception from its text alone, and only then the text is parsed.
 
 No error shows a secret or a control character: all of them take their text through `redaction.clean`.
 """

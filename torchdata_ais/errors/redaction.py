@@ -3,8 +3,8 @@
 Every error of this package and every line of its log passes `clean`. Two things are removed: texts that look like a
 secret (user information of URLs, signed queries, headers), and known secrets (`known_secrets`).
 
-The time is linear in the text, whatever its author wrote: no pattern scans the same characters from many starts, and
-`clean` reads only the text that it shows and the length of one secret.
+The time is linear in the text, for any author: no pattern scans the same characters from many starts. `clean` reads
+only the text that it shows and the length of one secret.
 
 They are kept for the process: an error is built far from the options.
 """
@@ -542,7 +542,7 @@ def quiet(error: BaseException | None) -> BaseException | None:
 
 
 def sealed(error: Exception) -> Exception:
-    """Return `error`, whatever it was caused by `quiet`."""
+    """Return `error`, with its cause made `quiet`."""
     hidden = error.__suppress_context__
     error.__cause__ = quiet(error.__cause__ if hidden else error.__cause__ or error.__context__)
     error.__context__ = None

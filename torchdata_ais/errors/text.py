@@ -52,7 +52,7 @@ def in_programs(text: str) -> Way:
 
 
 def in_commands(text: str) -> Way:
-    """Return a way that commands have, and functions say otherwise."""
+    """Return an alternative for commands; functions word it differently."""
     return Way(text, programs=False)
 
 

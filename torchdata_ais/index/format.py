@@ -1,8 +1,9 @@
 """Format of a stored index.
 
-A stored index is a folder of Arrow IPC files, which polars, duckdb and pandas open. ``shards.arrow``, written last, has
-a row a shard; its schema's metadata holds the head, which names all other files by their content: ``samples-*`` has a
-record batch a shard, ``counts-*`` the number of samples of each shard, ``fields-*`` the combinations of fields.
+A stored index is a folder of Arrow IPC files, which polars, duckdb and pandas open. ``shards.arrow``, written last,
+has a row for each shard. Its schema's metadata contains the head, which names all other files by their content.
+``samples-*`` has a record batch for each shard, ``counts-*`` the number of samples of each shard, ``fields-*`` the
+combinations of fields.
 
 The head is at the beginning of ``shards.arrow`` as plain text, and every block is compared with its XXH64 before
 pyarrow sees it: damaged Arrow data may end the process.

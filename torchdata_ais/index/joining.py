@@ -99,8 +99,8 @@ def paired(
 
     Each pair is of `first` and `other`.
 
-    Rows of 24 bytes a key (its XXH3 of 128 bits, and the number) are spread over files by the beginning of the hash,
-    and each file is sorted by itself. A reader of partners compares the keys themselves.
+    Rows of 24 bytes a key (its XXH3 of 128 bits, and the number) are spread over files by the beginning of the hash.
+    Each file is sorted alone. A reader of partners compares the keys themselves.
 
     Args:
         first: Keys and numbers of one side.

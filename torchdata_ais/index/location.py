@@ -220,9 +220,9 @@ _PATTERN = "{*?["  # where the fixed beginning of a name ends
 def index_place(source: str | os.PathLike[str]) -> str:
     """Return the location of the index of the shards of a source.
 
-    A source is a prefix, template, pattern, folder or bucket.
-    It is ``.index/`` in the bucket's root, or in the folder of local shards, and below it the fixed beginning of
-    the shards' names. A slash at its end is written ``%2F``, so that each prefix has a different place.
+    A source is a prefix, template, pattern, folder or bucket. It is ``.index/`` in the bucket's root, or in the
+    folder of local shards, and below it the fixed beginning of the shards' names. A slash at its end is written
+    ``%2F``, so that each prefix has a different place.
 
     Raises:
         UsageError: Shards on a web server or on standard input have none.

@@ -51,8 +51,8 @@ class Mixture:
         stop: As given.
 
     Raises:
-        UsageError: Weights that are negative, zero, no numbers or that do not sum to 1; an index that is empty, or
-            there twice; two that have samples of one stored index in common.
+        UsageError: Weights that are negative, zero, not numbers or do not sum to 1; an empty or repeated index; two
+            indexes with common samples.
 
     Example:
         >>> from torchdata_ais import SampleIndex

@@ -364,8 +364,8 @@ class NumberedSamples:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the samples, a batch for each shard.
 
-        Shards without a selected sample are left out. The columns: ``shard`` (its name), ``key``, ``start``, ``size``,
-        ``fields`` (a list of names), ``sizes``, ``xxh64``, and those that were added.
+        Shards without a selected sample are left out. The columns: ``shard`` (its name), ``key``, ``start``,
+        ``size``, ``fields`` (a list of names), ``sizes``, ``xxh64``, and those that were added.
         """
         known = self._columns.arrays()
         schema, end = self._shown(), 0

@@ -2,11 +2,11 @@
 
 Every prefix is within one sample of the weights.
 
-Each draw of a source is a job of one position with a first and a last position it may take; they are those
-between which the exact share passes from one whole number to the next. Taking the job that is due first always
-meets every last position (earliest due date first is optimal for jobs of one length; that such a sequence exists
-for any shares is Tijdeman's "The chairman assignment problem", 1980). So after p positions a source with
-share w was drawn at least ``floor(w * p)`` and at most ``ceil(w * p)`` times.
+Each draw of a source is a job of one position with a first and a last allowed position. Between them the exact share
+passes from one whole number to the next. Taking the job that is due first always meets every last position, as
+earliest due date first is optimal for jobs of one length. Such a sequence exists for any shares (Tijdeman, "The
+chairman assignment problem", 1980). So after p positions a source with share w was drawn at least ``floor(w * p)``
+and at most ``ceil(w * p)`` times.
 """
 
 from __future__ import annotations

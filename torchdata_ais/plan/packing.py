@@ -60,14 +60,14 @@ def packed(lengths: Integers, budget: int, *, seed: int = 0, shuffle: bool = Tru
 
     Longer samples are left out.
 
-    Each pack takes the longest that fits, until one or two fill it exactly; in windows of 65,536 samples of an order
+    Each pack takes the longest that fits, until one or two fill it exactly. A window has 65,536 samples of an order
     by `seed` (of the stored one without `shuffle`). Samples that do not fill a pack go to the next window. The packs
     are the same for any number of ranks.
 
     Args:
         lengths: Of each sample, at least 0.
         budget: The largest sum of the lengths of a pack.
-        seed: Decides which samples meet.
+        seed: Decides the grouping.
         shuffle: Whether any samples may share a pack, or only adjacent ones.
 
     Memory: 16 bytes a sample.
@@ -148,7 +148,7 @@ def bucketed(
         lengths: Of each sample.
         edges: The greatest length of each bucket, ascending.
         budget: The largest size of a batch, padding included.
-        seed: Decides which samples meet.
+        seed: Decides the grouping.
         shuffle: Whether any samples of a bucket may share a batch, or only adjacent ones.
 
     Memory: 24 bytes a sample.

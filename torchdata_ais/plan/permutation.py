@@ -68,9 +68,9 @@ _LARGEST = 1 << 62
 class Permutation:
     """A permutation of ``range(n)`` that `key` alone decides.
 
-    Up to 65,536 values it is a table, sorted by a keyed hash. Above, it is a Feistel network over a rectangle of
-    ``a * b`` cells with ``a * b - n < a``, so less than one value in a thousand has to walk on (cycle walking:
-    Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    Up to 65,536 values it is a table, sorted by a keyed hash. Above, it is a Feistel network over a rectangle of ``a
+    * b`` cells with ``a * b - n < a``. So less than one value in a thousand has to walk on (cycle walking: Black and
+    Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 
     Args:
         n: How many values, 0 to 2**62.

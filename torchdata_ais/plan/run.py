@@ -406,8 +406,8 @@ def _windows(
     """Return each source's interrupted windows and the current one's end.
 
     Under `stop="all"` that is the draw by which each sample has come, under ``"first"`` the one before any repeats.
-    Both are as many draws after the first of the epoch as there are samples; but where the change came in the middle
-    of a part that is permuted, only its end has all of it.
+    Both are as many draws after the first of the epoch as there are samples. If the change came in the middle of a
+        permuted part, only the end of the part has all of it.
     """
     opened: list[list[tuple[int, int]]] = [[] for _ in samples]
     until: list[int] = []

@@ -31,7 +31,7 @@ class Safety:
         max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`. Names and
             records count, too, beyond 64 KiB: 512 bytes a member and 8 a character of its name.
         max_ratio: Bound on decompressed to compressed bytes.
-        verify: Whether to check the body against the object's checksum. None: as the settings of the cluster say.
+        verify: Whether to check the body against the object's checksum. None: by the settings of the cluster.
         pin: Whether another version of the object than the listed one is an error. None: likewise.
 
     Raises:
@@ -117,10 +117,10 @@ class OpenShard:
         before_its_turn: Whether another shard is still being read: only the first block is fetched then.
 
     Attributes:
-        place: As given, with the version and checksum that must be met.
+        place: As given, with the expected version and checksum.
         name: The URL as samples and errors show it: without secrets.
         next_offset: Where the next run begins: reading can start again there.
-        passed_on: Whole samples given out so far. A later stage may still hold some of them, or have left them out.
+        passed_on: Whole samples returned so far. A later stage may still hold some of them, or have left them out.
     """
 
     def __init__(

@@ -195,7 +195,7 @@ class Grouping:
             its number; or, for a mixture, a list of those, one an index.
         budget: The largest size of a pack, or of a batch with its padding.
         edges: The greatest length of each bucket; None for packs.
-        seed: Decides which samples meet.
+        seed: Decides the grouping.
         too_long: The treatment of a sample that fits nowhere: ``"error"`` or ``"drop"``.
 
     Attributes:

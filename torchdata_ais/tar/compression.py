@@ -27,8 +27,8 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 def load_zstd() -> Any:
     """Return the module `ZSTD`.
 
-    Its decompressor takes one frame, returns at most the requested number of bytes, refuses windows above 128 MiB,
-    and does not take a frame that was cut for a whole one.
+    Its decompressor takes one frame, returns at most the requested number of bytes, and refuses windows above 128
+    MiB. It detects a frame that was cut.
 
     Raises:
         MissingLibraryError: It is not installed.

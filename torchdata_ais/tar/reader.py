@@ -77,8 +77,8 @@ class TarReader:
         want: Called with every name; where it returns False the member is passed over without a copy.
 
     Attributes:
-        seekable: False once a global PAX header was met that changes the members after it. Then the header at
-            `next_offset` does not say everything, and reading cannot begin there.
+        seekable: False after a global PAX header that changes the members after it. Then the header at `next_offset`
+            is not complete, and reading cannot begin there.
 
     Raises:
         TruncatedShardError: The archive ends in a header, in a member, or without its end marker.

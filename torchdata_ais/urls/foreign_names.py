@@ -1,8 +1,8 @@
 """Checks of names from data, before use as path, URL or object name.
 
-A name is data where it comes from an index, a listing, a table, a file of a rank, a manifest or an archive: its
-author is not the program. Each kind of name has one function. It returns why the name is refused, or "", and the
-caller raises its own error with the place.
+Names in an index, a listing, a table, a file of a rank, a manifest or an archive are data: the program is not their
+author. Each kind of name has one function. It returns why the name is refused, or "", and the caller raises its own
+error with the place.
 
 ==========================  =================================================
 `index_file_fault`          a file of this index

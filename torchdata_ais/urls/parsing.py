@@ -2,8 +2,8 @@
 
 Two kinds of names exist. *Object URIs* (``ais://bucket/name``, ``s3://bucket/name``) identify an object; the name
 after the bucket is taken letter by letter, nothing in it is an escape or a query. *Object URLs*
-(``http://proxy:51080/v1/objects/bucket/name?provider=ais``) locate it; names are percent-encoded there.
-Everything else is a local file (``/data/s.tar``, ``file:///data/s.tar``, ``file:s.tar``), a plain web file
+(``http://proxy:51080/v1/objects/bucket/name?provider=ais``) locate it; names are percent-encoded there. Everything
+else is a local file (``/data/s.tar``, ``file:///data/s.tar``, ``file:s.tar``), a plain web file
 (``http://host/s.tar``) or standard input (``-``). torchdata's ``aws:bucket/name`` is refused, since it is a file's
 name as well: it is written ``aws://bucket/name`` or ``./aws:bucket/name``.
 """

@@ -31,9 +31,8 @@ _NOT_ENDED = "0001-01-01"  # how Go writes a time that has not come
 def check_unchunked(bucket: str, prefix: str, names: Iterable[str], options: StoreOptions) -> None:
     """Raise `JobError` if the prefix has an object stored in parts.
 
-    The job destroys such objects: AIStore 5.0 stores the metadata of each shard again as that of an object in one
-    piece, after it was indexed and when its index is dropped. The parts of a chunked object after the first are lost
-    then.
+    The job destroys such objects. AIStore 5.0 stores the metadata of each shard again as that of an object in one
+    piece, after indexing and when its index is dropped. The parts of a chunked object after the first are lost then.
 
     Args:
         bucket: The bucket of the job.
@@ -243,7 +242,7 @@ def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShar
 
     Raises:
         NotFoundError: It is not there.
-        UnusableError: It does not fit the shard, or does not say all.
+        UnusableError: It does not fit the shard, or is not complete.
     """
     found = parse_shard_index(read_range(idx, 0, _MOST_BYTES, options))
     if found.size != url.size or (url.checksum and found.checksum != url.checksum):

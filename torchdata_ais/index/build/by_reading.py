@@ -44,8 +44,8 @@ def group_members(members: Iterable[PlacedMember], url: str, *, end: int | None 
     A sample's fields are those of its regular members: the contents of a link are unknown before it is read.
 
     Args:
-        members: See `PlacedMember`. A sample begins where its first member does, and ends at the last header of
-            the next one's first member: where both are known, these meet.
+        members: See `PlacedMember`. A sample begins where its first member does, and ends at the last header of the
+            next one's first member: where both are known, these are equal.
         url: The shard, for errors.
         end: Where the last sample ends, if links are not among the members: there may be one between any two. None:
             with its last member.

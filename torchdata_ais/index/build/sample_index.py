@@ -198,7 +198,7 @@ class SampleIndex(IndexedSamples):
 
         Raises:
             NotFoundError: The shards do not exist.
-            TransportError, ShardError, SampleError: A shard cannot be read or is not sound; no index is made.
+            TransportError, ShardError, SampleError: A shard cannot be read or is damaged; no index is made.
             JobError: With ``method="cluster"``: the cluster has no such job, or cannot index these shards, or an object
                 was uploaded in parts. No job was started then.
             UsageError: A shard is compressed, or is in the list twice; or `previous` is a selection.

@@ -208,9 +208,9 @@ class ObjectCache:
     and only then appears under its own. Processes that want the same object wait for the one that downloads it; the
     lock dies with its process.
 
-    On each request the file is checked before use: that it is a file, its size, and with ``verify=True`` its checksum
-    (it is read twice then, the second time from the page cache). A damaged file, or anything else in its place, is
-    deleted and fetched again, once. With ``verify=False``, and without a stored checksum (web files, buckets without
+    On each request the file is checked before use: its type, its size, and with ``verify=True`` its checksum. It is
+    read twice then, the second time from the page cache. A damaged file, or anything else in its place, is deleted
+    and fetched again, once. With ``verify=False``, and without a stored checksum (web files, buckets without
     checksums, crc32c), only the size is compared: other bytes of the same number are not detected.
 
     A folder that cannot be written to, or is full, is a `UsageError`: it is never skipped as if a shard were bad.
@@ -375,7 +375,7 @@ def delete_oldest(found: Iterable[tuple[Any, int, Path]], most: float, keep: Pat
     Args:
         found: Key, size and path of each file.
         most: Bytes to leave.
-        keep: A file that stays, whatever its key.
+        keep: A file that is never deleted.
     """
     oldest = sorted(found, key=lambda entry: entry[0])
     total = sum(size for _, size, _ in oldest)

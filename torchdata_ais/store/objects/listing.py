@@ -295,7 +295,7 @@ def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator
 
 
 def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
-    """Ask a source that only has the SDK's interface."""
+    """List a source that only has the SDK's interface."""
     etl = wanted.etl
     if etl is None and wanted.etl_params:
         etl = etl_config(wanted.etl_params["etl_name"])

@@ -132,7 +132,7 @@ _rows = msgspec.msgpack.Decoder(list[Row])
 class PackedURLs:
     r"""An immutable sequence of URLs.
 
-    Not a `Sequence` by name: torch pickles every collection in a pipe each time that it looks at the graph.
+    Not a `Sequence` by name: torch pickles every collection in a pipe on each traversal of the graph.
 
     Args:
         rows: The URLs.

@@ -125,7 +125,7 @@ class _Listing:
             )
 
     def check_going_on(self, uuid: str, token: str) -> None:
-        """See that the page to ask for next is another one than all before it."""
+        """Check that the next page differs from all before it."""
         if len(token) > _TOKEN_BYTES or len(uuid) > _NAME_BYTES:
             raise ReadError.at(f"{self.name}: a continuation token of {len(token)} letters", todo=_PROXY)
         digest = xxhash.xxh3_64_intdigest(token.encode())
@@ -167,7 +167,7 @@ def list_bucket(
         place: The bucket, with its endpoint.
         prefix: The beginning of the names wanted.
         options: Retry policy and timeouts. Its deadline is that of the whole listing.
-        first_page: Ask for no further page.
+        first_page: End after this page.
         whole: Raise `ReadError` for a listing that may be incomplete; else that is logged.
 
     Raises:

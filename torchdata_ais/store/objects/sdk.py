@@ -79,7 +79,7 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
     """Give an SDK client for `options` that tries each request once.
 
     It is closed afterwards. The SDK's own retries wait for minutes for a missing endpoint, and repeat requests to a
-    node that is gone; `call` repeats them by the policy of `options` instead.
+    node that is gone. `call` repeats them by the policy of `options` instead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision

@@ -380,7 +380,7 @@ def read_range(
     Raises:
         NotFoundError: No such bucket or object.
         ObjectChangedError: It is not the one that is known.
-        UsageError: The server knows no ranges, and `known` is given.
+        UsageError: The server does not support ranges, and `known` is given.
         Cancelled: `cancel` was called.
         ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
@@ -468,7 +468,7 @@ def _changed(place: Location, difference: str) -> ObjectChangedError:
 
 
 def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
-    """Return how many bytes the answer to a range has, as its headers say."""
+    """Return the size of the answer to a range, from its headers."""
     found = range_of(response)
     if found is None or found.first != start:
         raise Failed(ReadError, "the server sent a range nobody asked for", "look at that node")

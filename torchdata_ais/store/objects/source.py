@@ -119,7 +119,7 @@ def open_blocks(
 
     Args:
         url: Any argument of `torchdata_ais.urls.parse_url`, or its result. Size, checksum and version of an
-            `ObjectURL` must be met.
+            `ObjectURL` must match.
         options: Where and how.
         start: The first byte wanted. Not verified by checksum, as that is the whole object's.
         before_its_turn: Fetch only the first block until it is requested.

@@ -212,7 +212,7 @@ class Attempts:
         self._due = due
 
     def tell_waiting(self) -> None:
-        """Say once a minute that a host gives no answer. Called by another thread."""
+        """Log once a minute that a host does not answer. Called by another thread."""
         waited = time.monotonic() - self._begun
         if self._host and waited > _SILENT_S and _first_of(f"waiting for {self._host}"):
             _log.warning("%s: no answer from %s for %.0f s; waiting", self._name, self._host, waited)

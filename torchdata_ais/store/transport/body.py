@@ -2,8 +2,8 @@
 
 A body that breaks off is continued where the last whole read ended. By ``Range`` if the object can be recognised
 (version or checksum, both the same as before). Otherwise (transforms, servers without ranges or versions) it is read
-again from its first byte, and the bytes passed on before must come again, by their hash: the bytes handed out are
-then exactly those of the last response.
+again from its first byte, and the hash of the bytes passed on before must match. So all returned bytes are those of
+the last response.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ class ChunkedBody:
     `http.client` reads 8 KiB and the rest of a chunk one after the other, and copies the joined parts once more.
 
     Args:
-        response: One of whose body nothing was read. Its connection can be used again when this came to the end.
+        response: The response, with an unread body. Its connection can be used again when this came to the end.
 
     Memory: 512 KiB, of which the next body of the thread uses one half again; at most 512 KiB more for a request of
     that size.

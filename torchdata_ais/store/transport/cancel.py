@@ -14,9 +14,9 @@ from urllib3.util.wait import wait_for_read
 class Cancel:
     """A flag that also wakes a thread which waits for a socket.
 
-    A thread enters the flag (``with cancel:``) around its requests, or is `lent` it for some of them; connections
-    have their sockets watched by the `current` flag of the thread they run in. `cancel` may be called from any thread,
-    at any moment, more than once.
+    A thread enters the flag (``with cancel:``) around its requests, or is `lent` it for some of them. The `current`
+    flag of a thread watches the sockets of its connections. `cancel` may be called from any thread, at any moment,
+    more than once.
 
     Example:
         >>> cancel = Cancel()

@@ -68,7 +68,7 @@ def send_once(
     headers: Mapping[str, str],
     body: Any = None,
 ) -> BaseHTTPResponse:
-    """Send one request and return the response to it, whatever its status.
+    """Send one request and return its response, with any status.
 
     Raises:
         IdleLostError: It is to be sent again, which does not count.

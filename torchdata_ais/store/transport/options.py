@@ -253,10 +253,10 @@ class StoreOptions:
     Attributes:
         endpoint: ``http://proxy:51080``, for URLs that name no host (``ais://bucket/object``). Kept as an
             `Endpoint`: a user name and password in it are sent to it, and are shown nowhere.
-        token: Bearer token; sent to the endpoint and to the nodes of its cluster map, to no other host: without an
-            endpoint it is never sent, whatever hosts the URLs name. White space around it is dropped. A function
-            without arguments, or the `pathlib.Path` of a file, gives a token that expires: it is read again once
-            after a 401. Worker processes get the function by pickle: take one from the top of a module.
+        token: Bearer token; sent only to the endpoint and to the nodes of its cluster map. Without an endpoint it is
+            never sent, whatever hosts the URLs name. White space around it is dropped. A function without arguments,
+            or the `pathlib.Path` of a file, gives a token that expires: it is read again once after a 401. Worker
+            processes get the function by pickle: take one from the top of a module.
         ca_cert: File or folder with the CA certificates to trust; None is the system's.
         client_cert: PEM file with certificate and key, or a pair of files.
         skip_verify: Do not check the server's certificate.

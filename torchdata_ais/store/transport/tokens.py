@@ -1,4 +1,4 @@
-"""Tokens, and who receives them."""
+"""Tokens, and the hosts that receive them."""
 
 from __future__ import annotations
 
