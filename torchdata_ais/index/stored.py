@@ -141,6 +141,7 @@ class CopiedFolder:
                     file.seek(0)
                     whole = self._is_whole(name, file)
                 if whole:
+                    # Only a complete file gets this name, so readers need no lock.
                     part.replace(self._path / kept)
                     return
                 part.unlink()  # started by a killed process on a disk that lost some of it, or the source is damaged
@@ -161,6 +162,7 @@ class CopiedFolder:
         part, lock = self._path / f"{kept}.part", FileLock(self._path / f"{kept}.lock", mode=0o600)
         before = -1
         while True:
+            # The wait has no bound while the unfinished file grows: a copy of any size may take its time.
             try:
                 lock.acquire(timeout=_STILL_S)
                 break

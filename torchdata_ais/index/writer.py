@@ -145,6 +145,8 @@ class IndexWriter:
             if not isinstance(error, Exception):  # Ctrl-C: after an error the caller may try it again
                 self._break_off()
             raise
+        # The table is the last file: a reader sees the index of before or this one, never a part.
+        # Files of the previous index stay for its open readers; those of the one before that are removed.
         self._folder.write(TABLE, table)
         needed = {*head.files, *head.before}
         for name in [UNFINISHED, *(before.head.before if before else [])]:

@@ -205,6 +205,7 @@ class Fetching:
 
     def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:
         chunk.fill(request, came)
+        # The consumer sets `_awaited` before it checks for the piece, so it does not miss this result.
         if self._awaited is chunk:  # waking a thread takes longer than all else here
             with self._there:
                 self._there.notify()

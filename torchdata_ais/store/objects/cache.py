@@ -284,6 +284,7 @@ class ObjectCache:
                 mode=0o700, parents=True, exist_ok=True
             )  # may be shared: those in it are not
             private_folder(path.parent)
+            # First without the lock: a kept file is the usual case.
             file, _ = open_sound(path, known, verify=options.verify)
             if file is not None:
                 return Kept(path, known, file, refetched=False, proven=proven)
@@ -321,6 +322,7 @@ class ObjectCache:
     @contextmanager
     def _locked(self, path: Path, url: ObjectURL) -> Iterator[None]:
         try:
+            # A lock of the system: it ends with its process, also after a kill.
             lock = FileLock(path.with_suffix(".lock"), mode=0o600).acquire(timeout=self.wait_s)
         except Timeout:
             raise StallError.at(

@@ -18,7 +18,7 @@ _PAUSE_S = (
     5.0  # without batches after the first that was answered wrongly, twice as long after each further one
 )
 _LONGEST_S = 600.0
-_LOOK_S = 0.2  # how often one who waits looks whether it was cancelled
+_LOOK_S = 0.2  # interval at which waiting threads check for cancellation
 
 
 class Pace:
@@ -102,7 +102,7 @@ class Pace:
 
         Args:
             cancel: Ends the wait.
-            timeout: Seconds to wait at most; None is for ever.
+            timeout: Seconds to wait at most; None means no limit.
 
         Raises:
             Cancelled: `cancel` was called.
@@ -128,6 +128,7 @@ class Pace:
                 now = self._clock()
                 if cancel is not None and cancel.cancelled:
                     raise Cancelled
+                # A timeout on the wait below: `cancel` and `_not_before` do not notify.
                 if self.running < int(self.limit) and now >= self._not_before:
                     self.running += 1
                     return now
@@ -142,11 +143,13 @@ class Pace:
         with self._changed:
             self.running -= 1
             if answered:
+                # Additive increase: one more request after about as many answers as may run.
                 self.limit = min(float(self._most), self.limit + 1.0 / int(self.limit))
             elif busy is not None:
                 now = self._clock()
                 if busy.after_s is not None:
                     self._not_before = max(self._not_before, now + busy.after_s)
+                # Only requests started after the last decrease halve the limit: refusals of one burst count once.
                 if begun >= self._slowed_at:
                     self._slowed_at = now
                     self.limit = max(float(self._least), self.limit / 2)

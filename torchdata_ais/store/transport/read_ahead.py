@@ -76,6 +76,7 @@ class Share:
         with budget.changed:
             while not self._closed:
                 fair = budget.used + size <= self._limit and self._held + size <= self._limit // budget.shares
+                # An empty share always gets a block: otherwise objects that hold blocks could wait for each other.
                 if self._held == 0 or fair:
                     self._held += size
                     budget.used += size
@@ -203,6 +204,7 @@ class Channel:
         self._block_bytes = options.block_bytes
         self._stream = reader.blocks()
         self._share = Share(options.prefetch_bytes)
+        # Guards the turn and the blocks. Re-entrant: the garbage collector may call `cancel` in a thread that has it.
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._blocks: deque[bytes] = deque()
@@ -238,6 +240,7 @@ class Channel:
                         return False
                     self._ready.wait(_LIVENESS_S)
                     self.reader.check_overdue()  # if it is the consumer who is stuck
+            # Without the lock: `take` may wait for other objects. The turn is checked again afterwards.
             if not self._share.take(self._block_bytes):
                 continue
             with self._lock:
